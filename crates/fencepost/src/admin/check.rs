@@ -1,0 +1,153 @@
+use crate::{
+    error::Result,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Check the fleet's promises against what is stored, and list every violation.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Check {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    pub ok: bool,
+    /// How many promises were checked.
+    pub checked: usize,
+    pub violations: Vec<Violation>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Violation {
+    /// What should be true.
+    pub promise: String,
+    /// Where it is not.
+    pub resource: String,
+}
+
+/// Each promise as a query for the rows that break it.
+const PROMISES: &[(&str, &str)] = &[
+    (
+        "a task is held exactly while it is reviewing or in progress",
+        "select 'task/' || board || '-' || n as resource from task
+         where (run is not null) <> (status in ('reviewing', 'in_progress'))",
+    ),
+    (
+        "a claim says since when, and a free task has no claim left on it",
+        "select 'task/' || board || '-' || n as resource from task
+         where (run is null) <> (claimed_at is null) or (run is null and until_at is not null)",
+    ),
+    (
+        "every claim's run exists",
+        "select 'task/' || board || '-' || n as resource from task
+         where run is not null and not exists (select 1 from run where run.key = task.run)
+         union all
+         select 'lock/' || name as resource from lock
+         where run is not null and not exists (select 1 from run where run.key = lock.run)",
+    ),
+    (
+        "an ended run that is settled holds nothing",
+        "select 'task/' || board || '-' || n as resource from task
+         join run on run.key = task.run where run.ended_at is not null and run.settled = 1
+         union all
+         select 'lock/' || lock.name as resource from lock
+         join run on run.key = lock.run where run.ended_at is not null and run.settled = 1",
+    ),
+    (
+        "at most one unended run has a name",
+        "select 'run/' || name as resource from run where ended_at is null group by name having count(*) > 1",
+    ),
+    (
+        "what was claimed has a fence",
+        "select 'task/' || board || '-' || n as resource from task where run is not null and fence < 1
+         union all
+         select 'lock/' || name as resource from lock where run is not null and fence < 1",
+    ),
+    (
+        "no fence was given out twice",
+        "select resource from event where kind in ('task.claimed', 'lock.claimed')
+         group by resource, fence having count(*) > 1",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        "select event.resource from event join task on event.resource = 'task/' || task.board || '-' || task.n
+         where event.kind = 'task.claimed' and event.fence > task.fence
+         union all
+         select event.resource from event join lock on event.resource = 'lock/' || lock.name
+         where event.kind = 'lock.claimed' and event.fence > lock.fence",
+    ),
+    (
+        "a task was completed at most once",
+        "select resource from event where kind = 'task.completed' group by resource having count(*) > 1",
+    ),
+    (
+        "the count of what a task waits for is right",
+        "select 'task/' || task.board || '-' || task.n as resource from task
+         where waiting_on <> (
+           select count(*) from edge join task as other on other.seq = edge.depends_on
+           where edge.task = task.seq and other.status <> 'completed')",
+    ),
+    (
+        "both ends of every dependency exist",
+        "select 'edge ' || task || ' after ' || depends_on as resource from edge
+         where not exists (select 1 from task where seq = edge.task)
+         or not exists (select 1 from task where seq = edge.depends_on)",
+    ),
+    (
+        "a finished task says when, and no other does",
+        "select 'task/' || board || '-' || n as resource from task
+         where (finished_at is not null) <> (status in ('completed', 'failed', 'cancelled'))",
+    ),
+    (
+        "an assigned task has an assignee, and an offer says to whom",
+        "select 'task/' || board || '-' || n as resource from task
+         where (status = 'pending' and assignee is null)
+         or (status in ('offered', 'reviewing') and offered_to is null)
+         or (status = 'unassigned' and assignee is not null)",
+    ),
+    (
+        "every task has its text",
+        "select 'task/' || board || '-' || n as resource from task
+         where not exists (select 1 from task_doc where task_doc.task = task.seq)",
+    ),
+    (
+        "no number is used beyond its board's counter",
+        "select 'task/' || task.board || '-' || task.n as resource from task
+         left join board on board.name = task.board where board.name is null or task.n >= board.next_n",
+    ),
+    (
+        "the tags know what is ready",
+        "select 'task/' || task.board || '-' || task.n as resource from task_tag
+         join task on task.seq = task_tag.task
+         where task_tag.ready <> task.ready or task_tag.priority <> task.priority or task_tag.board <> task.board",
+    ),
+    (
+        "attempts stay within their limits",
+        "select 'task/' || board || '-' || n as resource from task where attempts < 0 or attempts > max_attempts",
+    ),
+];
+
+/// Enough to see what is wrong.
+const EACH: i64 = 20;
+
+impl Op for Check {
+    const NAME: &'static str = "admin/check";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Report;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Report> {
+        let statements = PROMISES.iter().map(|(_, sql)| Stmt::new(sql, params![])).collect();
+        let answers = tx.pipeline(statements).await?;
+        let mut violations = Vec::new();
+        for ((promise, _), answer) in PROMISES.iter().zip(answers) {
+            for row in answer.rows.iter().take(EACH as usize) {
+                violations.push(Violation { promise: (*promise).into(), resource: row.get("resource")? });
+            }
+        }
+        Ok(Report { ok: violations.is_empty(), checked: PROMISES.len(), violations })
+    }
+}

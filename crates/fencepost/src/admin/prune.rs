@@ -1,0 +1,117 @@
+use crate::{
+    clock::Millis,
+    error::Result,
+    event::prune::{HISTORY, REQUESTS_KEPT},
+    names::{TTL_MAX, check},
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx, key_set},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const BATCH: i64 = 500;
+
+/// Remove what is long finished: ended runs, unused locks, and finished tasks that nothing waits for. A
+/// bounded number at a time; events have a prune of their own.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prune {
+    /// Remove what ended longer ago than this (30 days unless said, at least the 7 days that keys are kept).
+    #[serde(default)]
+    pub older_than_ms: Option<Millis>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Pruned {
+    pub tasks: u64,
+    pub runs: u64,
+    pub locks: u64,
+    /// There is more to remove: ask again.
+    pub more: bool,
+}
+
+impl Op for Prune {
+    const NAME: &'static str = "admin/prune";
+    const ACCESS: Access = Access::Admin;
+    type Reply = Pruned;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {
+        let age = self.older_than_ms.unwrap_or(HISTORY);
+        check::span("older_than_ms", age, REQUESTS_KEPT, Millis(TTL_MAX.0 * 400))?;
+        let before = tx.now.0 - age.0;
+        let tasks = tasks(tx, before).await?;
+        let locks = locks(tx, before).await?;
+        let runs = tx
+            .execute(
+                "delete from run where key in (
+                   select key from run where ended_at is not null and ended_at < ?1 and settled = 1
+                   order by ended_at limit ?2 /*pg for update skip locked*/)",
+                params![before, BATCH],
+            )
+            .await?;
+        let more = [tasks, locks, runs].iter().any(|&n| n >= BATCH as u64);
+        Ok(Pruned { tasks, runs, locks, more })
+    }
+}
+
+/// A number of a board is never used again, so a pruned task's fence cannot come back.
+async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
+    let rows = tx
+        .query(
+            "select seq from task where finished_at is not null and finished_at < ?1
+             and not exists (
+               select 1 from edge join task as waiting on waiting.seq = edge.task
+               where edge.depends_on = task.seq and waiting.finished_at is null)
+             order by finished_at limit ?2 /*pg for update skip locked*/",
+            params![before, BATCH],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let keys = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
+    macro_rules! delete {
+        ($table:literal, $column:literal) => {
+            Stmt::new(
+                concat!(
+                    "delete from ",
+                    $table,
+                    " where ",
+                    $column,
+                    " in (select cast(value ->> 'k' as bigint) from json_each(?1))"
+                ),
+                params![keys.clone()],
+            )
+        };
+    }
+    tx.pipeline(vec![
+        delete!("edge", "task"),
+        delete!("edge", "depends_on"),
+        delete!("task_doc", "task"),
+        delete!("task_tag", "task"),
+        delete!("note", "task"),
+        delete!("task", "seq"),
+    ])
+    .await?;
+    Ok(rows.len() as u64)
+}
+
+/// A lock's name can come back, and its row would start anew: the floor rises above what it had.
+async fn locks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
+    let rows = tx
+        .query(
+            "delete from lock where run is null and name in (
+               select name from lock where run is null and updated_at < ?1 order by updated_at limit ?2
+               /*pg for update skip locked*/)
+             returning fence",
+            params![before, BATCH],
+        )
+        .await?;
+    let highest =
+        rows.iter().map(|row| row.get::<i64>("fence")).collect::<Result<Vec<_>>>()?.into_iter().max();
+    if let Some(highest) = highest {
+        tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
+    }
+    Ok(rows.len() as u64)
+}

@@ -1,0 +1,247 @@
+//! What must outlast a refusal.
+//!
+//! A refused op's savepoint undoes everything in it. Being heard and giving back what the dead held must
+//! stand all the same, so they are done before the op, on their own. One read at the start says whether
+//! anything is due; most of the time nothing is, and nothing is written.
+
+use crate::{
+    clock::{Millis, Time},
+    error::Result,
+    names::{Resource, TTL_MAX, TTL_MIN, Token},
+    params, run,
+    tx::{Answer, Stmt, Tx},
+};
+
+/// What an op wants done, or looked up, before it runs.
+#[derive(Debug, Clone, Default)]
+pub struct Before {
+    /// It takes things, so what the dead hold is given back first.
+    settles: bool,
+    heard: Option<Heard>,
+    request: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+enum Heard {
+    Run { name: String, ttl: Option<Millis> },
+    Token { token: Token, ttl: Option<Millis> },
+}
+
+impl Before {
+    pub fn nothing() -> Self {
+        Self::default()
+    }
+    /// For an op that claims for a run.
+    pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
+        Self { settles: true, heard: Some(Heard::Run { name: run.into(), ttl: sane(ttl) }), request: None }
+    }
+    /// For an op that only says that a run is there.
+    pub fn hears(run: &str, ttl: Option<Millis>) -> Self {
+        Self { settles: false, ..Self::claims(run, ttl) }
+    }
+    /// For a writing op under a token. (A malformed one is the op's to refuse.)
+    pub fn holds(token: &str) -> Self {
+        let heard = token.parse().ok().map(|token| Heard::Token { token, ttl: None });
+        Self { heard, ..Self::default() }
+    }
+    /// The run behind the token wants a lease of at least this.
+    #[must_use]
+    pub fn for_at_least(mut self, wanted: Option<Millis>) -> Self {
+        if let Some(Heard::Run { ttl, .. } | Heard::Token { ttl, .. }) = &mut self.heard {
+            *ttl = sane(wanted);
+        }
+        self
+    }
+    /// For an op that is answered from what the same request did before.
+    #[must_use]
+    pub fn once(mut self, request: Option<&str>) -> Self {
+        self.request = request.map(str::to_owned);
+        self
+    }
+}
+
+/// An absurd lease is the op's to refuse; nobody is heard for that long before.
+fn sane(ttl: Option<Millis>) -> Option<Millis> {
+    ttl.filter(|ttl| (TTL_MIN..=TTL_MAX).contains(ttl))
+}
+
+/// The fleet as the transaction found it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Opening {
+    pub due: Due,
+    /// The unended run of the name that claims, or the run behind the token: alive or lapsed.
+    pub run: Option<run::RunRow>,
+    /// What this request did before, if it was asked before.
+    pub repeat: Vec<Repeat>,
+    /// The request's id, for the events of this op.
+    pub request: Option<String>,
+}
+
+/// When there is next something to do that no write announces.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Due {
+    pub floor: i64,
+    /// The earliest end of a lease, a cap or a delay.
+    pub at: Option<Time>,
+    /// An ended run may still hold something.
+    unsettled: bool,
+}
+
+impl Due {
+    pub fn is_due(&self, now: Time) -> bool {
+        self.unsettled || self.at.is_some_and(|at| at <= now)
+    }
+    /// Each is the first entry of a partial index, so this costs the same for one row and for a million.
+    pub fn statement() -> Stmt {
+        Stmt::new(
+            "select floor,
+               (select min(expires_at) from run where ended_at is null) as lapse_at,
+               (select min(key) from run where ended_at is not null and settled = 0) as unsettled,
+               (select min(until_at) from task where until_at is not null) as task_until_at,
+               (select min(delayed_until) from task where delayed_until is not null) as delayed_until,
+               (select min(until_at) from lock where until_at is not null) as lock_until_at
+             from fleet",
+            params![],
+        )
+    }
+    pub fn read(answer: &Answer) -> Result<Due> {
+        let row = &answer.rows[0];
+        let ends = ["lapse_at", "task_until_at", "delayed_until", "lock_until_at"];
+        let ends = ends.iter().map(|end| row.get::<Option<Time>>(end)).collect::<Result<Vec<_>>>()?;
+        Ok(Due {
+            floor: row.get("floor")?,
+            at: ends.into_iter().flatten().min(),
+            unsettled: row.get::<Option<i64>>("unsettled")?.is_some(),
+        })
+    }
+}
+
+/// One thing that a request did when it was asked the first time.
+#[derive(Debug, Clone)]
+pub(crate) struct Repeat {
+    pub kind: String,
+    pub resource: String,
+    pub fence: Option<i64>,
+    pub run: Option<String>,
+    pub at: Time,
+}
+
+/// What there is to do first.
+#[derive(Debug)]
+pub(crate) enum Todo {
+    Hear {
+        key: i64,
+        ttl: Millis,
+    },
+    /// The caller's own name has lapsed: that incarnation ends here, and a new one may begin.
+    End {
+        key: i64,
+    },
+    Settle,
+}
+
+impl Before {
+    pub(crate) fn settles(&self) -> bool {
+        self.settles
+    }
+
+    /// The reads that this op opens with. On PostgreSQL, ops with the same request id wait for each other
+    /// here: a retry on another node must not miss its uncommitted first try.
+    pub(crate) fn statements(&self) -> Vec<Stmt> {
+        let mut statements = Vec::with_capacity(3);
+        if let Some(request) = &self.request {
+            statements.push(Stmt::lock(
+                "select pg_advisory_xact_lock(hashtextextended(?1, 0)) is null",
+                params![request],
+            ));
+            statements.push(Stmt::new(
+                "select kind, resource, fence, run, at from event where request = ?1 order by id",
+                params![request],
+            ));
+        }
+        match &self.heard {
+            Some(Heard::Run { name, .. }) => statements.push(Stmt::new(run::BY_NAME, params![name])),
+            Some(Heard::Token { token: Token { resource: Resource::Task(id), fence }, .. }) => {
+                statements.push(Stmt::new(crate::task::RUN_BEHIND, params![&id.board, id.n, *fence]));
+            }
+            Some(Heard::Token { token: Token { resource: Resource::Lock(name), fence }, .. }) => {
+                statements.push(Stmt::new(crate::lock::RUN_BEHIND, params![name, *fence]));
+            }
+            None => {}
+        }
+        statements
+    }
+
+    /// Reads the answers to [`Self::statements`].
+    pub(crate) fn read(&self, due: Due, answers: Vec<Answer>) -> Result<Opening> {
+        let mut answers = answers.into_iter();
+        let mut opening = Opening { due, request: self.request.clone(), ..Opening::default() };
+        if self.request.is_some() {
+            answers.next();
+            for row in answers.next().unwrap_or_default().rows {
+                opening.repeat.push(Repeat {
+                    kind: row.get("kind")?,
+                    resource: row.get("resource")?,
+                    fence: row.get("fence")?,
+                    run: row.get("run")?,
+                    at: row.get("at")?,
+                });
+            }
+        }
+        if self.heard.is_some() {
+            let rows = answers.next().unwrap_or_default().rows;
+            opening.run = rows.first().map(run::RunRow::read).transpose()?;
+        }
+        Ok(opening)
+    }
+
+    pub(crate) fn todo(&self, opening: &Opening, now: Time) -> Vec<Todo> {
+        let mut todo = Vec::new();
+        if let (Some(heard), Some(run)) = (&self.heard, &opening.run) {
+            let (own_name, wanted) = match heard {
+                Heard::Run { ttl, .. } => (true, *ttl),
+                Heard::Token { ttl, .. } => (false, *ttl),
+            };
+            if !run.is_alive(now) {
+                todo.extend(own_name.then_some(Todo::End { key: run.key }));
+            } else if let Some(ttl) = run.renewal(wanted, now) {
+                todo.push(Todo::Hear { key: run.key, ttl });
+            }
+        }
+        if self.settles && opening.due.is_due(now) {
+            todo.push(Todo::Settle);
+        }
+        todo
+    }
+}
+
+/// Does what was due. Gives how many things it changed.
+pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
+    let mut changed = 0;
+    for item in todo {
+        changed += match *item {
+            Todo::Hear { key, ttl } => run::hear(tx, key, ttl).await?,
+            Todo::End { key } => run::end::lapse(tx, key).await?,
+            Todo::Settle => run::settle::settle(tx).await?,
+        };
+    }
+    Ok(changed)
+}
+
+impl Tx<'_> {
+    /// Opens an op in a transaction that is already under way: what is due is done in it.
+    pub(crate) async fn open(&mut self, before: &Before) -> Result<()> {
+        for _ in 0..2 {
+            let mut statements = vec![Due::statement()];
+            statements.extend(before.statements());
+            let mut answers = self.pipeline(statements).await?;
+            let due = Due::read(&answers.remove(0))?;
+            self.opening = before.read(due, answers)?;
+            let todo = before.todo(&self.opening, self.now);
+            if todo.is_empty() || outlast(self, &todo).await? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

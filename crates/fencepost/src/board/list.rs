@@ -1,0 +1,63 @@
+use crate::{
+    clock::Time,
+    error::Result,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// List the boards, with how many tasks are in which state.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Boards {
+    pub boards: Vec<Board>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Board {
+    pub name: String,
+    pub created_at: Time,
+    /// Tasks by status.
+    pub tasks: BTreeMap<String, i64>,
+    /// How many could be claimed now.
+    pub ready: i64,
+}
+
+impl Op for List {
+    const NAME: &'static str = "board/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Boards;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Boards> {
+        let answers = tx
+            .pipeline(vec![
+                Stmt::new("select name, created_at from board order by name", params![]),
+                Stmt::new(
+                    "select board, status, count(*) as n, count(case when ready > 0 then 1 end) as ready
+                     from task group by board, status",
+                    params![],
+                ),
+            ])
+            .await?;
+        let mut boards = Vec::new();
+        for row in &answers[0].rows {
+            let (name, created_at) = (row.get("name")?, row.get("created_at")?);
+            boards.push(Board { name, created_at, tasks: BTreeMap::new(), ready: 0 });
+        }
+        for row in &answers[1].rows {
+            let name: String = row.get("board")?;
+            if let Some(board) = boards.iter_mut().find(|board| board.name == name) {
+                board.tasks.insert(row.get("status")?, row.get("n")?);
+                board.ready += row.get::<i64>("ready")?;
+            }
+        }
+        Ok(Boards { boards })
+    }
+}

@@ -1,0 +1,237 @@
+//! Claims: a resource attached to a run, under a fence. What is the same for every claimable noun is here.
+
+use crate::{
+    clock::Time,
+    error::{Code, Error, Result},
+    lock,
+    names::{Resource, Token},
+    op::verbs,
+    task,
+    tx::{Row, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+verbs![guard::Guard, renew::Renew, release::Release, list::List, unclaim::Unclaim];
+
+/// A live claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claim {
+    /// Copy it around: every write under the claim names it.
+    pub token: String,
+    pub resource: String,
+    pub fence: i64,
+    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub claimed_at: Time,
+    /// When it is over unless its run is heard from.
+    pub expires_at: Time,
+}
+
+/// The claim columns of an item's row, with the run behind them: alive, lapsed or ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub run_key: i64,
+    pub run: String,
+    pub agent: Option<String>,
+    pub run_expires_at: Time,
+    pub run_ended_at: Option<Time>,
+    pub fence: i64,
+    pub claimed_at: Time,
+    pub until: Option<Time>,
+}
+
+impl Hold {
+    /// Reads `run.key as run_key, run.name as run_name, …` beside the item's own columns.
+    pub fn read(row: &Row) -> Result<Option<Self>> {
+        let Some(run_key) = row.get::<Option<i64>>("run_key")? else { return Ok(None) };
+        Ok(Some(Self {
+            run_key,
+            run: row.get("run_name")?,
+            agent: row.get("run_agent")?,
+            run_expires_at: row.get("run_expires_at")?,
+            run_ended_at: row.get("run_ended_at")?,
+            fence: row.get("fence")?,
+            claimed_at: row.get("claimed_at")?,
+            until: row.get("until_at")?,
+        }))
+    }
+    pub fn is_alive(&self, now: Time) -> bool {
+        self.run_ended_at.is_none() && self.run_expires_at > now && self.until.is_none_or(|until| until > now)
+    }
+    pub fn expires_at(&self) -> Time {
+        self.until.map_or(self.run_expires_at, |until| until.min(self.run_expires_at))
+    }
+    pub fn claim(&self, resource: &Resource) -> Claim {
+        Claim {
+            token: Token { resource: resource.clone(), fence: self.fence }.to_string(),
+            resource: resource.to_string(),
+            fence: self.fence,
+            run: self.run.clone(),
+            agent: self.agent.clone(),
+            claimed_at: self.claimed_at,
+            expires_at: self.expires_at(),
+        }
+    }
+    /// `run `r-7f` (agent codex-2) until 12:04:10`
+    pub fn describe(&self) -> String {
+        let agent = self.agent.as_ref().map_or(String::new(), |agent| format!(" (agent {agent})"));
+        format!("run `{}`{agent} until {}", self.run, self.expires_at())
+    }
+}
+
+/// How an item's last claim ended, by which a repeat of that ending is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub fence: i64,
+    pub verb: String,
+    pub digest: String,
+}
+
+impl Last {
+    pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {
+        let mut hash = Sha256::new();
+        for part in content {
+            // Lengths keep ("a", "b") and ("ab", "") apart.
+            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
+            hash.update(part.unwrap_or_default());
+        }
+        let digest = hash.finalize();
+        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self { fence, verb: verb.into(), digest }
+    }
+    pub fn read(row: &Row) -> Result<Option<Self>> {
+        let Some(fence) = row.get::<Option<i64>>("last_fence")? else { return Ok(None) };
+        Ok(Some(Self { fence, verb: row.get("last_verb")?, digest: row.get("last_digest")? }))
+    }
+}
+
+/// An item as far as claims are concerned.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub fence: i64,
+    pub hold: Option<Hold>,
+    pub closed: Option<Closed>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    Finished,
+    Cancelled,
+}
+
+/// Every claimable noun answers this.
+pub(crate) async fn look(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<Look>> {
+    match resource {
+        Resource::Task(id) => Ok(task::load(tx, id).await?.as_ref().map(task::Record::look)),
+        Resource::Lock(name) => Ok(lock::load(tx, name).await?.as_ref().map(lock::Record::look)),
+    }
+}
+
+/// May the holder of a token act? The answer to a guard, and the reason of every refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Ok,
+    AlreadyClaimed,
+    AlreadyFinished,
+    LeaseExpired,
+    Cancelled,
+    NotFound,
+}
+
+pub(crate) fn verdict(look: Option<&Look>, fence: i64, now: Time) -> Verdict {
+    let Some(look) = look else { return Verdict::NotFound };
+    let alive = look.hold.as_ref().filter(|hold| hold.is_alive(now));
+    match (look.closed, alive) {
+        // A number that was never given out.
+        _ if fence > look.fence => Verdict::NotFound,
+        (Some(Closed::Cancelled), _) => Verdict::Cancelled,
+        (Some(Closed::Finished), _) => Verdict::AlreadyFinished,
+        (None, Some(hold)) if hold.fence == fence => Verdict::Ok,
+        (None, Some(_)) => Verdict::AlreadyClaimed,
+        (None, None) => Verdict::LeaseExpired,
+    }
+}
+
+/// The living claim behind a token, or the refusal that every verb under a claim gives.
+pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> Result<&'l Hold> {
+    let verdict = verdict(look, token.fence, now);
+    let hold = look.and_then(|look| look.hold.as_ref());
+    let refused = match (verdict, hold) {
+        (Verdict::Ok, Some(hold)) => return Ok(hold),
+        (Verdict::NotFound, _) => Error::new(Code::NotFound, format!("`{token}` was never given out")),
+        (Verdict::AlreadyFinished, _) => {
+            Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
+        }
+        (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),
+        (Verdict::AlreadyClaimed, Some(hold)) => {
+            let message = format!("claim `{token}` is over; {} holds it now", hold.describe());
+            Error::new(Code::LeaseExpired, message)
+                .with("holder", &hold.run)
+                .with("holder_fence", hold.fence)
+                .with("expires_at", hold.expires_at())
+        }
+        _ => Error::new(
+            Code::LeaseExpired,
+            format!("claim `{token}` is over: its lease ended or it was given back"),
+        ),
+    };
+    Err(refused
+        .with("fence", token.fence)
+        .hint("stop work on it; what you did is not lost, but it is not accepted"))
+}
+
+/// A fence for a new claim: above every number that was ever given out for this resource.
+pub(crate) fn next_fence(tx: &Tx<'_>, fence: i64) -> i64 {
+    fence.max(tx.opening.due.floor) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(fence: i64, alive: Option<i64>, closed: Option<Closed>) -> Look {
+        let hold = alive.map(|expires_at| Hold {
+            run_key: 1,
+            run: "r".into(),
+            agent: None,
+            run_expires_at: Time(expires_at),
+            run_ended_at: None,
+            fence,
+            claimed_at: Time(0),
+            until: None,
+        });
+        Look { fence, hold, closed }
+    }
+
+    #[test]
+    fn every_answer_of_a_guard() {
+        use Closed::*;
+        use Verdict as V;
+        let cases = [
+            (None, 1, V::NotFound),
+            (Some(look(1, Some(10), None)), 1, V::Ok),
+            (Some(look(1, Some(10), None)), 2, V::NotFound),
+            (Some(look(2, Some(10), None)), 1, V::AlreadyClaimed),
+            (Some(look(1, Some(5), None)), 1, V::LeaseExpired),
+            (Some(look(1, None, None)), 1, V::LeaseExpired),
+            (Some(look(1, None, Some(Finished))), 1, V::AlreadyFinished),
+            (Some(look(3, None, Some(Finished))), 1, V::AlreadyFinished),
+            (Some(look(1, None, Some(Cancelled))), 1, V::Cancelled),
+        ];
+        for (look, fence, expected) in cases {
+            assert_eq!(verdict(look.as_ref(), fence, Time(5)), expected, "{look:?} @{fence}");
+        }
+    }
+
+    #[test]
+    fn digests_tell_contents_apart() {
+        let digest = |parts: &[Option<&str>]| Last::new(1, "done", parts).digest;
+        assert_ne!(digest(&[Some("a"), Some("b")]), digest(&[Some("ab"), Some("")]));
+        assert_ne!(digest(&[None]), digest(&[Some("")]));
+        assert_eq!(digest(&[Some("a")]), digest(&[Some("a")]));
+    }
+}

@@ -1,0 +1,54 @@
+use crate::{
+    before::Before,
+    error::Result,
+    lock,
+    names::{Resource, TEXT_MAX, Token, check},
+    op::{Access, Op},
+    task,
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Give back what you hold, unfinished. It is anyone's to take again, and the attempt does not count.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    pub token: String,
+    /// Kept with the task, for whoever takes it next.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+impl Release {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), note: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Released {
+    pub resource: String,
+    /// The item's state after it.
+    pub status: String,
+}
+
+impl Op for Release {
+    const NAME: &'static str = "claim/release";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Released;
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Released> {
+        let token = Token::check(&self.token)?;
+        check::optional_text("note", self.note.as_deref(), TEXT_MAX)?;
+        let status = match &token.resource {
+            Resource::Task(id) => task::release::release(tx, id, &token, self.note.as_deref()).await?,
+            Resource::Lock(name) => lock::release::release(tx, name, &token).await?,
+        };
+        Ok(Released { resource: token.resource.to_string(), status })
+    }
+}

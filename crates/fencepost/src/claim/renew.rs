@@ -1,0 +1,51 @@
+use super::{Claim, look, require};
+use crate::{
+    before::Before,
+    clock::Millis,
+    error::Result,
+    names::{Token, check},
+    op::{Access, Op},
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Keep a claim alive: its run is heard from, and with it everything that the run holds.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    pub token: String,
+    /// A longer lease than before; it never becomes shorter.
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+}
+
+impl Renew {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), ttl_ms: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Renewed {
+    pub claim: Claim,
+}
+
+impl Op for Renew {
+    const NAME: &'static str = "claim/renew";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Renewed;
+
+    /// Being heard is all that this op does, and it was done before.
+    fn before(&self) -> Before {
+        Before::holds(&self.token).for_at_least(self.ttl_ms)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Renewed> {
+        let token = Token::check(&self.token)?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        let look = look(tx, &token.resource).await?;
+        let hold = require(look.as_ref(), &token, tx.now)?;
+        Ok(Renewed { claim: hold.claim(&token.resource) })
+    }
+}

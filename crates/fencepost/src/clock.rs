@@ -1,0 +1,244 @@
+//! The only module that reads a clock. Everything else is handed the time.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::{
+    borrow::Cow,
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+/// A moment, in milliseconds since 1970. In JSON: RFC 3339, UTC, with milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    pub fn plus(self, span: Millis) -> Time {
+        Time(self.0.saturating_add(span.0))
+    }
+    pub fn since(self, earlier: Time) -> Millis {
+        Millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(at) => write!(f, "{at:.3}"),
+            Err(_) => write!(f, "{} ms", self.0),
+        }
+    }
+}
+
+impl FromStr for Time {
+    type Err = jiff::Error;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Time(text.parse::<jiff::Timestamp>()?.as_millisecond()))
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+/// A span of time; in JSON an integer, in a field whose name ends in `_ms`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default,
+)]
+#[serde(transparent)]
+pub struct Millis(pub i64);
+
+impl Millis {
+    pub const fn seconds(n: i64) -> Millis {
+        Millis(n * 1000)
+    }
+    pub const fn minutes(n: i64) -> Millis {
+        Millis(n * 60_000)
+    }
+    pub const fn days(n: i64) -> Millis {
+        Millis(n * 86_400_000)
+    }
+}
+
+impl From<Duration> for Millis {
+    fn from(span: Duration) -> Self {
+        Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ms if ms % 86_400_000 == 0 && ms != 0 => write!(f, "{}d", ms / 86_400_000),
+            ms if ms % 3_600_000 == 0 && ms != 0 => write!(f, "{}h", ms / 3_600_000),
+            ms if ms % 60_000 == 0 && ms != 0 => write!(f, "{}m", ms / 60_000),
+            ms if ms % 1000 == 0 => write!(f, "{}s", ms / 1000),
+            ms => write!(f, "{ms}ms"),
+        }
+    }
+}
+
+/// Where the time comes from. On PostgreSQL `System` means the database's clock.
+#[derive(Debug, Clone, Default)]
+pub enum Clock {
+    #[default]
+    System,
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// What the wall says, or `None` where the database is to be asked.
+    pub(crate) fn wall(&self, ask_database: bool) -> Option<Time> {
+        match self {
+            Clock::System if ask_database => None,
+            Clock::System => Some(Time(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| Millis::from(d).0))),
+            Clock::Manual(clock) => Some(clock.read().wall),
+        }
+    }
+
+    /// Milliseconds that only ever grow, at the pace of real time, in every process of this boot.
+    pub(crate) fn ticks(&self) -> i64 {
+        match self {
+            Clock::System => {
+                // The time since boot includes sleep: a lease runs on while a laptop's lid is closed.
+                #[cfg(target_os = "linux")]
+                let clock = rustix::time::ClockId::Boottime;
+                #[cfg(not(target_os = "linux"))]
+                let clock = rustix::time::ClockId::Monotonic;
+                let at = rustix::time::clock_gettime(clock);
+                at.tv_sec * 1000 + at.tv_nsec / 1_000_000
+            }
+            Clock::Manual(clock) => clock.read().ticks,
+        }
+    }
+
+    /// Names the boot that `ticks` counts from; `None` where the system does not say.
+    pub(crate) fn boot(&self) -> Option<String> {
+        match self {
+            Clock::System => {
+                std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+            }
+            Clock::Manual(clock) => Some(clock.read().boot),
+        }
+    }
+}
+
+/// A clock that a test moves. `advance` is time passing; `set_back` is somebody setting the wall clock.
+#[derive(Debug, Clone)]
+pub struct ManualClock(Arc<Mutex<Hands>>);
+
+#[derive(Debug, Clone)]
+struct Hands {
+    wall: Time,
+    ticks: i64,
+    boot: String,
+}
+
+impl ManualClock {
+    pub fn at(wall: Time) -> Self {
+        Self(Arc::new(Mutex::new(Hands { wall, ticks: 0, boot: "boot-1".into() })))
+    }
+    pub fn advance(&self, by: Duration) {
+        self.change(|hands| {
+            hands.wall = hands.wall.plus(by.into());
+            hands.ticks += Millis::from(by).0;
+        });
+    }
+    pub fn set_back(&self, by: Duration) {
+        self.change(|hands| hands.wall.0 -= Millis::from(by).0);
+    }
+    /// The machine starts anew: time since boot begins at nothing.
+    pub fn reboot(&self) {
+        self.change(|hands| {
+            hands.ticks = 0;
+            hands.boot.push('+');
+        });
+    }
+    fn change(&self, f: impl FnOnce(&mut Hands)) {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    fn read(&self) -> Hands {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A limit on how long something may take, in real time: it guards against hanging, and decides no lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    pub fn after(span: Duration) -> Self {
+        Deadline(Instant::now() + span)
+    }
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Makes a clock that can be set back into one that cannot: `now` is at least the ticks since boot plus the
+/// furthest the wall was ever seen ahead of them. A dead holder's lease then ends when its ttl has really
+/// passed. A wall that was set forward by mistake stays ahead until the next boot: early is safe, late is not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Ratchet {
+    pub ahead: Option<i64>,
+}
+
+impl Ratchet {
+    pub fn now(&mut self, wall: Time, ticks: i64) -> Time {
+        let ahead = (wall.0 - ticks).max(self.ahead.unwrap_or(i64::MIN));
+        self.ahead = Some(ahead);
+        Time(ticks + ahead)
+    }
+    /// The least that `now` can be.
+    pub fn least(&self, ticks: i64) -> Option<Time> {
+        self.ahead.map(|ahead| Time(ticks + ahead))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_set_back_does_not_stop_time() {
+        let mut ratchet = Ratchet::default();
+        assert_eq!(ratchet.now(Time(1_000_000), 0), Time(1_000_000));
+        assert_eq!(ratchet.now(Time(1_000_000 - 3_600_000), 0), Time(1_000_000));
+        assert_eq!(ratchet.now(Time(1_000_000 - 3_600_000 + 31_000), 31_000), Time(1_031_000));
+    }
+
+    #[test]
+    fn a_wall_clock_set_forward_is_followed() {
+        let mut ratchet = Ratchet::default();
+        ratchet.now(Time(1_000_000), 0);
+        assert_eq!(ratchet.now(Time(9_000_000), 1000), Time(9_000_000));
+    }
+
+    #[test]
+    fn time_reads_as_it_prints() {
+        let at: Time = "2026-11-15T09:30:00.250Z".parse().unwrap();
+        assert_eq!(at.to_string(), "2026-11-15T09:30:00.250Z");
+        assert_eq!(serde_json::to_string(&at).unwrap(), "\"2026-11-15T09:30:00.250Z\"");
+        assert_eq!(Time(0).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(Millis::minutes(90).to_string(), "90m");
+    }
+}

@@ -1,0 +1,134 @@
+//! The fleet's append-only log: who did what, when, from which state to which, under which fence.
+//!
+//! An event is written in the transaction of the change it tells of. Its position is opaque text, and order is
+//! commit order: on PostgreSQL a follower reads only below the oldest transaction still running.
+
+use crate::{
+    clock::Time,
+    error::{Code, Error, Result},
+    op::verbs,
+    params,
+    tx::{Stmt, Tx, set},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+verbs![list::List, prune::Prune];
+
+/// Something that happened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Event {
+    pub kind: &'static str,
+    pub resource: String,
+    pub from: Option<&'static str>,
+    pub to: Option<&'static str>,
+    pub run: Option<String>,
+    pub agent: Option<String>,
+    pub fence: Option<i64>,
+    pub details: Option<serde_json::Value>,
+}
+
+impl Event {
+    pub fn new(kind: &'static str, resource: impl Into<String>) -> Self {
+        Event { kind, resource: resource.into(), ..Event::default() }
+    }
+    pub fn states(self, from: &'static str, to: &'static str) -> Self {
+        Event { from: Some(from), to: Some(to), ..self }
+    }
+    pub fn details(self, details: serde_json::Value) -> Self {
+        Event { details: Some(details), ..self }
+    }
+
+    /// Whoever is not named as the holder is the caller.
+    fn agent<'a>(&'a self, tx: &'a Tx<'_>) -> Option<&'a str> {
+        self.agent.as_deref().or(tx.caller.agent.as_deref())
+    }
+
+    pub fn insert(self, tx: &Tx<'_>) -> Stmt {
+        Stmt::new(
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            params![
+                tx.now,
+                self.kind,
+                &self.resource,
+                self.from,
+                self.to,
+                self.run.as_deref(),
+                self.agent(tx),
+                self.fence,
+                tx.opening.request.as_deref(),
+                self.details.as_ref().map(ToString::to_string),
+            ],
+        )
+    }
+
+    /// Many events, one statement.
+    pub fn insert_many(tx: &Tx<'_>, events: Vec<Event>) -> Result<Stmt> {
+        let rows = events.iter().map(|event| {
+            serde_json::json!({
+                "kind": event.kind, "resource": event.resource, "from": event.from, "to": event.to,
+                "run": event.run, "agent": event.agent(tx), "fence": event.fence,
+                "details": event.details.as_ref().map(ToString::to_string),
+            })
+        });
+        Ok(Stmt::new(
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details)
+             select cast(?1 as bigint), value ->> 'kind', value ->> 'resource', value ->> 'from', value ->> 'to',
+               value ->> 'run', value ->> 'agent', cast(value ->> 'fence' as bigint), ?2, value ->> 'details'
+             from json_each(?3) order by key",
+            params![tx.now, tx.opening.request.as_deref(), set(rows)?],
+        ))
+    }
+}
+
+/// Where an event stands in the log. Opaque: compare nothing, just hand it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Position {
+    pub xact: i64,
+    pub id: i64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.xact, self.id)
+    }
+}
+
+impl FromStr for Position {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let read = || {
+            let (xact, id) = text.split_once('.')?;
+            Some(Position { xact: xact.parse().ok()?, id: id.parse().ok()? })
+        };
+        read().filter(|p| p.xact >= 0 && p.id >= 0).ok_or_else(|| {
+            Error::new(Code::Invalid, "`since` is not a position that this fleet gave out")
+                .with("field", "since")
+                .hint("use `position` of the last event you saw, or leave it out to begin at the oldest")
+        })
+    }
+}
+
+/// One line of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Entry {
+    /// Where it stands. Opaque; give it as `since` to read on from here.
+    pub position: String,
+    pub at: Time,
+    pub kind: String,
+    pub resource: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<serde_json::Value>,
+}

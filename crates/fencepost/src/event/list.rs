@@ -1,0 +1,96 @@
+use super::{Entry, Position};
+use crate::{
+    error::{Code, Error, Result},
+    names::check,
+    op::{Access, Op},
+    params,
+    tx::{Row, Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Read the log from a position on, in the order in which things were committed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// Only what came after this position; from the oldest if left out.
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Only events of this kind, such as `task.completed`, or of a noun, such as `task`.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Only events of this resource, such as `task/auth-3`.
+    #[serde(default)]
+    pub resource: Option<String>,
+    /// At most this many (100 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Events {
+    pub events: Vec<Entry>,
+    /// Read on from here: the position of the last event looked at.
+    pub position: String,
+    /// There is more to read already.
+    pub more: bool,
+}
+
+impl Op for List {
+    const NAME: &'static str = "event/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Events;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
+        let limit = self.limit.unwrap_or(100);
+        check::range("limit", limit, 1, 1000)?;
+        let since = self.since.as_deref().map(str::parse::<Position>).transpose()?;
+        let from = since.unwrap_or_default();
+        let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
+        let mut answers = tx
+            .pipeline(vec![
+                Stmt::new("select pruned_xact, pruned_id from fleet", params![]),
+                Stmt::new(
+                    "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
+                     where (xact, id) > (?1, ?2)
+                     and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
+                     and (cast(?5 as text) is null or resource = ?5)
+                     /*pg and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+                     order by xact, id limit ?6",
+                    params![from.xact, from.id, self.kind.as_deref(), noun, self.resource.as_deref(), limit + 1],
+                ),
+            ])
+            .await?;
+        let mut rows = answers.remove(1).rows;
+        let pruned = answers.remove(0).rows.remove(0);
+        let pruned = Position { xact: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
+        if since.is_some_and(|since| since < pruned) {
+            return Err(Error::new(Code::NotFound, "events after this position have been pruned")
+                .with("oldest", pruned.to_string())
+                .hint("start over from the fleet's present state, then follow from `oldest`"));
+        }
+        let more = rows.len() as i64 > limit;
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let events = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let position =
+            events.last().map_or_else(|| from.max(pruned).to_string(), |last| last.position.clone());
+        Ok(Events { events, position, more })
+    }
+}
+
+fn read(row: &Row) -> Result<Entry> {
+    let details: Option<String> = row.get("details")?;
+    Ok(Entry {
+        position: Position { xact: row.get("xact")?, id: row.get("id")? }.to_string(),
+        at: row.get("at")?,
+        kind: row.get("kind")?,
+        resource: row.get("resource")?,
+        from: row.get("from_state")?,
+        to: row.get("to_state")?,
+        run: row.get("run")?,
+        agent: row.get("agent")?,
+        fence: row.get("fence")?,
+        details: details.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?,
+    })
+}

@@ -1,0 +1,264 @@
+//! A fleet: one database and everything in it.
+
+use crate::{
+    before::Before,
+    clock::Clock,
+    error::{Code, Error, Result},
+    op::Op,
+    postgres::Postgres,
+    sqlite::Sqlite,
+    tx::{BoxFuture, Caller, Place, Tx},
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
+pub(crate) type Work<T> =
+    Arc<dyn for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static>;
+
+/// One database and everything in it. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    store: Arc<Store>,
+    stats: Arc<Stats>,
+    caller: Caller,
+}
+
+#[derive(Debug)]
+enum Store {
+    Sqlite(Sqlite, PathBuf),
+    Postgres(Postgres),
+}
+
+/// How commits reach the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Every commit is on the disk before it is acknowledged.
+    #[default]
+    Full,
+    /// SQLite only: faster, and a power cut can undo the last commits. (A crash of the process cannot.) Fences
+    /// still never repeat: they jump ahead at the next start.
+    Normal,
+}
+
+impl Durability {
+    pub(crate) fn pragma(self) -> &'static str {
+        match self {
+            Durability::Full => "full",
+            Durability::Normal => "normal",
+        }
+    }
+}
+
+/// Settings of an open fleet. The defaults are meant to be right.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    pub clock: Clock,
+    pub durability: Durability,
+    /// SQLite: reads at the same time.
+    pub readers: usize,
+    /// PostgreSQL: connections in the pool.
+    pub connections: usize,
+    /// How long one call may wait for the database before it gives up.
+    pub call_limit: Duration,
+    /// SQLite: how long one read may take. It bounds how much of the log a reader can keep from being reused.
+    pub read_limit: Duration,
+    /// SQLite: the size of the write-ahead log past which it is started anew.
+    pub wal_limit: u64,
+    /// SQLite: the largest the database may grow, in pages of 4 KiB.
+    pub max_pages: Option<u32>,
+    /// Stop migrating at this version. For tests of migrations.
+    #[doc(hidden)]
+    pub schema_version: Option<i64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: Clock::System,
+            durability: Durability::Full,
+            readers: 4,
+            connections: 16,
+            call_limit: Duration::from_secs(30),
+            read_limit: Duration::from_secs(10),
+            wal_limit: 64 * 1024 * 1024,
+            max_pages: None,
+            schema_version: None,
+        }
+    }
+}
+
+impl Fleet {
+    /// Opens, or creates, the fleet at a file path, `sqlite:PATH` or `postgres://…`.
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, Options::default()).await
+    }
+
+    pub async fn open_with(url: &str, options: Options) -> Result<Self> {
+        let stats = Arc::new(Stats::default());
+        let store = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            Store::Postgres(Postgres::open(url, &options, stats.clone()).await?)
+        } else {
+            let path = sqlite_path(url)?;
+            let (at, stats) = (path.clone(), stats.clone());
+            let opening = tokio::task::spawn_blocking(move || Sqlite::open(&at, &options, stats));
+            Store::Sqlite(opening.await.map_err(Error::internal)??, path)
+        };
+        Ok(Self { store: Arc::new(store), stats, caller: Caller::default() })
+    }
+
+    /// The same fleet, called by this agent: events say so.
+    #[must_use]
+    pub fn as_agent(&self, agent: impl Into<String>) -> Self {
+        Self { caller: Caller { agent: Some(agent.into()) }, ..self.clone() }
+    }
+
+    /// Runs one op in a transaction of its own.
+    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        let before = op.before();
+        let work: Work<O::Reply> = Arc::new(move |tx| Box::pin(op.clone().run(tx)));
+        match (&*self.store, O::READS) {
+            (Store::Sqlite(db, _), true) => db.read(self.caller.clone(), work).await,
+            (Store::Sqlite(db, _), false) => db.write(before, self.caller.clone(), Place::Own, work).await,
+            (Store::Postgres(db), true) => db.read(self.caller.clone(), work).await,
+            (Store::Postgres(db), false) => db.write(before, self.caller.clone(), Place::Own, work).await,
+        }
+    }
+
+    /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
+    ///
+    /// The work may run again if PostgreSQL asks for it, so it must not have side effects elsewhere, and it
+    /// may await nothing but the transaction. If a completion in it was already accepted before, that is an
+    /// error here (`already_finished`, with `repeat: true`), so that your rows are not written twice.
+    ///
+    /// ```
+    /// use fencepost::{Code, Fleet, Result, params, task};
+    ///
+    /// /// The charge and the completion commit together, and only while the claim is alive.
+    /// async fn charge(fleet: &Fleet, token: &str) -> Result<i64> {
+    ///     let token = token.to_owned();
+    ///     fleet
+    ///         .transaction(move |tx| {
+    ///             let done = task::Done::new(&token);
+    ///             Box::pin(async move {
+    ///                 tx.execute("create table if not exists charge(card text, cents bigint)", params![]).await?;
+    ///                 tx.execute("insert into charge(card, cents) values (?1, ?2)", params!["4242", 1999]).await?;
+    ///                 tx.call(done).await?;
+    ///                 tx.query("select count(*) as n from charge", params![]).await?[0].get::<i64>("n")
+    ///             })
+    ///         })
+    ///         .await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let url = dir.path().join("fence.db").display().to_string();
+    /// let fleet = Fleet::open(&url).await?;
+    /// fleet.call(task::Add::new("billing", "charge the card")).await?;
+    /// let claimed = fleet.call(task::Claim::next("billing", "worker-1")).await?;
+    /// assert_eq!(charge(&fleet, &claimed.claim.token).await?, 1);
+    ///
+    /// // Asking again is an error in here, and the second charge is rolled back with it.
+    /// let again = charge(&fleet, &claimed.claim.token).await.unwrap_err();
+    /// assert_eq!(again.code(), Code::AlreadyFinished);
+    /// assert_eq!(again.field("repeat"), Some(&true.into()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn transaction<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
+    {
+        let work: Work<T> = Arc::new(work);
+        let caller = self.caller.clone();
+        match &*self.store {
+            Store::Sqlite(db, _) => db.write(Before::nothing(), caller, Place::Embedded, work).await,
+            Store::Postgres(db) => db.write(Before::nothing(), caller, Place::Embedded, work).await,
+        }
+    }
+
+    /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
+    pub async fn backup(&self, to: &Path) -> Result<()> {
+        let Store::Sqlite(_, path) = &*self.store else {
+            return Err(Error::new(Code::Invalid, "a PostgreSQL fleet is not one file")
+                .hint("use pg_dump; after restoring it, run: fence call admin/restored '{}'"));
+        };
+        let (from, to) = (path.clone(), to.to_owned());
+        let copying = tokio::task::spawn_blocking(move || crate::sqlite::copy_backup(&from, &to));
+        copying.await.map_err(Error::internal)?
+    }
+
+    /// What this process has asked of the database since it opened the fleet.
+    pub fn stats(&self) -> Counts {
+        self.stats.read()
+    }
+}
+
+fn sqlite_path(url: &str) -> Result<PathBuf> {
+    let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")).unwrap_or(url);
+    if let Some((scheme, _)) = path.split_once("://") {
+        return Err(Error::new(
+            Code::Invalid,
+            format!("`{scheme}` is not a kind of database that fence knows"),
+        )
+        .hint("a file path, sqlite:PATH or postgres://user@host/database"));
+    }
+    if path.is_empty() || path == ":memory:" {
+        return Err(Error::new(
+            Code::Invalid,
+            "a fleet lives in a file, so that other processes can share it",
+        )
+        .hint("name a file, such as .fence/fence.db"));
+    }
+    Ok(path.into())
+}
+
+/// Counters of one open fleet.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    statements: AtomicU64,
+    round_trips: AtomicU64,
+    batches: AtomicU64,
+    batched: AtomicU64,
+}
+
+/// What this process has asked of the database since it opened the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    pub statements: u64,
+    /// PostgreSQL: answers waited for.
+    pub round_trips: u64,
+    /// SQLite: transactions of the writer, and the calls in them.
+    pub batches: u64,
+    pub batched: u64,
+}
+
+impl Stats {
+    pub fn statement(&self) {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn round_trip(&self) {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn batch(&self, calls: u64) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.batched.fetch_add(calls, Ordering::Relaxed);
+    }
+    fn read(&self) -> Counts {
+        Counts {
+            statements: self.statements.load(Ordering::Relaxed),
+            round_trips: self.round_trips.load(Ordering::Relaxed),
+            batches: self.batches.load(Ordering::Relaxed),
+            batched: self.batched.load(Ordering::Relaxed),
+        }
+    }
+}

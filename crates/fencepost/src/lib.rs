@@ -1,0 +1,35 @@
+//! Exactly-once work for fleets of AI agents.
+//!
+//! A claim is held under a lease and a fencing token, taken in the same transaction as the state it stands
+//! for; every write checks it. In words: at-least-once execution, at most one accepted completion. An external
+//! side effect is exactly-once only where the thing it changes checks the fence, or the effect runs under a
+//! guard.
+//!
+//! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
+//! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
+
+pub mod admin;
+mod before;
+pub mod board;
+pub mod claim;
+mod clock;
+mod error;
+pub mod event;
+mod fleet;
+pub mod lock;
+mod migrate;
+mod names;
+pub mod op;
+mod postgres;
+pub mod run;
+mod sqlite;
+pub mod task;
+mod tx;
+
+pub use before::Before;
+pub use clock::{Clock, ManualClock, Millis, Time};
+pub use error::{Code, Error, Result};
+pub use fleet::{Counts, Durability, Fleet, Options};
+pub use names::{Resource, TaskId, Token};
+pub use op::{Access, Op};
+pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};

@@ -1,0 +1,171 @@
+use super::{Record, load_locked};
+use crate::{
+    before::Before,
+    claim::{self, Hold, next_fence},
+    clock::{Millis, Time},
+    error::{Code, Error, Result},
+    event::Event,
+    names::{Resource, check},
+    op::{Access, Op},
+    params,
+    run::{self, Holder},
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Take a named lock for a run, or be told who has it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// `deploy`, `git/main`
+    pub name: String,
+    /// The run that will hold it; opened if it is not there.
+    pub run: String,
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// The longest that this claim may last, however often it is renewed.
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If this very run has it, give the token again instead of refusing.
+    #[serde(default)]
+    pub resume: bool,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Claim {
+    pub fn new(name: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { name: name.into(), run: run.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claimed {
+    pub claim: claim::Claim,
+}
+
+impl Op for Claim {
+    const NAME: &'static str = "lock/claim";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Claimed;
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
+        check::path_name("name", &self.name)?;
+        run::check_name(&self.run)?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        check::lease("max_ms", self.max_ms)?;
+        check::request(self.request.as_deref())?;
+
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl_ms)?;
+        let mut statements = vec![holder.enter(tx.now)];
+        statements.extend(load_locked(&self.name));
+        let mut answers = tx.pipeline(statements).await?;
+        let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
+        if let Some(repeat) = tx.opening.repeat.first() {
+            let repeated = found.filter(|lock| Some(lock.fence) == repeat.fence);
+            return self.repeated(tx, repeated);
+        }
+        let run_key = holder.key(&answers[0].rows)?;
+        match found {
+            Some(lock) => self.take(tx, lock, holder, run_key).await,
+            None => self.first(tx, holder, run_key).await,
+        }
+    }
+}
+
+impl Claim {
+    async fn take(self, tx: &mut Tx<'_>, lock: Record, holder: Holder, run_key: i64) -> Result<Claimed> {
+        let mut events = Vec::new();
+        let mut free = lock.clone();
+        if let Some(hold) = &lock.hold {
+            if hold.is_alive(tx.now) {
+                return self.held(&lock, hold);
+            }
+            free = lock.free("lapse");
+            events.push(free.event("lock.lapsed", &lock));
+        }
+        let fence = next_fence(tx, lock.fence);
+        let taken = Record { fence, hold: Some(self.hold(tx.now, &holder, run_key, fence)), ..free.clone() };
+        events.push(taken.event("lock.claimed", &free));
+        let statements = vec![taken.save(&lock, tx.now), Event::insert_many(tx, events)?];
+        let written = tx.pipeline(statements).await?.remove(0).affected;
+        self.reply(&taken, written)
+    }
+
+    /// The row is new, so its fence starts above the floor: it may be a name whose row was pruned.
+    async fn first(self, tx: &mut Tx<'_>, holder: Holder, run_key: i64) -> Result<Claimed> {
+        let floor = tx.query("select floor from fleet /*pg for share*/", params![]).await?;
+        let fence = floor[0].get::<i64>("floor")? + 1;
+        let free = Record { name: self.name.clone(), fence, hold: None, last: None };
+        let hold = self.hold(tx.now, &holder, run_key, fence);
+        let insert = Stmt::new(
+            "insert into lock(name, run, fence, until_at, claimed_at, updated_at)
+             select ?1, ?2, ?3, ?4, ?5, ?5
+             where exists (select 1 from run where key = ?2 and ended_at is null and expires_at > ?5)
+             on conflict (name) do nothing",
+            params![&self.name, run_key, fence, hold.until, tx.now],
+        );
+        let taken = Record { hold: Some(hold), ..free.clone() };
+        let event = taken.event("lock.claimed", &free).insert(tx);
+        let written = tx.pipeline(vec![insert, event]).await?.remove(0).affected;
+        self.reply(&taken, written)
+    }
+
+    fn hold(&self, now: Time, holder: &Holder, run_key: i64, fence: i64) -> Hold {
+        Hold {
+            run_key,
+            run: holder.name.clone(),
+            agent: holder.agent.clone(),
+            run_expires_at: holder.expires_at,
+            run_ended_at: None,
+            fence,
+            claimed_at: now,
+            until: self.max_ms.map(|max| now.plus(max)),
+        }
+    }
+
+    fn reply(&self, lock: &Record, written: u64) -> Result<Claimed> {
+        match &lock.hold {
+            Some(hold) if written == 1 => Ok(Claimed { claim: hold.claim(&lock.resource()) }),
+            _ => Err(Error::again(format!(
+                "lock `{}` or run `{}` changed at this moment",
+                self.name, self.run
+            ))),
+        }
+    }
+
+    fn held(&self, lock: &Record, hold: &Hold) -> Result<Claimed> {
+        let own = hold.run == self.run;
+        if own && self.resume {
+            return Ok(Claimed { claim: hold.claim(&lock.resource()) });
+        }
+        let hint =
+            if own { "--resume gives you its token again" } else { "wait for it, or do something else" };
+        Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
+            .with("holder", &hold.run)
+            .with("own", own)
+            .with("fence", hold.fence)
+            .with("expires_at", hold.expires_at())
+            .hint(hint))
+    }
+
+    /// The same request again: the first answer, for as long as its claim is the lock's latest.
+    fn repeated(&self, tx: &Tx<'_>, lock: Option<Record>) -> Result<Claimed> {
+        let alive = lock.and_then(|lock| lock.hold).filter(|hold| hold.is_alive(tx.now));
+        match alive {
+            Some(hold) => Ok(Claimed { claim: hold.claim(&Resource::Lock(self.name.clone())) }),
+            None => Err(Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+                .hint("claim again with a new request id")),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The schema, as numbered steps that only go forward. Add a file and a line; never change a step that shipped.
+
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+pub(crate) struct Migration {
+    pub version: i64,
+    pub sql: &'static str,
+}
+
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, sql: include_str!("migrations/0001_runs.sql") },
+    Migration { version: 2, sql: include_str!("migrations/0002_tasks.sql") },
+];
+
+pub(crate) fn latest() -> i64 {
+    MIGRATIONS.len() as i64
+}
+
+/// A newer fence may have given rows a meaning that this one would break.
+pub(crate) fn refuse_newer(version: i64) -> Result<()> {
+    if version <= latest() {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "the fleet has schema version {version}, and this fence knows versions up to {}",
+        latest()
+    ))
+    .hint("use the newer fence that made it, or restore the backup it left beside the database"))
+}
+
+/// The schema for PostgreSQL, from SQLite's.
+pub(crate) fn to_postgres(sql: &str) -> String {
+    sql.replace("/*pg", "")
+        .replace("*/", "")
+        .replace("integer primary key autoincrement", "bigint generated always as identity primary key")
+        .replace(" integer", " bigint")
+        .replace(" text not null", " text collate \"C\" not null")
+        .replace(" text,", " text collate \"C\",")
+        .replace(" text\n", " text collate \"C\"\n")
+        .replace(" text primary key", " text collate \"C\" primary key")
+        .replace(") strict;", ");")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_count_up_from_one() {
+        let versions: Vec<_> = MIGRATIONS.iter().map(|m| m.version).collect();
+        assert_eq!(versions, (1..=latest()).collect::<Vec<_>>());
+    }
+}

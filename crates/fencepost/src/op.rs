@@ -1,0 +1,144 @@
+//! One verb, one struct. Everything that faces a user is made by visiting the registry.
+
+use crate::{
+    before::Before,
+    error::{Code, Error, Result},
+    fleet::Fleet,
+    tx::{BoxFuture, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Who may call an op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    Reader,
+    Agent,
+    Admin,
+}
+
+/// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
+pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
+    /// `task/claim`
+    const NAME: &'static str;
+    const ACCESS: Access;
+    /// It changes nothing: it runs on a reader, and is also served by GET.
+    const READS: bool = false;
+    type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
+
+    /// What must outlast a refusal of this op.
+    fn before(&self) -> Before {
+        Before::nothing()
+    }
+    fn run(self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Reply>> + Send;
+}
+
+/// Something made from every op: a router, an OpenAPI document, a list of tools.
+pub trait Visit {
+    fn op<O: Op>(&mut self);
+}
+
+/// Declares a noun's verbs: the module, the re-export and the entry in the registry are one line each.
+macro_rules! verbs {
+    ($($file:ident::$op:ident),* $(,)?) => {
+        $(pub mod $file; pub use $file::$op;)*
+        pub(crate) fn visit(visitor: &mut impl $crate::op::Visit) {
+            $(visitor.op::<$op>();)*
+        }
+    };
+}
+pub(crate) use verbs;
+
+/// Shows every op to a visitor.
+pub fn visit_all(visitor: &mut impl Visit) {
+    crate::task::visit(visitor);
+    crate::board::visit(visitor);
+    crate::lock::visit(visitor);
+    crate::claim::visit(visitor);
+    crate::run::visit(visitor);
+    crate::event::visit(visitor);
+    crate::admin::visit(visitor);
+}
+
+type JsonCall = for<'f> fn(&'f Fleet, &'f str) -> BoxFuture<'f, Result<serde_json::Value>>;
+
+/// An op with its types forgotten: for callers that have only its name and JSON.
+#[derive(Clone)]
+pub struct Entry {
+    pub name: &'static str,
+    pub access: Access,
+    pub reads: bool,
+    /// The request's JSON Schema; its description is the op's doc comment.
+    pub request: fn() -> schemars::Schema,
+    pub reply: fn() -> schemars::Schema,
+    call: JsonCall,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Entry {
+    fn of<O: Op>() -> Self {
+        Self {
+            name: O::NAME,
+            access: O::ACCESS,
+            reads: O::READS,
+            request: || schemars::schema_for!(O),
+            reply: || schemars::schema_for!(O::Reply),
+            call: |fleet, json| {
+                Box::pin(async move {
+                    let reply = fleet.call(decode::<O>(json)?).await?;
+                    serde_json::to_value(reply).map_err(Error::internal)
+                })
+            },
+        }
+    }
+    pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
+        (self.call)(fleet, json).await
+    }
+}
+
+/// Every op, by name.
+pub fn registry() -> Vec<Entry> {
+    struct All(Vec<Entry>);
+    impl Visit for All {
+        fn op<O: Op>(&mut self) {
+            self.0.push(Entry::of::<O>());
+        }
+    }
+    let mut all = All(Vec::new());
+    visit_all(&mut all);
+    all.0
+}
+
+/// Finds an op by its name, or says which there are.
+pub fn find(name: &str) -> Result<Entry> {
+    let all = registry();
+    all.iter().find(|entry| entry.name == name).cloned().ok_or_else(|| {
+        let noun = name.split('/').next().unwrap_or_default();
+        let near: Vec<_> = all.iter().map(|e| e.name).filter(|n| n.split('/').next() == Some(noun)).collect();
+        let names = if near.is_empty() { all.iter().map(|e| e.name).collect() } else { near };
+        Error::new(Code::NotFound, format!("there is no op `{name}`"))
+            .hint(format!("there are {}", names.join(", ")))
+    })
+}
+
+/// Reads a request; what is wrong with it is said by field.
+pub fn decode<O: DeserializeOwned>(json: &str) -> Result<O> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let path = e.path().to_string();
+        let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));
+        if path == "." {
+            error
+        } else {
+            Error::new(Code::Invalid, format!("`{path}`: {}", e.inner())).with("field", path)
+        }
+    })?;
+    reader.end().map_err(|e| Error::new(Code::Invalid, format!("the request does not fit: {e}")))?;
+    Ok(op)
+}

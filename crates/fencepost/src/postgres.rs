@@ -1,0 +1,364 @@
+//! Many machines on one database: stateless nodes, the database's clock, few round trips.
+//!
+//! What does not depend on an earlier answer is pipelined: BEGIN, the clock and the op's opening reads are
+//! one round trip. What PostgreSQL says may be retried is retried, a bounded number of times. A COMMIT whose
+//! answer was lost is `outcome_unknown`, and never retried by itself.
+
+mod tls;
+mod url;
+
+use crate::{
+    before::{Before, Due, Opening, outlast},
+    clock::{Ratchet, Time},
+    error::{Code, Error, Result},
+    fleet::{Options, Stats, Work},
+    migrate::{self, MIGRATIONS},
+    params,
+    tx::{Answer, Caller, Db, Place, Row, Stmt, Tx, Value, to_postgres},
+};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+};
+use futures_util::{TryStreamExt, future::join_all};
+use std::{
+    error::Error as _,
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio_postgres::{
+    error::SqlState,
+    types::{IsNull, ToSql, Type, to_sql_checked},
+};
+pub(crate) use url::Target;
+
+const TRIES: u32 = 6;
+/// Past this many, `join_all` no longer starts its futures in order.
+const PIPELINE_MAX: usize = 30;
+
+pub(crate) struct Postgres {
+    pool: Pool,
+    ratchet: Mutex<Ratchet>,
+    options: Options,
+    stats: Arc<Stats>,
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Postgres").finish_non_exhaustive()
+    }
+}
+
+impl Postgres {
+    pub async fn open(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
+        let target = Target::parse(url)?;
+        let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(target.config.clone(), tls::connector(&target)?, recycle);
+        let wait = Some(options.call_limit);
+        let pool = Pool::builder(manager)
+            .max_size(options.connections)
+            .runtime(Runtime::Tokio1)
+            .timeouts(Timeouts { wait, create: wait, recycle: wait })
+            .build()
+            .map_err(Error::internal)?;
+        let store = Self { pool, ratchet: Mutex::default(), options: options.clone(), stats };
+        store.migrate(&target.schema, options.schema_version.unwrap_or(migrate::latest())).await?;
+        Ok(store)
+    }
+
+    pub async fn write<T: Send + 'static>(
+        &self,
+        before: Before,
+        caller: Caller,
+        place: Place,
+        work: Work<T>,
+    ) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            match self.attempt(&before, &caller, place, &work).await {
+                Err(e) if e.is_again() && tries + 1 < TRIES => {
+                    tries += 1;
+                    let base = 5_u64 << tries;
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(base / 2..=base))).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
+        self.write(Before::nothing(), caller, Place::Own, work).await
+    }
+
+    /// What must outlast a refusal is committed first; then the op has a transaction of its own.
+    async fn attempt<T>(&self, before: &Before, caller: &Caller, place: Place, work: &Work<T>) -> Result<T> {
+        let session = self.session().await?;
+        let mut settled = 0;
+        loop {
+            let (mut now, mut opening) = self.begin(&session, before).await?;
+            let todo = before.todo(&opening, now);
+            if !todo.is_empty() {
+                let mut tx = Tx {
+                    db: Db::Postgres(&session),
+                    now,
+                    caller: caller.clone(),
+                    opening,
+                    place: Place::Own,
+                };
+                settled = session.finish(outlast(&mut tx, &todo).await).await?;
+                (now, opening) = self.begin(&session, before).await?;
+            }
+            let again = before.settles() && settled > 0 && opening.due.is_due(now);
+            let mut tx = Tx { db: Db::Postgres(&session), now, caller: caller.clone(), opening, place };
+            let result = work(&mut tx).await;
+            let result = session.finish(result).await;
+            if !(again && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
+                return result;
+            }
+        }
+    }
+
+    /// BEGIN, the clock and the op's opening reads: one round trip.
+    async fn begin(&self, session: &Session, before: &Before) -> Result<(Time, Opening)> {
+        let ticks = self.options.clock.ticks();
+        let least = self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).least(ticks);
+        let mut statements = vec![
+            Stmt::new("begin", params![]),
+            Stmt::new(
+                "select greatest(coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint), ?2) as now",
+                params![self.options.clock.wall(true), least],
+            ),
+        ];
+        // The due read comes after the request's lock, so that it sees what the first try did.
+        statements.extend(before.statements());
+        statements.push(Due::statement());
+        session.open.store(true, Ordering::SeqCst);
+        let mut answers = session.pipeline(&statements).await?;
+        let now: Time = answers[1].rows[0].get("now")?;
+        let ticks = self.options.clock.ticks();
+        self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).now(now, ticks);
+        let due = Due::read(&answers.pop().unwrap_or_default())?;
+        Ok((now, before.read(due, answers.split_off(2))?))
+    }
+
+    async fn session(&self) -> Result<Session> {
+        let client = self.pool.get().await.map_err(pool_error)?;
+        Ok(Session { client: Some(client), stats: self.stats.clone(), open: AtomicBool::new(false) })
+    }
+
+    /// Forward only, one transaction each, under a lock that openers at the same time wait for.
+    async fn migrate(&self, schema: &str, target: i64) -> Result<()> {
+        let session = self.session().await?;
+        let client = session.client();
+        let exists = client
+            .query_one("select to_regclass($1 || '.migration') is not null", &[&quote(schema)])
+            .await
+            .map_err(postgres_error)?;
+        if exists.get(0) {
+            let row =
+                client.query_one("select max(version) from migration", &[]).await.map_err(postgres_error)?;
+            let version = row.get::<_, Option<i64>>(0).unwrap_or(0);
+            migrate::refuse_newer(version)?;
+            if version >= target {
+                return Ok(());
+            }
+        }
+        for migration in MIGRATIONS.iter().filter(|m| m.version <= target) {
+            let script = format!(
+                "begin;
+                 select pg_advisory_xact_lock(hashtextextended('fencepost migration ' || '{schema}', 0));
+                 create schema if not exists {quoted};
+                 create table if not exists migration (version bigint primary key, at timestamptz not null default now());",
+                quoted = quote(schema)
+            );
+            session.open.store(true, Ordering::SeqCst);
+            client.batch_execute(&script).await.map_err(postgres_error)?;
+            let done = client
+                .query_one("select count(*) from migration where version = $1", &[&migration.version])
+                .await
+                .map_err(postgres_error)?;
+            if done.get::<_, i64>(0) == 0 {
+                client.batch_execute(&migrate::to_postgres(migration.sql)).await.map_err(postgres_error)?;
+                client
+                    .execute("insert into migration(version) values ($1)", &[&migration.version])
+                    .await
+                    .map_err(postgres_error)?;
+            }
+            client.batch_execute("commit").await.map_err(postgres_error)?;
+            session.open.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// One connection for the length of one op.
+pub(crate) struct Session {
+    client: Option<Object>,
+    stats: Arc<Stats>,
+    /// A transaction may be open on the connection.
+    open: AtomicBool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    /// A caller that hung up in the middle leaves a transaction open. Its connection is closed, not put back
+    /// for the next to inherit.
+    fn drop(&mut self) {
+        if self.open.load(Ordering::SeqCst)
+            && let Some(client) = self.client.take()
+        {
+            drop(Object::take(client));
+        }
+    }
+}
+
+impl Session {
+    fn client(&self) -> &Object {
+        self.client.as_ref().expect("taken only when dropped")
+    }
+
+    /// Statements in order, one round trip. (The first use of a statement on a connection prepares it.)
+    pub(crate) async fn pipeline(&self, statements: &[Stmt]) -> Result<Vec<Answer>> {
+        assert!(statements.len() <= PIPELINE_MAX, "{} statements in one pipeline", statements.len());
+        let client = self.client();
+        let mut prepared = Vec::with_capacity(statements.len());
+        for statement in statements {
+            self.stats.statement();
+            prepared.push(client.prepare_cached(&to_postgres(statement.sql)).await.map_err(postgres_error)?);
+        }
+        self.stats.round_trip();
+        let answers = join_all(statements.iter().zip(&prepared).map(|(statement, prepared)| async move {
+            let params = statement.params.iter().map(|p| p as &(dyn ToSql + Sync));
+            let mut stream = pin!(client.query_raw(prepared, params).await?);
+            let columns: Arc<[Box<str>]> = prepared.columns().iter().map(|c| c.name().into()).collect();
+            let mut rows = Vec::new();
+            while let Some(row) = stream.try_next().await? {
+                rows.push(read_row(&row, columns.clone()));
+            }
+            Ok((rows, stream.rows_affected().unwrap_or(0)))
+        }))
+        .await;
+        // After the first error the others only say that the transaction was aborted.
+        answers
+            .into_iter()
+            .map(|answer: Result<_, tokio_postgres::Error>| {
+                let (rows, affected) = answer.map_err(postgres_error)?;
+                Ok(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected })
+            })
+            .collect()
+    }
+
+    /// COMMIT or ROLLBACK, as the result says.
+    async fn finish<T>(&self, result: Result<T>) -> Result<T> {
+        let end = if result.is_ok() { "commit" } else { "rollback" };
+        let ended = self.pipeline(&[Stmt::new(end, params![])]).await;
+        match (result, ended) {
+            (Ok(value), Ok(_)) => {
+                self.open.store(false, Ordering::SeqCst);
+                Ok(value)
+            }
+            (Ok(_), Err(e)) if e.field("sqlstate").is_some_and(rolled_back) => Err(e),
+            (Ok(_), Err(e)) => {
+                let message = format!("the answer to COMMIT was lost: {}", e.message());
+                Err(Error::new(Code::OutcomeUnknown, message)
+                    .hint("ask again with the same request id: it is done at most once"))
+            }
+            (Err(e), ended) => {
+                self.open.store(ended.is_err(), Ordering::SeqCst);
+                Err(e)
+            }
+        }
+    }
+}
+
+/// Integrity (23) and rollback (40) errors at COMMIT say for certain that nothing was committed.
+fn rolled_back(sqlstate: &serde_json::Value) -> bool {
+    sqlstate.as_str().is_some_and(|code| code.starts_with("23") || code.starts_with("40"))
+}
+
+fn pool_error(e: PoolError) -> Error {
+    match e {
+        PoolError::Backend(e) => postgres_error(e),
+        PoolError::Timeout(_) => Error::unavailable("no connection to PostgreSQL became free in time")
+            .hint("it is down, or `connections` is too small for the number of callers"),
+        e => Error::unavailable(format!("PostgreSQL cannot be reached: {e}")),
+    }
+}
+
+/// What PostgreSQL said, in words that say what to do. Before COMMIT nothing is lost by starting over.
+fn postgres_error(e: tokio_postgres::Error) -> Error {
+    let Some(db) = e.as_db_error() else {
+        let cause = e.source().map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
+        return Error::again(format!("PostgreSQL cannot be reached: {cause}"))
+            .hint("is it running, and is the address right?");
+    };
+    let state = db.code();
+    let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
+    {
+        Error::again(format!("PostgreSQL asks to try again: {}", db.message()))
+    } else if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) {
+        Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
+            .hint("try again in a moment")
+    } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
+        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message()))
+            .hint("check the user, the password and the database in the address")
+    } else if state.code().starts_with("53") || *state == SqlState::READ_ONLY_SQL_TRANSACTION {
+        Error::unavailable(format!("PostgreSQL cannot take it now: {}", db.message()))
+    } else {
+        Error::internal(format!("PostgreSQL: {}", db.message()))
+    };
+    error.with("sqlstate", state.code())
+}
+
+fn read_row(row: &tokio_postgres::Row, columns: Arc<[Box<str>]>) -> Result<Row> {
+    let types = row.columns().iter().enumerate();
+    let values = types.map(|(i, column)| read_value(row, i, column.type_())).collect::<Result<_>>()?;
+    Ok(Row { columns, values })
+}
+
+fn read_value(row: &tokio_postgres::Row, i: usize, ty: &Type) -> Result<Value> {
+    let value = match *ty {
+        Type::INT8 => row.try_get::<_, Option<i64>>(i).map(|v| v.map(Value::Int)),
+        Type::INT4 => row.try_get::<_, Option<i32>>(i).map(|v| v.map(|v| Value::Int(v.into()))),
+        Type::BOOL => row.try_get::<_, Option<bool>>(i).map(|v| v.map(|v| Value::Int(v.into()))),
+        Type::TEXT | Type::VARCHAR | Type::NAME => {
+            row.try_get::<_, Option<String>>(i).map(|v| v.map(Value::Text))
+        }
+        Type::VOID => Ok(None),
+        ref other => return Err(Error::internal(format!("a column has the type {other}"))),
+    };
+    Ok(value.map_err(postgres_error)?.unwrap_or(Value::Null))
+}
+
+impl ToSql for Value {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut bytes::BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Int(v) if *ty == Type::INT4 => i32::try_from(*v)?.to_sql(ty, out),
+            Value::Int(v) if *ty == Type::BOOL => (*v != 0).to_sql(ty, out),
+            Value::Int(v) if *ty == Type::INT8 => v.to_sql(ty, out),
+            Value::Int(_) => Err(format!("a number was given for a {ty}").into()),
+            Value::Text(v) => v.as_str().to_sql(ty, out),
+        }
+    }
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+    to_sql_checked!();
+}

@@ -1,0 +1,110 @@
+//! TLS to PostgreSQL, with libpq's meaning of `sslmode`.
+
+use super::url::{SslMode, Target};
+use crate::error::{Code, Error, Result};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+};
+use std::{path::Path, sync::Arc};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(Error::internal)?;
+    let config = match target.ssl {
+        SslMode::Disable | SslMode::Prefer | SslMode::Require => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Lenient { provider, chain: None }))
+            .with_no_client_auth(),
+        SslMode::VerifyFull => {
+            builder.with_root_certificates(roots(target.root_cert.as_deref())?).with_no_client_auth()
+        }
+        SslMode::VerifyCa => {
+            let roots = Arc::new(roots(target.root_cert.as_deref())?);
+            let chain = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
+            let chain = Some(chain.map_err(Error::internal)?);
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Lenient { provider, chain }))
+                .with_no_client_auth()
+        }
+    };
+    Ok(MakeRustlsConnect::new(config))
+}
+
+/// The certificates of `sslrootcert`, or the system's.
+fn roots(file: Option<&Path>) -> Result<RootCertStore> {
+    let mut store = RootCertStore::empty();
+    let Some(path) = file else {
+        let found = rustls_native_certs::load_native_certs();
+        store.add_parsable_certificates(found.certs);
+        if store.is_empty() {
+            return Err(Error::unavailable("this system has no trusted certificates")
+                .hint("give the authority's certificate with sslrootcert=FILE"));
+        }
+        return Ok(store);
+    };
+    let unreadable = |e: &dyn std::fmt::Display| {
+        Error::new(Code::Invalid, format!("sslrootcert `{}` cannot be read: {e}", path.display()))
+    };
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| unreadable(&e))? {
+        store.add(certificate.map_err(|e| unreadable(&e))?).map_err(|e| unreadable(&e))?;
+    }
+    Ok(store)
+}
+
+/// `require` trusts any certificate; `verify-ca` checks who signed it, but not the host's name.
+#[derive(Debug)]
+struct Lenient {
+    provider: Arc<CryptoProvider>,
+    chain: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        use rustls::CertificateError as E;
+        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(E::NotValidForName | E::NotValidForNameContext { .. })) => {
+                Ok(ServerCertVerified::assertion())
+            }
+            other => other,
+        }
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

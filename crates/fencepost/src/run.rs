@@ -1,0 +1,220 @@
+//! Runs: sessions with a lease. What a run holds lives and dies with it.
+//!
+//! A row is one incarnation. Ending it is one write, and final: from then on every token of it is dead, and
+//! what it held is given back in bounded batches. A name that comes back gets a new row.
+
+use crate::{
+    clock::{Millis, Time},
+    error::{Code, Error, Result},
+    names::check,
+    op::verbs,
+    params,
+    tx::{Row, Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+verbs![list::List, renew::Renew, end::End];
+pub(crate) mod settle;
+
+/// The lease of a run that does not say otherwise: a person's or an agent's shell.
+pub const SHELL_TTL: Millis = Millis::minutes(30);
+
+/// A session of one executor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub alive: bool,
+    pub ttl_ms: Millis,
+    pub opened_at: Time,
+    /// When it is over unless it is heard from.
+    pub expires_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many claims it has.
+    #[serde(default)]
+    pub holds: i64,
+}
+
+/// A row of `run`, as every statement here selects it.
+#[derive(Debug, Clone)]
+pub(crate) struct RunRow {
+    pub key: i64,
+    pub name: String,
+    pub agent: Option<String>,
+    pub ttl: Millis,
+    pub opened_at: Time,
+    pub expires_at: Time,
+    pub ended_at: Option<Time>,
+    pub reason: Option<String>,
+}
+
+pub(crate) const BY_NAME: &str =
+    "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
+     where name = ?1 and ended_at is null";
+
+impl RunRow {
+    pub fn read(row: &Row) -> Result<Self> {
+        Ok(Self {
+            key: row.get("key")?,
+            name: row.get("name")?,
+            agent: row.get("agent")?,
+            ttl: row.get("ttl_ms")?,
+            opened_at: row.get("opened_at")?,
+            expires_at: row.get("expires_at")?,
+            ended_at: row.get("ended_at")?,
+            reason: row.get("reason")?,
+        })
+    }
+
+    /// At exactly `expires_at` it is over.
+    pub fn is_alive(&self, now: Time) -> bool {
+        self.ended_at.is_none() && self.expires_at > now
+    }
+
+    /// The ttl to renew with, if it is time to write: a quarter of the lease is used, or a longer one is
+    /// wanted. A ttl never becomes shorter.
+    pub fn renewal(&self, wanted: Option<Millis>, now: Time) -> Option<Millis> {
+        let ttl = wanted.map_or(self.ttl, |wanted| wanted.max(self.ttl));
+        let used = ttl.0 - self.expires_at.since(now).0;
+        (used >= ttl.0 / 4).then_some(ttl)
+    }
+
+    pub fn view(&self, now: Time) -> Run {
+        Run {
+            name: self.name.clone(),
+            agent: self.agent.clone(),
+            alive: self.is_alive(now),
+            ttl_ms: self.ttl,
+            opened_at: self.opened_at,
+            expires_at: self.expires_at,
+            ended_at: self.ended_at,
+            reason: self.reason.clone(),
+            holds: 0,
+        }
+    }
+}
+
+/// The run is heard from: its lease starts anew. An ended or lapsed run is beyond hearing.
+pub(crate) async fn hear(tx: &mut Tx<'_>, key: i64, ttl: Millis) -> Result<u64> {
+    tx.execute(
+        "update run set ttl_ms = ?2, expires_at = ?3 where key = ?1 and ended_at is null and expires_at > ?4",
+        params![key, ttl, tx.now.plus(ttl), tx.now],
+    )
+    .await
+}
+
+/// Who will hold a claim: a run by name, opened if it is not there.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub name: String,
+    pub agent: Option<String>,
+    pub expires_at: Time,
+    /// The incarnation's key, or `None` until it is opened.
+    key: Option<i64>,
+    ttl: Millis,
+}
+
+impl Holder {
+    /// The caller's run as the transaction found it.
+    pub fn of(tx: &Tx<'_>, name: &str, agent: Option<&str>, ttl: Option<Millis>) -> Result<Self> {
+        match &tx.opening.run {
+            Some(run) if run.is_alive(tx.now) => {
+                if let (Some(had), Some(given)) = (&run.agent, agent)
+                    && had != given
+                {
+                    let message = format!("run `{name}` belongs to agent `{had}`, not to `{given}`");
+                    return Err(Error::new(Code::Invalid, message).with("field", "agent"));
+                }
+                Ok(Self {
+                    name: name.into(),
+                    agent: run.agent.clone().or_else(|| agent.map(str::to_owned)),
+                    expires_at: run.expires_at,
+                    key: Some(run.key),
+                    ttl: run.ttl,
+                })
+            }
+            _ => {
+                let ttl = ttl.unwrap_or(SHELL_TTL);
+                Ok(Self {
+                    name: name.into(),
+                    agent: agent.map(str::to_owned),
+                    expires_at: tx.now.plus(ttl),
+                    key: None,
+                    ttl,
+                })
+            }
+        }
+    }
+
+    /// Locks the run's row, so that it cannot be ended under a claim that is being made: without this the
+    /// ending would not see the claim, and the item would be held by an ended run for ever. A run that is
+    /// new is opened here.
+    pub fn enter(&self, now: Time) -> Stmt {
+        match self.key {
+            Some(key) => Stmt::lock(
+                "select key from run where key = ?1 and ended_at is null and expires_at > ?2 for key share",
+                params![key, now],
+            ),
+            // Two first claims of one name at once: the second waits here, and joins the first's run. It must
+            // not bring back a row whose lease is over.
+            None => Stmt::new(
+                "insert into run(name, agent, ttl_ms, opened_at, expires_at) values (?1, ?2, ?3, ?4, ?5)
+                 on conflict (name) where ended_at is null
+                 do update set agent = coalesce(run.agent, excluded.agent) where run.expires_at > ?4
+                 returning key",
+                params![&self.name, self.agent.as_deref(), self.ttl, now, self.expires_at],
+            ),
+        }
+    }
+
+    /// The key, from what [`Self::enter`] answered.
+    pub fn key(&self, entered: &[Row]) -> Result<i64> {
+        match (self.key, entered.first()) {
+            (Some(key), _) => Ok(key),
+            (None, Some(row)) => row.get("key"),
+            (None, None) => Err(Error::again(format!("run `{}` ended at this moment", self.name))),
+        }
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    check::path_name("run", name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(ttl: i64, expires_at: i64) -> RunRow {
+        RunRow {
+            key: 1,
+            name: "r".into(),
+            agent: None,
+            ttl: Millis(ttl),
+            opened_at: Time(0),
+            expires_at: Time(expires_at),
+            ended_at: None,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn over_at_exactly_the_end() {
+        assert!(run(1000, 1000).is_alive(Time(999)));
+        assert!(!run(1000, 1000).is_alive(Time(1000)));
+        assert!(!RunRow { ended_at: Some(Time(1)), ..run(1000, 1000) }.is_alive(Time(2)));
+    }
+
+    #[test]
+    fn written_only_when_a_quarter_is_used_and_never_shortened() {
+        assert_eq!(run(1000, 1000).renewal(None, Time(249)), None);
+        assert_eq!(run(1000, 1000).renewal(None, Time(250)), Some(Millis(1000)));
+        assert_eq!(run(1000, 1000).renewal(Some(Millis(4000)), Time(0)), Some(Millis(4000)));
+        assert_eq!(run(1000, 1000).renewal(Some(Millis(10)), Time(0)), None);
+    }
+}

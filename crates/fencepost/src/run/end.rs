@@ -1,0 +1,103 @@
+use super::{BY_NAME, Run, RunRow, check_name, settle};
+use crate::{
+    error::{Code, Error, Result},
+    event::Event,
+    names::{TEXT_MAX, check},
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// End a run. Every token of it is dead from now on, and what it held goes back.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct End {
+    pub run: String,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ended {
+    pub run: Run,
+}
+
+impl Op for End {
+    const NAME: &'static str = "run/end";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Ended;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Ended> {
+        check_name(&self.run)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        let lock = "select key from run where name = ?1 and ended_at is null for update";
+        let mut answers = tx
+            .pipeline(vec![Stmt::lock(lock, params![&self.run]), Stmt::new(BY_NAME, params![&self.run])])
+            .await?;
+        let Some(row) = answers.remove(1).rows.first().map(RunRow::read).transpose()? else {
+            return self.ended_before(tx).await;
+        };
+        let reason = self.reason.as_deref().unwrap_or("ended");
+        end(tx, &[row.clone()], reason).await?;
+        settle::give_back(tx).await?;
+        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
+        Ok(Ended { run: run.view(tx.now) })
+    }
+}
+
+impl End {
+    /// Asking twice is safe: the last incarnation is shown as it ended.
+    async fn ended_before(self, tx: &mut Tx<'_>) -> Result<Ended> {
+        let rows = tx
+            .query(
+                "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
+                 where name = ?1 order by key desc limit 1",
+                params![&self.run],
+            )
+            .await?;
+        match rows.first().map(RunRow::read).transpose()? {
+            Some(run) => Ok(Ended { run: run.view(tx.now) }),
+            None => Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run))
+                .hint("fence call run/list '{}' shows the runs there are")),
+        }
+    }
+}
+
+/// One write, and final. Whoever calls it holds the rows' locks.
+pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Result<()> {
+    let events = runs.iter().map(|run| Event {
+        run: Some(run.name.clone()),
+        agent: run.agent.clone(),
+        details: Some(serde_json::json!({ "reason": reason })),
+        ..Event::new("run.ended", format!("run/{}", run.name)).states("alive", "ended")
+    });
+    let events = Event::insert_many(tx, events.collect())?;
+    tx.pipeline(vec![
+        Stmt::new(
+            "update run set ended_at = ?2, reason = ?3
+             where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and ended_at is null",
+            params![crate::tx::key_set(runs.iter().map(|run| run.key)), tx.now, reason],
+        ),
+        events,
+    ])
+    .await?;
+    Ok(())
+}
+
+/// Ends one incarnation whose lease is over, so that its name can begin anew. What it held follows later.
+pub(crate) async fn lapse(tx: &mut Tx<'_>, key: i64) -> Result<u64> {
+    let rows = tx
+        .query(
+            "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
+             where key = ?1 and ended_at is null and expires_at <= ?2 /*pg for update*/",
+            params![key, tx.now],
+        )
+        .await?;
+    let runs = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
+    if !runs.is_empty() {
+        end(tx, &runs, "lapsed").await?;
+    }
+    Ok(runs.len() as u64)
+}

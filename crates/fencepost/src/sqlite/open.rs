@@ -1,0 +1,164 @@
+//! Opening a file: is it ours, is it of a version we know, and is it safe to go on numbering fences.
+
+use super::{BUSY, sqlite_error, turnstile::Turnstile};
+use crate::{
+    clock::Time,
+    error::{Code, Error, Result},
+    fleet::{Durability, Options},
+    migrate::{self, MIGRATIONS},
+};
+use rusqlite::{Connection, OpenFlags};
+use std::path::{Path, PathBuf};
+
+/// `FENC`: tells a fleet from any other SQLite database.
+const APPLICATION_ID: i32 = 0x4645_4E43;
+
+pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
+    let at = |e: Error| {
+        let hint = e.hint_text().map(str::to_owned);
+        let error = Error::new(e.code(), format!("`{}`: {}", path.display(), e.message()));
+        hint.map_or(error.clone(), |hint| error.hint(hint))
+    };
+    if path.is_dir() {
+        return Err(Error::new(
+            Code::Invalid,
+            format!("`{}` is a directory, not a database file", path.display()),
+        ));
+    }
+    let conn =
+        connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(at)?;
+    check_ours(&conn, path)?;
+    pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
+    // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
+    pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
+    pragma(&conn, "journal_size_limit", &options.wal_limit.to_string()).map_err(at)?;
+    if let Some(pages) = options.max_pages {
+        pragma(&conn, "max_page_count", &pages.to_string()).map_err(at)?;
+    }
+    migrate(&conn, path, options.schema_version.unwrap_or(migrate::latest())).map_err(at)?;
+    keep_fences_rising(&conn, options).map_err(at)?;
+    Ok(conn)
+}
+
+pub(super) fn reader(path: &Path) -> Result<Connection> {
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    pragma(&conn, "query_only", "on")?;
+    Ok(conn)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
+    let conn =
+        Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sqlite_error)?;
+    conn.busy_timeout(BUSY).map_err(sqlite_error)?;
+    conn.set_prepared_statement_cache_capacity(256);
+    Ok(conn)
+}
+
+fn pragma(conn: &Connection, name: &str, value: &str) -> Result<()> {
+    conn.execute_batch(&format!("pragma {name}={value}")).map_err(sqlite_error)
+}
+
+fn pragma_int(conn: &Connection, name: &str) -> Result<i64> {
+    conn.query_row(&format!("pragma {name}"), [], |row| row.get(0)).map_err(sqlite_error)
+}
+
+/// Never migrate somebody else's database.
+fn check_ours(conn: &Connection, path: &Path) -> Result<()> {
+    let id = pragma_int(conn, "application_id").map_err(|e| match e.code() {
+        Code::Invalid => Error::new(Code::Invalid, format!("`{}` is not a SQLite database", path.display()))
+            .hint("name another file, or move this one away"),
+        _ => Error::new(e.code(), format!("`{}`: {}", path.display(), e.message())),
+    })?;
+    let tables: i64 =
+        conn.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).map_err(sqlite_error)?;
+    if tables > 0 && id != i64::from(APPLICATION_ID) {
+        return Err(Error::new(
+            Code::Invalid,
+            format!("`{}` is a SQLite database of another program, not a fleet", path.display()),
+        )
+        .hint("name another file; fence will create it"));
+    }
+    Ok(())
+}
+
+fn version(conn: &Connection) -> Result<i64> {
+    let version = pragma_int(conn, "user_version")?;
+    migrate::refuse_newer(version)?;
+    Ok(version)
+}
+
+/// Forward only, one transaction each. Openers at the same time take turns, and look again once it is theirs.
+fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
+    let mode: String = conn.query_row("pragma journal_mode", [], |row| row.get(0)).map_err(sqlite_error)?;
+    if version(conn)? >= target && mode == "wal" {
+        return Ok(());
+    }
+    let turnstile = Turnstile::open(path)?;
+    let _turn = turnstile.enter()?;
+    pragma(conn, "journal_mode", "wal")?;
+    let from = version(conn)?;
+    if from > 0 && from < target {
+        backup(conn, &backup_path(path, from))?;
+    }
+    for migration in MIGRATIONS.iter().filter(|m| m.version > from && m.version <= target) {
+        let script = format!(
+            "begin immediate; {} pragma user_version={}; pragma application_id={APPLICATION_ID}; commit;",
+            migration.sql, migration.version
+        );
+        conn.execute_batch(&script).map_err(|e| {
+            let _ = conn.execute_batch("rollback");
+            sqlite_error(e)
+        })?;
+    }
+    Ok(())
+}
+
+/// `fence.db` of version 1 is kept as `fence.db.v1.bak`.
+fn backup_path(path: &Path, version: i64) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".v{version}.bak"));
+    path.with_file_name(name)
+}
+
+/// A consistent copy. It is marked, so that whoever opens it in the place of the original never gives out a
+/// fence that the original gave out after the copy was made.
+pub(crate) fn backup(conn: &Connection, to: &Path) -> Result<()> {
+    let mut copy = Connection::open(to).map_err(sqlite_error)?;
+    {
+        let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
+        backup.run_to_completion(1000, std::time::Duration::ZERO, None).map_err(sqlite_error)?;
+    }
+    copy.execute_batch("update fleet set restored = 1").map_err(sqlite_error)
+}
+
+/// A backup of a fleet that others may be using.
+pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        return Err(Error::new(Code::Invalid, format!("`{}` exists already", to.display()))
+            .hint("a backup never overwrites a file: name another"));
+    }
+    backup(&reader(path)?, to)
+}
+
+/// A number is never given out twice: not after a restored backup, and not after the machine went down while
+/// commits were not yet on disk. The floor then rises to the time in milliseconds, which no count of claims
+/// on one resource can have reached.
+fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
+    let boot = options.clock.boot();
+    let (restored, normal_boot): (bool, Option<String>) = conn
+        .query_row("select restored, normal_boot from fleet", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .map_err(sqlite_error)?;
+    let unclean = normal_boot.is_some() && normal_boot != boot;
+    let marks = options.durability == Durability::Normal;
+    if !restored && !unclean && (!marks || normal_boot.is_some()) {
+        return Ok(());
+    }
+    let rise = if restored || unclean { options.clock.wall(false).unwrap_or(Time(0)) } else { Time(0) };
+    conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
+    conn.execute(
+        "update fleet set floor = max(floor, ?1), restored = 0, normal_boot = ?2",
+        rusqlite::params![rise.0, boot.filter(|_| marks)],
+    )
+    .map_err(sqlite_error)?;
+    pragma(conn, "synchronous", options.durability.pragma())
+}

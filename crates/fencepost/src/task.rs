@@ -1,0 +1,178 @@
+//! Tasks: units of work with dependencies, on boards.
+//!
+//! An op loads the task's [`Record`] under its row's lock, applies a pure rule, and saves it with one update
+//! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
+//! own file.
+
+mod record;
+mod view;
+
+use crate::{
+    clock::{Millis, Time},
+    error::{Code, Error, Result},
+    event::Event,
+    names::TaskId,
+    op::verbs,
+    params,
+    tx::{Stmt, Tx},
+};
+pub(crate) use record::{Record, Under, columns, load, load_locked, save, save_set};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+pub(crate) use view::full;
+pub use view::{Checkpoint, Dependency, Note as NoteView, Progress as ProgressView, Task};
+
+verbs![
+    add::Add,
+    plan::Plan,
+    ready::Ready,
+    claim::Claim,
+    claim_many::ClaimMany,
+    progress::Progress,
+    checkpoint::SaveCheckpoint,
+    done::Done,
+    done_many::DoneMany,
+    fail::Fail,
+    show::Show,
+    list::List,
+    why::Why,
+    offer::Offer,
+    assign::Assign,
+    accept::Accept,
+    reject::Reject,
+    park::Park,
+    unpark::Unpark,
+    cancel::Cancel,
+    retry::Retry,
+    edit::Edit,
+    note::Note,
+    depend::Depend,
+    undepend::Undepend,
+];
+pub(crate) mod lapse;
+pub(crate) mod release;
+
+pub const PRIORITY: i64 = 50;
+pub const MAX_ATTEMPTS: i64 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Anyone's to take.
+    Unassigned,
+    /// Waiting for one agent's yes or no.
+    Offered,
+    /// Held by a run of that agent while it decides.
+    Reviewing,
+    /// Waiting for its assignee.
+    Pending,
+    /// Held by a run that works on it.
+    InProgress,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    pub const ALL: [Status; 8] = [
+        Status::Unassigned,
+        Status::Offered,
+        Status::Reviewing,
+        Status::Pending,
+        Status::InProgress,
+        Status::Completed,
+        Status::Failed,
+        Status::Cancelled,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unassigned => "unassigned",
+            Status::Offered => "offered",
+            Status::Reviewing => "reviewing",
+            Status::Pending => "pending",
+            Status::InProgress => "in_progress",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+    pub fn is_finished(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
+    }
+}
+
+/// A verb's answer: the task as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    pub task: Task,
+}
+
+pub(crate) const RUN_BEHIND: &str =
+    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
+     from task join run on run.key = task.run where task.board = ?1 and task.n = ?2 and task.fence = ?3";
+
+pub(crate) fn not_found(id: &TaskId) -> Error {
+    Error::new(Code::NotFound, format!("there is no task `{id}`"))
+        .hint("fence list shows the tasks there are")
+}
+
+/// What every verb that needs no token does: load, apply the rule, save, log. A dead holder's claim is given
+/// back first, so that no verb is refused because of it. The same request again changes nothing.
+pub(crate) async fn change(
+    tx: &mut Tx<'_>,
+    task: &str,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+    rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
+) -> Result<Changed> {
+    let id = TaskId::check("task", task)?;
+    let found = load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+    if !tx.opening.repeat.is_empty() {
+        return Ok(Changed { task: found.view(tx.now) });
+    }
+    let mut events = Vec::new();
+    let mut task = found.clone();
+    if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+        events.push(lapse::lapse(&mut task, tx.now));
+    }
+    let before = task.clone();
+    rule(&mut task, tx.now)?;
+    task.updated_at = tx.now;
+    let held = before.hold.as_ref();
+    events.push(Event {
+        details,
+        run: held.map(|hold| hold.run.clone()),
+        fence: held.map(|hold| hold.fence),
+        ..task.event(kind, before.status)
+    });
+    let mut statements = save(&found, &task, Under::Nobody, tx.now);
+    statements.push(Event::insert_many(tx, events)?);
+    tx.pipeline(statements).await?;
+    Ok(Changed { task: task.view(tx.now) })
+}
+
+/// Delays that are over: the tasks are ready again. One batch.
+pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
+    let due = tx
+        .query(
+            "select seq, tags from task where delayed_until <= ?1 order by delayed_until limit ?2
+             /*pg for update skip locked*/",
+            params![tx.now, crate::run::settle::ITEMS],
+        )
+        .await?;
+    if due.is_empty() {
+        return Ok(0);
+    }
+    let keys = due.iter().map(|row| row.get::<i64>("seq")).collect::<Result<Vec<_>>>()?;
+    let woken = "update task set delayed_until = null
+                 where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
+    let keys = crate::tx::key_set(keys);
+    tx.pipeline(vec![Stmt::new(woken, params![keys.clone()]), record::sync_tags(keys)]).await?;
+    Ok(due.len() as u64)
+}
+
+/// How long a task waits after its nth failed attempt: 10 s, 20 s, 40 s, … at most 10 minutes.
+pub(crate) fn backoff(attempts: i64) -> Millis {
+    let doublings = u32::try_from((attempts - 1).clamp(0, 10)).unwrap_or(0);
+    Millis((10_000_i64 << doublings).min(600_000))
+}

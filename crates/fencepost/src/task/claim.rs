@@ -1,0 +1,415 @@
+use super::{Record, Status, Task, Under, columns, full, not_found, save, save_set};
+use crate::{
+    before::Before,
+    claim::{self, Hold, next_fence},
+    clock::{Millis, Time},
+    error::{Code, Error, Result},
+    event::Event,
+    names::{TaskId, check},
+    op::{Access, Op},
+    params,
+    run::{self, Holder},
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Claim a task for a run: the one that is named, or the best that is ready. Ready order: the agent's own
+/// pending tasks first, then priority, then age. The reply carries all that a worker needs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// This task and no other.
+    #[serde(default)]
+    pub task: Option<String>,
+    /// Only from this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Only with this tag.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The run that will hold it; opened if it is not there.
+    pub run: String,
+    /// The agent that the run belongs to. Needed for what is assigned or offered.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// The longest that this claim may last, however often it is renewed.
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If this very run has the named task, give the token again instead of refusing.
+    #[serde(default)]
+    pub resume: bool,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Claim {
+    /// The best that is ready on a board.
+    pub fn next(board: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { board: Some(board.into()), run: run.into(), ..Self::default() }
+    }
+    /// One task.
+    pub fn of(task: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { task: Some(task.into()), run: run.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claimed {
+    pub claim: claim::Claim,
+    pub task: Task,
+}
+
+impl Op for Claim {
+    const NAME: &'static str = "task/claim";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Claimed;
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
+        let id = self.task.as_deref().map(|task| TaskId::check("task", task)).transpose()?;
+        if id.is_some() && (self.board.is_some() || self.tag.is_some()) {
+            return Err(Error::invalid("task", "names one task: leave out `board` and `tag`"));
+        }
+        let wish = Wish {
+            board: self.board,
+            tag: self.tag,
+            run: self.run,
+            agent: self.agent,
+            ttl: self.ttl_ms,
+            max: self.max_ms,
+        };
+        check::request(self.request.as_deref())?;
+        let mut claimed = match id {
+            Some(id) => wish.named(tx, &id, self.resume).await?,
+            None => wish.best(tx, 1).await?,
+        };
+        claimed.pop().ok_or_else(|| Error::internal("nothing was claimed"))
+    }
+}
+
+/// What a run wants to take.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub board: Option<String>,
+    pub tag: Option<String>,
+    pub run: String,
+    pub agent: Option<String>,
+    pub ttl: Option<Millis>,
+    pub max: Option<Millis>,
+}
+
+impl Wish {
+    fn check(&self) -> Result<()> {
+        run::check_name(&self.run)?;
+        check::optional_name("board", self.board.as_deref())?;
+        check::optional_name("tag", self.tag.as_deref())?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        check::lease("ttl_ms", self.ttl)?;
+        check::lease("max_ms", self.max)
+    }
+
+    /// The named task, if it is this run's to take.
+    async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
+        self.check()?;
+        if !tx.opening.repeat.is_empty() {
+            return repeated(tx).await;
+        }
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
+        let mut statements = vec![holder.enter(tx.now)];
+        statements.extend(super::record::locked(id));
+        let mut answers = tx.pipeline(statements).await?;
+        let run_key = holder.key(&answers[0].rows)?;
+        let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
+        let found = found.ok_or_else(|| not_found(id))?;
+        let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
+        if let Some(hold) = own {
+            if !resume {
+                return Err(found
+                    .held_by(hold, true)
+                    .hint(format!("fence claim {id} --resume gives its token again")));
+            }
+            let claim = hold.claim(&found.resource());
+            let (_, mut views) = full(tx, &[&found], vec![]).await?;
+            return Ok(vec![Claimed { claim, task: views.remove(0) }]);
+        }
+        let mut events = Vec::new();
+        let mut free = found.clone();
+        if found.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+            events.push(super::lapse::lapse(&mut free, tx.now));
+        }
+        let status = takeable(&free, holder.agent.as_deref())?;
+        self.take(tx, vec![(found, free, status)], holder, run_key, events).await
+    }
+
+    /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
+    /// not take its neighbours along.
+    pub async fn best(self, tx: &mut Tx<'_>, count: i64) -> Result<Vec<Claimed>> {
+        self.check()?;
+        if !tx.opening.repeat.is_empty() {
+            return repeated(tx).await;
+        }
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
+        let mut found = Vec::new();
+        let mut entered = None;
+        // The agent's own come first, and only the pool if there are none: locking a row of each would hide
+        // one of them from the others.
+        let agent = holder.agent.clone();
+        for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
+            let mut statements = vec![self.pick(mine, count)];
+            if entered.is_none() {
+                statements.insert(0, holder.enter(tx.now));
+            }
+            let mut answers = tx.pipeline(statements).await?;
+            found = answers
+                .pop()
+                .unwrap_or_default()
+                .rows
+                .iter()
+                .map(Record::read)
+                .collect::<Result<Vec<_>>>()?;
+            if let Some(first) = answers.pop() {
+                entered = Some(holder.key(&first.rows)?);
+            }
+            if !found.is_empty() {
+                break;
+            }
+        }
+        if let Some(lapsed) = found.iter().position(|task| task.lapsed) {
+            found.truncate(lapsed.max(1));
+        }
+        match entered {
+            Some(run_key) if !found.is_empty() => {
+                let found = found.into_iter().map(|task| (task.clone(), task, Status::InProgress)).collect();
+                self.take(tx, found, holder, run_key, Vec::new()).await
+            }
+            _ => Err(self.nothing(tx).await?),
+        }
+    }
+
+    /// The first entries of an index that holds only what is ready: from a million it costs what it costs
+    /// from a thousand. `mine`: only what is assigned to this agent.
+    fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
+        macro_rules! pick {
+            ($what:literal) => {
+                columns!(concat!(
+                    $what,
+                    " order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+                ))
+            };
+        }
+        // A tag's own index is in the same order.
+        macro_rules! tagged {
+            ($what:literal) => {
+                columns!(concat!(
+                    "join task_tag on task_tag.task = task.seq ",
+                    $what,
+                    " and task.ready = 1 order by task_tag.priority desc, task_tag.task limit ?1
+                     /*pg for update of task skip locked*/"
+                ))
+            };
+        }
+        let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
+        match (mine, board, tag) {
+            (None, None, None) => Stmt::new(pick!("where task.ready = 1"), params![count]),
+            (None, Some(board), None) => {
+                Stmt::new(pick!("where task.ready = 1 and task.board = ?2"), params![count, board])
+            }
+            (None, None, Some(tag)) => {
+                Stmt::new(tagged!("where task_tag.ready = 1 and task_tag.tag = ?2"), params![count, tag])
+            }
+            (None, Some(board), Some(tag)) => Stmt::new(
+                tagged!("where task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board = ?3"),
+                params![count, tag, board],
+            ),
+            (Some(agent), None, None) => {
+                Stmt::new(pick!("where task.ready = 2 and task.assignee = ?2"), params![count, agent])
+            }
+            (Some(agent), Some(board), None) => Stmt::new(
+                pick!("where task.ready = 2 and task.assignee = ?2 and task.board = ?3"),
+                params![count, agent, board],
+            ),
+            // One agent's own pending tasks are few: their tags are looked at one by one.
+            (Some(agent), board, Some(tag)) => Stmt::new(
+                pick!(
+                    "where task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
+                     and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)"
+                ),
+                params![count, agent, board, tag],
+            ),
+        }
+    }
+
+    /// Writes the claims: `(as found, as it stands free, what it becomes)`.
+    async fn take(
+        &self,
+        tx: &mut Tx<'_>,
+        found: Vec<(Record, Record, Status)>,
+        holder: Holder,
+        run_key: i64,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Claimed>> {
+        let mut changes = Vec::with_capacity(found.len());
+        for (found, free, status) in found {
+            let fence = next_fence(tx, found.fence);
+            let hold = Hold {
+                run_key,
+                run: holder.name.clone(),
+                agent: holder.agent.clone(),
+                run_expires_at: holder.expires_at,
+                run_ended_at: None,
+                fence,
+                claimed_at: tx.now,
+                until: self.max.map(|max| tx.now.plus(max)),
+            };
+            let from = free.status;
+            // A review is not an attempt at the work.
+            let attempts = free.attempts + i64::from(status == Status::InProgress);
+            let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
+            events.push(taken.event("task.claimed", from));
+            changes.push((found, taken));
+        }
+        let events =
+            if events.len() == 1 { events.remove(0).insert(tx) } else { Event::insert_many(tx, events)? };
+        let (mut statements, written) = match changes.as_slice() {
+            [(before, after)] => (save(before, after, Under::NewClaim, tx.now), None),
+            many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
+        };
+        statements.push(events);
+        let taken: Vec<&Record> = changes.iter().map(|(_, after)| after).collect();
+        let (answers, views) = full(tx, &taken, statements).await?;
+        if written.unwrap_or(answers[0].affected as usize) < changes.len() {
+            return Err(Error::again(format!("run `{}` ended at this moment", self.run)));
+        }
+        Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
+    }
+
+    /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
+    async fn nothing(&self, tx: &mut Tx<'_>) -> Result<Error> {
+        macro_rules! count {
+            ($what:literal) => {
+                concat!(
+                    "(select count(*) from (select 1 from task where ",
+                    $what,
+                    " and (cast(?1 as text) is null or board = ?1) limit 1000) as t)"
+                )
+            };
+        }
+        let rows = tx
+            .query(
+                concat!(
+                    "select ",
+                    count!("finished_at is null and status in ('in_progress', 'reviewing')"),
+                    " as claimed, ",
+                    count!("finished_at is null and status in ('unassigned', 'pending', 'offered')"),
+                    " as waiting, ",
+                    count!("status = 'failed'"),
+                    " as failed"
+                ),
+                params![self.board.as_deref()],
+            )
+            .await?;
+        let count = |name| rows[0].get::<i64>(name);
+        let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
+        let place = self.board.as_ref().map_or("the fleet".into(), |board| format!("board `{board}`"));
+        let error = if claimed + blocked == 0 && self.tag.is_none() {
+            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(
+                if failed > 0 {
+                    "some tasks failed: fence list --status failed"
+                } else {
+                    "add tasks with fence add"
+                },
+            )
+        } else {
+            let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
+            Error::new(
+                Code::NoneReady,
+                format!(
+                    "nothing{tag} is ready on {place}: {claimed} claimed, {blocked} waiting, {failed} failed"
+                ),
+            )
+            .hint("try again when something is finished or given back")
+        };
+        Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
+    }
+}
+
+/// What a free task becomes if this agent takes it, or why it may not.
+fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
+    let refused = |message: String| {
+        Err(Error::new(Code::NotReady, message).hint(format!("fence show {} says more", task.id)))
+    };
+    task.unfinished()?;
+    if let Some(hold) = &task.hold {
+        return Err(task.held_by(hold, false).hint("fence ready lists what you can take instead"));
+    }
+    match task.status {
+        Status::Offered if task.offered_to.as_deref() == agent => return Ok(Status::Reviewing),
+        Status::Offered => {
+            let to = task.offered_to.as_deref().unwrap_or_default();
+            return refused(format!("task `{}` is offered to agent `{to}`", task.id));
+        }
+        Status::Pending if task.assignee.as_deref() != agent => {
+            let to = task.assignee.as_deref().unwrap_or_default();
+            return refused(format!("task `{}` is assigned to agent `{to}`", task.id));
+        }
+        _ => {}
+    }
+    if task.waiting_on > 0 {
+        return refused(format!("task `{}` waits for {} unfinished tasks", task.id, task.waiting_on));
+    }
+    if let Some(reason) = &task.parked {
+        return refused(format!("task `{}` is parked: {reason}", task.id));
+    }
+    if let Some(until) = task.delayed_until {
+        return refused(format!("task `{}` failed and is tried again after {until}", task.id));
+    }
+    Ok(Status::InProgress)
+}
+
+/// The same request again: what it took, unless that is over. What it finished since is still its answer.
+async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
+    let over = || {
+        Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+            .hint("claim again with a new request id")
+    };
+    let repeats: Vec<_> =
+        tx.opening.repeat.iter().filter(|did| did.kind == "task.claimed").cloned().collect();
+    let mut claimed = Vec::new();
+    for did in repeats {
+        let id: TaskId = did.resource.trim_start_matches("task/").parse().map_err(Error::internal)?;
+        let task = super::load(tx, &id).await?.ok_or_else(over)?;
+        let fence = did.fence.unwrap_or_default();
+        let held = task.hold.as_ref().filter(|hold| hold.fence == fence && hold.is_alive(tx.now));
+        let finished = task.status == Status::Completed && task.fence == fence;
+        let claim = match held {
+            Some(hold) => hold.claim(&task.resource()),
+            None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
+            None => return Err(over().with("fence", fence)),
+        };
+        let (_, mut views) = full(tx, &[&task], vec![]).await?;
+        claimed.push(Claimed { claim, task: views.remove(0) });
+    }
+    if claimed.is_empty() { Err(over()) } else { Ok(claimed) }
+}
+
+fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim {
+    let hold = Hold {
+        run_key: 0,
+        run,
+        agent: None,
+        run_expires_at: task.finished_at.unwrap_or(at),
+        run_ended_at: None,
+        fence,
+        claimed_at: at,
+        until: None,
+    };
+    hold.claim(&task.resource())
+}

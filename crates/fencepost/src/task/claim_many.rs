@@ -1,0 +1,64 @@
+use super::claim::{Claimed, Wish};
+use crate::{
+    before::Before,
+    clock::Millis,
+    error::Result,
+    names::{CLAIMS_MAX, check},
+    op::{Access, Op},
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is handed out alone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimMany {
+    pub count: i64,
+    /// Only from this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Only with this tag.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The run that will hold them; opened if it is not there.
+    pub run: String,
+    #[serde(default)]
+    pub agent: Option<String>,
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimedMany {
+    pub claims: Vec<Claimed>,
+}
+
+impl Op for ClaimMany {
+    const NAME: &'static str = "task/claim_many";
+    const ACCESS: Access = Access::Agent;
+    type Reply = ClaimedMany;
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<ClaimedMany> {
+        check::range("count", self.count, 1, CLAIMS_MAX)?;
+        check::request(self.request.as_deref())?;
+        let wish = Wish {
+            board: self.board,
+            tag: self.tag,
+            run: self.run,
+            agent: self.agent,
+            ttl: self.ttl_ms,
+            max: self.max_ms,
+        };
+        Ok(ClaimedMany { claims: wish.best(tx, self.count).await? })
+    }
+}

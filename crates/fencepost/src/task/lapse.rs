@@ -1,0 +1,97 @@
+//! Tasks whose holder is dead, or whose time is up, go back by themselves.
+
+use super::{Record, Status, Under, columns, save_set};
+use crate::{
+    clock::Time,
+    error::Result,
+    event::Event,
+    params,
+    run::settle::ITEMS,
+    tx::{Tx, key_set},
+};
+
+/// After this many reviews that came to nothing, an offer goes to the pool.
+const REVIEWS: i64 = 3;
+
+/// The rule. An attempt at the work was counted when it was claimed, and stays counted; at the last one the
+/// task fails. A review gives nothing up.
+pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
+    let before = task.status;
+    let Some(hold) = task.hold.clone() else { return task.event("task.lapsed", before) };
+    let why = match hold.run_ended_at {
+        _ if hold.until.is_some_and(|until| until <= now) => "its time was up",
+        Some(_) => "its run ended",
+        None => "its lease was over",
+    };
+    task.end_claim("lapse", &[]);
+    task.updated_at = now;
+    if before == Status::Reviewing {
+        task.reviews += 1;
+        task.status = Status::Offered;
+        if task.reviews >= REVIEWS {
+            task.status = Status::Unassigned;
+            (task.offered_to, task.offered_at) = (None, None);
+        }
+    } else {
+        task.lapsed = true;
+        task.failure_reason = Some(format!("run `{}` went silent: {why}", hold.run));
+        task.status = task.home();
+        if task.attempts >= task.max_attempts {
+            task.status = Status::Failed;
+            task.finished_at = Some(now);
+            task.failure_reason = Some(format!(
+                "{} attempts were made and lost; the last by run `{}`: {why}",
+                task.attempts, hold.run
+            ));
+        }
+    }
+    let kind = if task.status == Status::Failed { "task.failed" } else { "task.lapsed" };
+    Event {
+        run: Some(hold.run),
+        agent: hold.agent,
+        fence: Some(hold.fence),
+        ..task.event(kind, before).details(serde_json::json!({ "reason": why }))
+    }
+}
+
+/// One batch of what these ended runs hold.
+pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where task.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
+                 order by task.seq limit ?2 /*pg for update of task*/"
+            ),
+            params![key_set(runs.iter().copied()), ITEMS],
+        )
+        .await?;
+    give_back(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+}
+
+/// One batch of claims whose own end has come.
+pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!("where task.until_at <= ?1 order by task.until_at limit ?2 /*pg for update of task skip locked*/"),
+            params![tx.now, ITEMS],
+        )
+        .await?;
+    give_back(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+}
+
+async fn give_back(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<u64> {
+    if tasks.is_empty() {
+        return Ok(0);
+    }
+    let mut events = Vec::with_capacity(tasks.len());
+    let mut changes = Vec::with_capacity(tasks.len());
+    for before in tasks {
+        let mut after = before.clone();
+        events.push(lapse(&mut after, tx.now));
+        changes.push((before, after));
+    }
+    let written = save_set(tx, &changes, Under::Nobody).await?.len() as u64;
+    let events = Event::insert_many(tx, events)?;
+    tx.one(events).await?;
+    Ok(written)
+}

@@ -1,0 +1,79 @@
+use super::{Record, Status, Task, columns};
+use crate::{
+    error::Result,
+    names::{TaskId, check},
+    op::{Access, Op},
+    params,
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List tasks, oldest first, a page at a time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    #[serde(default)]
+    pub board: Option<String>,
+    #[serde(default)]
+    pub status: Option<Status>,
+    #[serde(default)]
+    pub assignee: Option<String>,
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// Only what comes after this task: the last of the page before.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// At most this many (100 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Tasks {
+    pub tasks: Vec<Task>,
+    /// There is another page.
+    pub more: bool,
+}
+
+impl Op for List {
+    const NAME: &'static str = "task/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Tasks;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Tasks> {
+        let limit = self.limit.unwrap_or(100);
+        check::range("limit", limit, 1, 1000)?;
+        let after = self.after.as_deref().map(|id| TaskId::check("after", id)).transpose()?;
+        let rows = tx
+            .query(
+                columns!(
+                    "where (cast(?1 as text) is null or task.board = ?1)
+                     and (cast(?2 as text) is null or task.status = ?2)
+                     and (cast(?3 as text) is null or task.assignee = ?3)
+                     and (cast(?4 as text) is null
+                       or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4))
+                     and task.seq > coalesce((select seq from task where board = ?5 and n = ?6), 0)
+                     order by task.seq limit ?7"
+                ),
+                params![
+                    self.board.as_deref(),
+                    self.status.map(Status::as_str),
+                    self.assignee.as_deref(),
+                    self.tag.as_deref(),
+                    after.as_ref().map(|id| id.board.as_str()),
+                    after.as_ref().map(|id| id.n),
+                    limit + 1
+                ],
+            )
+            .await?;
+        let mut tasks = rows
+            .iter()
+            .map(|row| Record::read(row).map(|task| task.view(tx.now)))
+            .collect::<Result<Vec<_>>>()?;
+        let more = tasks.len() as i64 > limit;
+        tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(Tasks { tasks, more })
+    }
+}

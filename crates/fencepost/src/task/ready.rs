@@ -1,0 +1,83 @@
+use super::{Record, Task, columns};
+use crate::{
+    error::Result,
+    names::check,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List what could be claimed now, best first. It claims nothing, and another may be quicker.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    /// Only of this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Also what is assigned to this agent.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// At most this many (20 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadyTasks {
+    pub tasks: Vec<Task>,
+}
+
+impl Op for Ready {
+    const NAME: &'static str = "task/ready";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = ReadyTasks;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<ReadyTasks> {
+        let limit = self.limit.unwrap_or(20);
+        check::range("limit", limit, 1, 1000)?;
+        let board = self.board.as_deref();
+        check::optional_name("board", board)?;
+        let mut statements = Vec::new();
+        if let Some(agent) = self.agent.as_deref() {
+            let sql = columns!(
+                "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
+                 order by task.priority desc, task.seq limit ?3"
+            );
+            statements.push(Stmt::new(sql, params![agent, board, limit]));
+        }
+        statements.push(match board {
+            Some(board) => Stmt::new(
+                columns!(
+                    "where task.ready = 1 and task.board = ?1 order by task.priority desc, task.seq limit ?2"
+                ),
+                params![board, limit],
+            ),
+            None => Stmt::new(
+                columns!("where task.ready = 1 order by task.priority desc, task.seq limit ?1"),
+                params![limit],
+            ),
+        });
+        // What a dead run holds, and what a delay kept back, can be claimed too: the claim settles it first.
+        let due = columns!(
+            "where ((task.status = 'in_progress' and task.attempts < task.max_attempts
+                and (run.ended_at is not null or run.expires_at <= ?1 or task.until_at <= ?1))
+               or (task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null))
+             and task.finished_at is null
+             and (cast(?2 as text) is null or task.board = ?2)
+             and (task.assignee is null or task.assignee = ?3)
+             order by task.priority desc, task.seq limit ?4"
+        );
+        if tx.opening.due.is_due(tx.now) {
+            statements.push(Stmt::new(due, params![tx.now, board, self.agent.as_deref(), limit]));
+        }
+        let answers = tx.pipeline(statements).await?;
+        let records = answers.iter().flat_map(|answer| &answer.rows).map(Record::read);
+        let mut tasks: Vec<Task> =
+            records.map(|task| task.map(|task| task.view(tx.now))).collect::<Result<_>>()?;
+        tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(ReadyTasks { tasks })
+    }
+}

@@ -1,0 +1,374 @@
+//! A task's row: reading it, and writing it back.
+
+use super::{Status, Task};
+use crate::{
+    claim::{Closed, Hold, Last, Look},
+    clock::Time,
+    error::{Code, Error, Result},
+    event::Event,
+    names::{Resource, TaskId},
+    params,
+    tx::{Row, Stmt, Tx, Value, set},
+};
+
+/// The state of a task. It is held exactly while it is reviewing or in progress.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub seq: i64,
+    pub id: TaskId,
+    pub title: String,
+    pub kind: Option<String>,
+    pub priority: i64,
+    pub tags: Vec<String>,
+    pub source: Option<String>,
+    pub creator: Option<String>,
+    pub key: Option<String>,
+    pub max_attempts: i64,
+    pub created_at: Time,
+    pub status: Status,
+    pub assignee: Option<String>,
+    pub offered_to: Option<String>,
+    pub offered_at: Option<Time>,
+    pub accepted_at: Option<Time>,
+    pub rejection_reason: Option<String>,
+    pub parked: Option<String>,
+    pub delayed_until: Option<Time>,
+    pub waiting_on: i64,
+    pub attempts: i64,
+    pub reviews: i64,
+    pub lapsed: bool,
+    pub fence: i64,
+    pub hold: Option<Hold>,
+    pub last: Option<Last>,
+    pub failure_reason: Option<String>,
+    pub updated_at: Time,
+    pub finished_at: Option<Time>,
+}
+
+macro_rules! columns {
+    ($rest:expr) => {
+        concat!(
+            "select task.seq, task.board, task.n, task.title, task.kind, task.priority, task.tags, task.source,
+               task.creator, task.idempotency_key, task.max_attempts, task.created_at, task.status, task.assignee,
+               task.offered_to, task.offered_at, task.accepted_at, task.rejection_reason, task.parked,
+               task.delayed_until, task.waiting_on, task.attempts, task.reviews, task.lapsed, task.fence,
+               task.until_at, task.claimed_at, task.last_fence, task.last_verb, task.last_digest,
+               task.failure_reason, task.updated_at, task.finished_at, run.key as run_key, run.name as run_name,
+               run.agent as run_agent, run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from task left join run on run.key = task.run ",
+            $rest
+        )
+    };
+}
+pub(crate) use columns;
+
+impl Record {
+    pub fn read(row: &Row) -> Result<Self> {
+        let status: String = row.get("status")?;
+        let status = Status::ALL.into_iter().find(|s| s.as_str() == status);
+        let tags: Option<String> = row.get("tags")?;
+        Ok(Self {
+            seq: row.get("seq")?,
+            id: TaskId { board: row.get("board")?, n: row.get("n")? },
+            title: row.get("title")?,
+            kind: row.get("kind")?,
+            priority: row.get("priority")?,
+            tags: tags.map_or(Ok(Vec::new()), |tags| serde_json::from_str(&tags)).map_err(Error::internal)?,
+            source: row.get("source")?,
+            creator: row.get("creator")?,
+            key: row.get("idempotency_key")?,
+            max_attempts: row.get("max_attempts")?,
+            created_at: row.get("created_at")?,
+            status: status
+                .ok_or_else(|| Error::internal("a task has a status that this fence does not know"))?,
+            assignee: row.get("assignee")?,
+            offered_to: row.get("offered_to")?,
+            offered_at: row.get("offered_at")?,
+            accepted_at: row.get("accepted_at")?,
+            rejection_reason: row.get("rejection_reason")?,
+            parked: row.get("parked")?,
+            delayed_until: row.get("delayed_until")?,
+            waiting_on: row.get("waiting_on")?,
+            attempts: row.get("attempts")?,
+            reviews: row.get("reviews")?,
+            lapsed: row.get("lapsed")?,
+            fence: row.get("fence")?,
+            hold: Hold::read(row)?,
+            last: Last::read(row)?,
+            failure_reason: row.get("failure_reason")?,
+            updated_at: row.get("updated_at")?,
+            finished_at: row.get("finished_at")?,
+        })
+    }
+
+    pub fn resource(&self) -> Resource {
+        Resource::Task(self.id.clone())
+    }
+
+    pub fn look(&self) -> Look {
+        let closed = match self.status {
+            Status::Completed | Status::Failed => Some(Closed::Finished),
+            Status::Cancelled => Some(Closed::Cancelled),
+            _ => None,
+        };
+        Look { fence: self.fence, hold: self.hold.clone(), closed }
+    }
+
+    /// Where an unfinished, unheld task waits.
+    pub fn home(&self) -> Status {
+        if self.assignee.is_some() { Status::Pending } else { Status::Unassigned }
+    }
+
+    /// The claim ends, by this verb; the status is the caller's to set.
+    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
+        if let Some(hold) = self.hold.take() {
+            self.last = Some(Last::new(hold.fence, verb, content));
+        }
+    }
+
+    /// An event of this task that led from a status to the present one.
+    pub fn event(&self, kind: &'static str, from: Status) -> Event {
+        let hold = self.hold.as_ref();
+        Event {
+            run: hold.map(|hold| hold.run.clone()),
+            agent: hold.and_then(|hold| hold.agent.clone()),
+            fence: hold.map(|hold| hold.fence),
+            ..Event::new(kind, self.resource().to_string()).states(from.as_str(), self.status.as_str())
+        }
+    }
+
+    /// Refuses what is only for unfinished tasks.
+    pub fn unfinished(&self) -> Result<()> {
+        match self.status {
+            Status::Cancelled => {
+                Err(Error::new(Code::Cancelled, format!("task `{}` was cancelled", self.id))
+                    .hint(format!("fence call task/retry '{{\"task\":\"{}\"}}' brings it back", self.id)))
+            }
+            Status::Completed | Status::Failed => Err(Error::new(
+                Code::AlreadyFinished,
+                format!("task `{}` is {} already", self.id, self.status.as_str()),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what is only for tasks that nobody holds. Dead holders' claims were given back before.
+    pub fn unheld(&self) -> Result<()> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
+    }
+
+    pub fn held_by(&self, hold: &Hold, own: bool) -> Error {
+        Error::new(Code::AlreadyClaimed, format!("task `{}` is held by {}", self.id, hold.describe()))
+            .with("holder", &hold.run)
+            .with("own", own)
+            .with("fence", hold.fence)
+            .with("expires_at", hold.expires_at())
+    }
+
+    pub fn view(&self, now: Time) -> Task {
+        let alive = self.hold.as_ref().filter(|hold| hold.is_alive(now));
+        Task {
+            id: self.id.to_string(),
+            board: self.id.board.clone(),
+            title: self.title.clone(),
+            status: self.status,
+            priority: self.priority,
+            kind: self.kind.clone(),
+            tags: self.tags.clone(),
+            source: self.source.clone(),
+            creator: self.creator.clone(),
+            idempotency_key: self.key.clone(),
+            assignee: self.assignee.clone(),
+            offered_to: self.offered_to.clone(),
+            offered_at: self.offered_at,
+            accepted_at: self.accepted_at,
+            rejection_reason: self.rejection_reason.clone(),
+            parked: self.parked.clone(),
+            delayed_until: self.delayed_until,
+            waiting_on: self.waiting_on,
+            attempts: self.attempts,
+            max_attempts: self.max_attempts,
+            failure_reason: self.failure_reason.clone(),
+            claim: alive.map(|hold| hold.claim(&self.resource())),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            finished_at: self.finished_at,
+            ..Task::default()
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.waiting_on == 0
+            && self.parked.is_none()
+            && self.delayed_until.is_none()
+            && matches!(self.status, Status::Unassigned | Status::Pending)
+    }
+}
+
+pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
+    let rows = tx.query(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]).await?;
+    rows.first().map(Record::read).transpose()
+}
+
+/// Locks first, reads after: a read that waited for the lock would show the run as it was before.
+pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
+    let mut answers = tx.pipeline(locked(id)).await?;
+    answers.remove(1).rows.first().map(Record::read).transpose()
+}
+
+pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {
+    vec![
+        Stmt::lock("select 1 from task where board = ?1 and n = ?2 for update", params![&id.board, id.n]),
+        Stmt::new(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]),
+    ]
+}
+
+/// On whose authority a task is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// Nobody's claim is used.
+    Nobody,
+    /// A claim is made: its run must be alive as the row is written.
+    NewClaim,
+    /// A claim is used: it must be alive as the row is written.
+    Claim,
+}
+
+macro_rules! update {
+    ($rest:literal) => {
+        concat!(
+            "update task set status = ?2, assignee = ?3, offered_to = ?4, offered_at = ?5, accepted_at = ?6,
+               rejection_reason = ?7, parked = ?8, delayed_until = ?9, attempts = ?10, reviews = ?11, lapsed = ?12,
+               run = ?13, fence = ?14, until_at = ?15, claimed_at = ?16, last_fence = ?17, last_verb = ?18,
+               last_digest = ?19, failure_reason = ?20, updated_at = ?21, finished_at = ?22
+             where seq = ?1 and fence = ?23 ",
+            $rest
+        )
+    };
+}
+
+/// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
+pub(crate) fn save(before: &Record, after: &Record, under: Under, now: Time) -> Vec<Stmt> {
+    let hold = after.hold.as_ref();
+    let last = after.last.as_ref();
+    let mut params = params![
+        after.seq,
+        after.status.as_str(),
+        after.assignee.as_deref(),
+        after.offered_to.as_deref(),
+        after.offered_at,
+        after.accepted_at,
+        after.rejection_reason.as_deref(),
+        after.parked.as_deref(),
+        after.delayed_until,
+        after.attempts,
+        after.reviews,
+        after.lapsed,
+        hold.map(|hold| hold.run_key),
+        after.fence,
+        hold.and_then(|hold| hold.until),
+        hold.map(|hold| hold.claimed_at),
+        last.map(|last| last.fence),
+        last.map(|last| last.verb.as_str()),
+        last.map(|last| last.digest.as_str()),
+        after.failure_reason.as_deref(),
+        after.updated_at,
+        after.finished_at,
+        before.fence,
+    ];
+    let holder = if under == Under::NewClaim { hold } else { before.hold.as_ref() };
+    let sql = match under {
+        Under::Nobody => update!(""),
+        Under::NewClaim => {
+            update!(
+                "and exists (select 1 from run where key = ?24 and ended_at is null and expires_at > ?25)"
+            )
+        }
+        Under::Claim => update!(
+            "and (until_at is null or until_at > ?25)
+             and exists (select 1 from run where key = ?24 and ended_at is null and expires_at > ?25)"
+        ),
+    };
+    if under != Under::Nobody {
+        params.extend([holder.map(|hold| hold.run_key).into(), now.into()]);
+    }
+    let mut statements = vec![Stmt::new(sql, params)];
+    if !after.tags.is_empty() && before.is_ready() != after.is_ready() {
+        statements.push(sync_tags(crate::tx::key_set([after.seq])));
+    }
+    statements
+}
+
+/// The tags' copies of `ready` follow the tasks of this key set.
+pub(super) fn sync_tags(keys: Value) -> Stmt {
+    Stmt::new(
+        "update task_tag set ready = (select ready from task where seq = task_tag.task)
+         where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        params![keys],
+    )
+}
+
+/// Many transitions, one statement. The caller holds the rows' locks; claims that are used or made must be
+/// alive, as in [`save`]. Gives the `seq` of each row that was written.
+pub(crate) async fn save_set(
+    tx: &mut Tx<'_>,
+    changes: &[(Record, Record)],
+    under: Under,
+) -> Result<Vec<i64>> {
+    let rows = changes.iter().map(|(before, after)| {
+        let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
+        let holder = if under == Under::NewClaim { hold } else { before.hold.as_ref() };
+        serde_json::json!({
+            "seq": after.seq, "was": before.fence, "holder": holder.map(|hold| hold.run_key),
+            "status": after.status.as_str(), "assignee": after.assignee, "offered_to": after.offered_to,
+            "offered_at": after.offered_at.map(|t| t.0), "attempts": after.attempts, "reviews": after.reviews,
+            "lapsed": i64::from(after.lapsed), "delayed_until": after.delayed_until.map(|t| t.0),
+            "run": hold.map(|hold| hold.run_key), "fence": after.fence,
+            "until": hold.and_then(|hold| hold.until).map(|t| t.0), "claimed_at": hold.map(|hold| hold.claimed_at.0),
+            "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),
+            "last_digest": last.map(|last| &last.digest), "failure_reason": after.failure_reason,
+            "finished_at": after.finished_at.map(|t| t.0),
+        })
+    });
+    let rows = set(rows)?;
+    let written = tx
+        .query(
+            "update task set status = item.value ->> 'status', assignee = item.value ->> 'assignee',
+               offered_to = item.value ->> 'offered_to', offered_at = cast(item.value ->> 'offered_at' as bigint),
+               attempts = cast(item.value ->> 'attempts' as bigint),
+               reviews = cast(item.value ->> 'reviews' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
+               delayed_until = cast(item.value ->> 'delayed_until' as bigint),
+               run = cast(item.value ->> 'run' as bigint), fence = cast(item.value ->> 'fence' as bigint),
+               until_at = cast(item.value ->> 'until' as bigint),
+               claimed_at = cast(item.value ->> 'claimed_at' as bigint),
+               last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
+               last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'failure_reason',
+               finished_at = cast(item.value ->> 'finished_at' as bigint), updated_at = ?2
+             from json_each(?1) as item
+             where task.seq = cast(item.value ->> 'seq' as bigint)
+             and task.fence = cast(item.value ->> 'was' as bigint)
+             and (?3 = 0 or exists (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+               and ended_at is null and expires_at > ?2))
+             and (?3 < 2 or until_at is null or until_at > ?2)
+             returning task.seq",
+            params![
+                rows,
+                tx.now,
+                match under {
+                    Under::Nobody => 0,
+                    Under::NewClaim => 1,
+                    Under::Claim => 2,
+                },
+            ],
+        )
+        .await?;
+    let written = written.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?;
+    let moved =
+        |(before, after): &&(Record, Record)| !after.tags.is_empty() && before.is_ready() != after.is_ready();
+    let tagged: Vec<i64> = changes.iter().filter(moved).map(|(_, after)| after.seq).collect();
+    if !tagged.is_empty() {
+        tx.one(sync_tags(crate::tx::key_set(tagged))).await?;
+    }
+    Ok(written)
+}

@@ -1,0 +1,82 @@
+//! Giving a task back: by its token, or by an operator. The attempt does not count.
+
+use super::{Record, Status, Under, load_locked, not_found, save};
+use crate::{
+    claim::{Last, require},
+    error::Result,
+    event::Event,
+    names::{TaskId, Token},
+    tx::Tx,
+};
+
+/// The rule: back to the pool, to its assignee, or to whom it is offered.
+fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
+    match task.status {
+        Status::Reviewing => task.status = Status::Offered,
+        _ => {
+            task.status = task.home();
+            task.attempts -= 1;
+        }
+    }
+    task.end_claim(verb, content);
+}
+
+pub(crate) async fn release(
+    tx: &mut Tx<'_>,
+    id: &TaskId,
+    token: &Token,
+    note: Option<&str>,
+) -> Result<String> {
+    let found = load_locked(tx, id).await?;
+    if let Some(task) = &found
+        && super::done::is_repeat(tx, task, &Last::new(token.fence, "release", &[note]))?
+    {
+        return Ok(task.status.as_str().into());
+    }
+    require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
+    let found = found.ok_or_else(|| not_found(id))?;
+    let mut task = Record { updated_at: tx.now, ..found.clone() };
+    give_back(&mut task, "release", &[note]);
+    task.lapsed = false;
+    let mut statements = save(&found, &task, Under::Claim, tx.now);
+    statements.push(ended(&task, &found, "task.released", None).insert(tx));
+    if let (Some(note), Some(hold)) = (note, &found.hold) {
+        statements.push(super::note::insert(tx, task.seq, "note", Some(hold), note));
+    }
+    super::done::written(tx.pipeline(statements).await?, token)?;
+    Ok(task.status.as_str().into())
+}
+
+pub(crate) async fn unclaim(
+    tx: &mut Tx<'_>,
+    id: &TaskId,
+    reason: Option<&str>,
+) -> Result<(Option<String>, String)> {
+    let found = load_locked(tx, id).await?.ok_or_else(|| not_found(id))?;
+    let Some(hold) = &found.hold else { return Ok((None, found.status.as_str().into())) };
+    let run = hold.run.clone();
+    let mut task = Record { updated_at: tx.now, ..found.clone() };
+    give_back(&mut task, "unclaim", &[]);
+    let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
+    let mut statements = save(&found, &task, Under::Nobody, tx.now);
+    statements.push(ended(&task, &found, "task.unclaimed", details).insert(tx));
+    tx.pipeline(statements).await?;
+    Ok((Some(run), task.status.as_str().into()))
+}
+
+/// An event of a claim that ended: it names the run and the fence that the task no longer carries.
+pub(super) fn ended(
+    task: &Record,
+    before: &Record,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+) -> Event {
+    let hold = before.hold.as_ref();
+    Event {
+        run: hold.map(|hold| hold.run.clone()),
+        agent: hold.and_then(|hold| hold.agent.clone()),
+        fence: hold.map(|hold| hold.fence),
+        details,
+        ..task.event(kind, before.status)
+    }
+}

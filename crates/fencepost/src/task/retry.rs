@@ -1,0 +1,51 @@
+use super::{Changed, Record, Status, change};
+use crate::{
+    before::Before,
+    error::{Code, Error, Result},
+    names::check,
+    op::{Access, Op},
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bring back a failed or cancelled task, with all its attempts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    pub task: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Retry {
+    const NAME: &'static str = "task/retry";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Changed;
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::request(self.request.as_deref())?;
+        change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await
+    }
+}
+
+fn retry(task: &mut Record) -> Result<()> {
+    if !matches!(task.status, Status::Failed | Status::Cancelled) {
+        let message = format!(
+            "task `{}` is {}: only failed and cancelled tasks are retried",
+            task.id,
+            task.status.as_str()
+        );
+        let code = if task.status == Status::Completed { Code::AlreadyFinished } else { Code::NotReady };
+        return Err(Error::new(code, message));
+    }
+    task.status = task.home();
+    (task.attempts, task.lapsed, task.finished_at, task.delayed_until) = (0, false, None, None);
+    (task.offered_to, task.offered_at) = (None, None);
+    Ok(())
+}

@@ -1,0 +1,57 @@
+use super::{
+    Changed, Record, Status,
+    depend::{both, recount},
+};
+use crate::{
+    before::Before,
+    error::{Code, Error, Result},
+    names::check,
+    op::{Access, Op},
+    params,
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Stop a task from waiting for another.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Undepend {
+    pub task: String,
+    pub after: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Undepend {
+    const NAME: &'static str = "task/undepend";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Changed;
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::request(self.request.as_deref())?;
+        let (task, other) = both(tx, &self.task, &self.after).await?;
+        if !tx.opening.repeat.is_empty() {
+            return Ok(Changed { task: task.view(tx.now) });
+        }
+        let removed = tx
+            .execute("delete from edge where task = ?1 and depends_on = ?2", params![task.seq, other.seq])
+            .await?;
+        if removed == 0 {
+            let message = format!("task `{}` does not wait for `{}`", task.id, other.id);
+            return Err(Error::new(Code::NotFound, message)
+                .hint(format!("fence show {} lists what it waits for", task.id)));
+        }
+        let waited = i64::from(other.status != Status::Completed);
+        let task = Record { waiting_on: task.waiting_on - waited, updated_at: tx.now, ..task };
+        let details = serde_json::json!({ "after": other.id.to_string() });
+        let event = task.event("task.freed", task.status).details(details).insert(tx);
+        tx.pipeline(recount(&task, event)).await?;
+        Ok(Changed { task: task.view(tx.now) })
+    }
+}

@@ -1,0 +1,259 @@
+//! One open transaction, whichever database it is on.
+//!
+//! SQL is written once, as SQLite reads it: `?N` for parameters, `json_each(?N)` for a set of rows handed in as
+//! one JSON array of objects, and what only PostgreSQL needs in a comment, `/*pg for update skip locked*/`.
+//! [`to_postgres`] uncovers it. A statement that only takes a row lock is a [`Stmt::lock`]: SQLite has one
+//! writer at a time, so it is not run there.
+
+use crate::{
+    before::Opening,
+    clock::{Millis, Time},
+    error::{Error, Result},
+    op::Op,
+    postgres::Session,
+    sqlite::Lite,
+};
+use std::{pin::Pin, sync::Arc};
+
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Who is calling. Recorded with every event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller {
+    pub agent: Option<String>,
+}
+
+/// One open transaction: the time, the caller, and the database.
+#[derive(Debug)]
+pub struct Tx<'a> {
+    pub(crate) db: Db<'a>,
+    /// Read once, when the transaction had its lock.
+    pub now: Time,
+    pub caller: Caller,
+    pub(crate) opening: Opening,
+    pub(crate) place: Place,
+}
+
+/// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Own,
+    Embedded,
+}
+
+#[derive(Debug)]
+pub(crate) enum Db<'a> {
+    /// `&mut`, because a connection is `Send` but not `Sync`, and ops' futures must be `Send`.
+    Sqlite(&'a mut Lite),
+    Postgres(&'a Session),
+}
+
+impl Tx<'_> {
+    /// Runs one statement and gives its rows.
+    pub async fn query(&mut self, sql: &'static str, params: Vec<Value>) -> Result<Vec<Row>> {
+        Ok(self.one(Stmt::new(sql, params)).await?.rows)
+    }
+
+    /// Runs one statement and gives the number of rows it changed.
+    pub async fn execute(&mut self, sql: &'static str, params: Vec<Value>) -> Result<u64> {
+        Ok(self.one(Stmt::new(sql, params)).await?.affected)
+    }
+
+    pub(crate) async fn one(&mut self, statement: Stmt) -> Result<Answer> {
+        Ok(self.pipeline(vec![statement]).await?.remove(0))
+    }
+
+    /// Runs statements in order, in one round trip: none may need another's answer.
+    pub async fn pipeline(&mut self, statements: Vec<Stmt>) -> Result<Vec<Answer>> {
+        match &mut self.db {
+            Db::Sqlite(lite) => statements.iter().map(|statement| lite.run(statement)).collect(),
+            Db::Postgres(session) => session.pipeline(&statements).await,
+        }
+    }
+
+    /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
+    pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        let before = op.before();
+        self.open(&before).await?;
+        self.execute("savepoint op", vec![]).await?;
+        let reply = op.run(self).await;
+        if reply.is_err() {
+            self.execute("rollback to savepoint op", vec![]).await?;
+        }
+        self.execute("release savepoint op", vec![]).await?;
+        reply
+    }
+}
+
+/// A statement and its parameters.
+#[derive(Debug, Clone)]
+pub struct Stmt {
+    pub(crate) sql: &'static str,
+    pub(crate) params: Vec<Value>,
+    pub(crate) only_postgres: bool,
+}
+
+impl Stmt {
+    pub fn new(sql: &'static str, params: Vec<Value>) -> Self {
+        Self { sql, params, only_postgres: false }
+    }
+    /// Takes row locks that SQLite does not need.
+    pub fn lock(sql: &'static str, params: Vec<Value>) -> Self {
+        Self { sql, params, only_postgres: true }
+    }
+}
+
+/// What a statement gave: its rows, and how many it changed.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub rows: Vec<Row>,
+    pub affected: u64,
+}
+
+/// `json_each` is a function of the schema on PostgreSQL (built-in functions of that name mean something else).
+pub(crate) fn to_postgres(sql: &str) -> String {
+    sql.replace("/*pg", "").replace("*/", "").replace("json_each(", "fence_each(").replace('?', "$")
+}
+
+/// Parameters of a statement: `params![id, now, "text"]`.
+#[macro_export]
+macro_rules! params {
+    ($($value:expr),* $(,)?) => { vec![$($crate::Value::from($value)),*] };
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    Null,
+    Int(i64),
+    Text(String),
+}
+
+impl From<i64> for Value {
+    fn from(v: i64) -> Self {
+        Value::Int(v)
+    }
+}
+impl From<bool> for Value {
+    fn from(v: bool) -> Self {
+        Value::Int(v.into())
+    }
+}
+impl From<Time> for Value {
+    fn from(v: Time) -> Self {
+        Value::Int(v.0)
+    }
+}
+impl From<Millis> for Value {
+    fn from(v: Millis) -> Self {
+        Value::Int(v.0)
+    }
+}
+impl From<&str> for Value {
+    fn from(v: &str) -> Self {
+        Value::Text(v.into())
+    }
+}
+impl From<String> for Value {
+    fn from(v: String) -> Self {
+        Value::Text(v)
+    }
+}
+impl From<&String> for Value {
+    fn from(v: &String) -> Self {
+        Value::Text(v.clone())
+    }
+}
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(v: Option<T>) -> Self {
+        v.map_or(Value::Null, Into::into)
+    }
+}
+
+/// One row; its columns are read by name.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub(crate) columns: Arc<[Box<str>]>,
+    pub(crate) values: Vec<Value>,
+}
+
+impl Row {
+    pub fn get<T: FromValue>(&self, column: &str) -> Result<T> {
+        let at = self
+            .columns
+            .iter()
+            .position(|name| **name == *column)
+            .ok_or_else(|| Error::internal(format!("the statement has no column `{column}`")))?;
+        T::from_value(&self.values[at])
+            .ok_or_else(|| Error::internal(format!("column `{column}` holds {:?}", self.values[at])))
+    }
+}
+
+pub trait FromValue: Sized {
+    fn from_value(value: &Value) -> Option<Self>;
+}
+impl FromValue for i64 {
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Int(v) => Some(*v),
+            _ => None,
+        }
+    }
+}
+impl FromValue for bool {
+    fn from_value(value: &Value) -> Option<Self> {
+        i64::from_value(value).map(|v| v != 0)
+    }
+}
+impl FromValue for Time {
+    fn from_value(value: &Value) -> Option<Self> {
+        i64::from_value(value).map(Time)
+    }
+}
+impl FromValue for Millis {
+    fn from_value(value: &Value) -> Option<Self> {
+        i64::from_value(value).map(Millis)
+    }
+}
+impl FromValue for String {
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Text(v) => Some(v.clone()),
+            _ => None,
+        }
+    }
+}
+impl<T: FromValue> FromValue for Option<T> {
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Null => Some(None),
+            other => T::from_value(other).map(Some),
+        }
+    }
+}
+
+/// A set of rows as one parameter for `json_each(?N)`.
+pub(crate) fn set<T: serde::Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Value> {
+    let rows: Vec<T> = rows.into_iter().collect();
+    serde_json::to_string(&rows).map(Value::Text).map_err(Error::internal)
+}
+
+/// A set of keys, `{"k": …}` each, for `select cast(value ->> 'k' as bigint) from json_each(?N)`.
+pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
+    let keys: Vec<String> = keys.into_iter().map(|key| format!("{{\"k\":{key}}}")).collect();
+    Value::Text(format!("[{}]", keys.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_postgres_needs_is_uncovered_for_it() {
+        let sql =
+            "select 1 from t, json_each(?2) as item where id = ?1 limit 1 /*pg for update skip locked*/";
+        assert_eq!(
+            to_postgres(sql),
+            "select 1 from t, fence_each($2) as item where id = $1 limit 1  for update skip locked"
+        );
+    }
+}

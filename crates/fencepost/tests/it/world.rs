@@ -1,0 +1,154 @@
+//! A fleet of its own for every test, on either database, with a clock that stands still until it is moved.
+
+use fencepost::{
+    Clock, Code, Error, Fleet, ManualClock, Millis, Options, Result, Time, admin, claim, run, task,
+};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Defines each test once and runs it on both databases.
+#[macro_export]
+macro_rules! on_both {
+    ($($(#[$doc:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {
+        $($(#[$doc])* async fn $name($world: $crate::world::World) $body)*
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let world = $crate::world::World::sqlite().await;
+                super::$name(world.clone()).await;
+                world.assert_sound().await;
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let world = $crate::world::World::postgres().await;
+                super::$name(world.clone()).await;
+                world.assert_sound().await;
+            })*
+        }
+    };
+}
+
+#[derive(Clone)]
+pub struct World {
+    pub fleet: Fleet,
+    pub clock: ManualClock,
+    pub url: String,
+    _dir: Option<std::sync::Arc<tempfile::TempDir>>,
+}
+
+/// Every test begins here.
+pub const START: &str = "2026-01-01T12:00:00Z";
+
+impl World {
+    pub async fn sqlite() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let url = dir.path().join("fence.db").display().to_string();
+        Self::open(url, Some(dir.into())).await
+    }
+
+    pub async fn postgres() -> Self {
+        Self::open(postgres_url(&fresh_schema()), None).await
+    }
+
+    async fn open(url: String, dir: Option<std::sync::Arc<tempfile::TempDir>>) -> Self {
+        let clock = ManualClock::at(START.parse::<Time>().expect("a time"));
+        let fleet = Fleet::open_with(&url, options(&clock)).await.expect("the fleet opens");
+        Self { fleet, clock, url, _dir: dir }
+    }
+
+    /// The same fleet through connections of its own: another process, as far as the database can tell.
+    pub async fn again(&self) -> Fleet {
+        Fleet::open_with(&self.url, options(&self.clock)).await.expect("the fleet opens again")
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        self.url.starts_with("postgres")
+    }
+
+    pub fn pass(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    /// Every promise holds over what is stored.
+    pub async fn assert_sound(&self) {
+        let report = self.fleet.call(admin::Check {}).await.expect("the check runs");
+        assert!(report.ok, "{:#?}", report.violations);
+    }
+
+    pub async fn add(&self, title: &str) -> String {
+        self.fleet.call(task::Add::new("auth", title)).await.expect("added").task.id
+    }
+
+    pub async fn add_after(&self, title: &str, after: &[&str]) -> String {
+        let after = after.iter().map(ToString::to_string).collect();
+        self.fleet.call(task::Add { after, ..task::Add::new("auth", title) }).await.expect("added").task.id
+    }
+
+    /// Claims a task for a run with a lease of 30 s, and gives its token.
+    pub async fn claim(&self, task: &str, run: &str) -> Result<String> {
+        let claim = task::Claim { ttl_ms: Some(Millis::seconds(30)), ..task::Claim::of(task, run) };
+        Ok(self.fleet.call(claim).await?.claim.token)
+    }
+
+    /// Claims the best task of the board for a run with a lease of 30 s.
+    pub async fn claim_next(&self, run: &str) -> Result<String> {
+        let claim = task::Claim { ttl_ms: Some(Millis::seconds(30)), ..task::Claim::next("auth", run) };
+        Ok(self.fleet.call(claim).await?.claim.token)
+    }
+
+    pub async fn done(&self, token: &str) -> Result<task::Task> {
+        Ok(self.fleet.call(task::Done::new(token)).await?.task)
+    }
+
+    pub async fn guard(&self, token: &str) -> claim::Verdict {
+        self.fleet.call(claim::Guard::new(token)).await.expect("an answer").reason
+    }
+
+    pub async fn show(&self, task: &str) -> task::Task {
+        self.fleet.call(task::Show { task: task.into() }).await.expect("the task").task
+    }
+
+    pub async fn end(&self, run: &str) {
+        self.fleet.call(run::End { run: run.into(), reason: None }).await.expect("ended");
+    }
+
+    pub async fn kinds(&self) -> Vec<String> {
+        let events =
+            self.fleet.call(fencepost::event::List { limit: Some(1000), ..Default::default() }).await;
+        events.expect("events").events.into_iter().map(|event| event.kind).collect()
+    }
+}
+
+pub fn options(clock: &ManualClock) -> Options {
+    let mut options = Options::default();
+    options.clock = Clock::Manual(clock.clone());
+    options
+}
+
+/// A schema that no other test uses, also when several test runs share one PostgreSQL.
+pub fn fresh_schema() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub fn postgres_url(schema: &str) -> String {
+    let base = std::env::var("FENCE_TEST_POSTGRES").expect(
+        "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
+    );
+    format!("{base}?schema={schema}&sslmode=disable")
+}
+
+/// The code of a refusal.
+#[track_caller]
+pub fn code<T: std::fmt::Debug>(result: Result<T>) -> Code {
+    result.expect_err("a refusal").code()
+}
+
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(result: Result<T>) -> Error {
+    result.expect_err("a refusal")
+}
