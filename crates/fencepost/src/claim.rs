@@ -162,7 +162,10 @@ pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> R
     let hold = look.and_then(|look| look.hold.as_ref());
     let refused = match (verdict, hold) {
         (Verdict::Ok, Some(hold)) => return Ok(hold),
-        (Verdict::NotFound, _) => Error::new(Code::NotFound, format!("`{token}` was never given out")),
+        (Verdict::NotFound, _) => {
+            return Err(Error::new(Code::NotFound, format!("`{token}` was never given out"))
+                .hint("copy the token that the claim printed, fence and all"));
+        }
         (Verdict::AlreadyFinished, _) => {
             Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
         }

@@ -1,0 +1,71 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Add a task
+///
+/// Examples:
+///   fence add "write the parser" --board auth
+///   fence add "test it" --after auth-1 --body @notes.md -p 80
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Add {
+    title: String,
+    /// The board it goes to (default: main); made if it is not there
+    #[arg(long)]
+    board: Option<String>,
+    /// What to do: TEXT, @file, or - for standard input
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// When it counts as done
+    #[arg(long, value_name = "TEXT")]
+    done_when: Option<String>,
+    #[arg(long)]
+    kind: Option<String>,
+    /// 0 to 100, higher first (default: 50)
+    #[arg(long, short, allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// What must be completed first
+    #[arg(long, value_name = "ID", num_args = 1..)]
+    after: Vec<String>,
+    #[arg(long)]
+    tag: Vec<String>,
+    /// A second task with this key is not added
+    #[arg(long)]
+    key: Option<String>,
+    /// Assign it to this agent
+    #[arg(long, value_name = "AGENT")]
+    to: Option<String>,
+    /// Offer it to this agent
+    #[arg(long, value_name = "AGENT", conflicts_with = "to")]
+    offer: Option<String>,
+}
+
+impl Add {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Add {
+            board: self.board,
+            title: self.title,
+            body: self.body.map(text).transpose()?,
+            done_when: self.done_when,
+            kind: self.kind,
+            priority: self.priority,
+            after: self.after,
+            tags: self.tag,
+            key: self.key,
+            to: self.to,
+            offer: self.offer,
+            ..task::Add::default()
+        };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| {
+            format!(
+                "{}{}",
+                super::line(&reply.task),
+                if reply.existing { "  (was there already)" } else { "" }
+            )
+        })
+    }
+}

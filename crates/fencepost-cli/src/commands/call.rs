@@ -1,0 +1,53 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, op};
+use std::process::ExitCode;
+
+/// Call any op of the engine by its name, with its request as JSON
+///
+/// Without a name, lists them all.
+///
+/// Examples:
+///   fence call task/why '{"task": "auth-3"}'
+///   fence call admin/check
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Call {
+    /// noun/verb
+    name: Option<String>,
+    /// JSON, @file, or - for standard input
+    #[arg(default_value = "{}")]
+    request: String,
+}
+
+impl Call {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let Some(name) = self.name else { return list(context) };
+        let entry = op::find(&name)?;
+        let reply = entry.call(&context.fleet().await?, &text(self.request)?).await?;
+        context.print(&reply, |reply| serde_json::to_string_pretty(reply).unwrap_or_default())
+    }
+}
+
+fn list(context: &Context) -> Result<ExitCode> {
+    let ops: Vec<_> = op::registry()
+        .iter()
+        .map(|entry| {
+            let schema = (entry.request)().to_value();
+            let about = schema.get("description").and_then(|d| d.as_str()).unwrap_or_default();
+            let first = about.split(['.', ':']).next().unwrap_or_default().replace('\n', " ");
+            serde_json::json!({ "name": entry.name, "about": first })
+        })
+        .collect();
+    context.print(&ops, |ops| {
+        let line = |op: &serde_json::Value| {
+            format!(
+                "{:<18} {}",
+                op["name"].as_str().unwrap_or_default(),
+                op["about"].as_str().unwrap_or_default()
+            )
+        };
+        ops.iter().map(line).collect::<Vec<_>>().join("\n")
+    })
+}

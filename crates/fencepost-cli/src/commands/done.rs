@@ -1,0 +1,25 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Complete a task that you hold
+///
+/// Exits 5 if the claim is over: what you did is then not accepted.
+#[derive(Debug, Args)]
+pub struct Done {
+    #[arg(env = "FENCE_CLAIM")]
+    token: String,
+    /// What came of it: TEXT, @file, or - for standard input
+    #[arg(long, value_name = "TEXT")]
+    output: Option<String>,
+}
+
+impl Done {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let output = self.output.map(text).transpose()?;
+        let reply = context.call(task::Done { token: self.token, output }).await?;
+        context.print(&reply, |reply| super::line(&reply.task))
+    }
+}

@@ -1,0 +1,25 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// List what can be claimed now, best first
+#[derive(Debug, Args)]
+pub struct Ready {
+    #[arg(long)]
+    board: Option<String>,
+    /// At most this many
+    #[arg(long)]
+    limit: Option<i64>,
+}
+
+impl Ready {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Ready { board: self.board, agent: context.agent.clone(), limit: self.limit };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| match reply.tasks.as_slice() {
+            [] => "nothing is ready".into(),
+            tasks => tasks.iter().map(super::line).collect::<Vec<_>>().join("\n"),
+        })
+    }
+}

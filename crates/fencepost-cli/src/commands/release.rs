@@ -1,0 +1,21 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, claim};
+use std::process::ExitCode;
+
+/// Give back what you hold, unfinished
+#[derive(Debug, Args)]
+pub struct Release {
+    #[arg(env = "FENCE_CLAIM")]
+    token: String,
+    /// Kept with the task, for whoever takes it next
+    #[arg(long)]
+    note: Option<String>,
+}
+
+impl Release {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(claim::Release { token: self.token, note: self.note }).await?;
+        context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
+    }
+}

@@ -1,0 +1,18 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Show a task in full
+#[derive(Debug, Args)]
+pub struct Show {
+    #[arg(value_name = "ID")]
+    task: String,
+}
+
+impl Show {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(task::Show { task: self.task }).await?;
+        context.print(&reply, |reply| super::page(&reply.task))
+    }
+}
