@@ -55,9 +55,10 @@ impl Command {
 
 /// `30s`, `30m`, `2h`.
 fn duration(text: &str) -> Result<Millis, String> {
-    let span: jiff::SignedDuration =
-        text.parse().map_err(|_| "not a duration such as 30s, 30m or 2h".to_owned())?;
-    Ok(Millis(i64::try_from(span.as_millis()).map_err(|_| "far too long".to_owned())?))
+    let malformed = |_| "not a duration such as 30s, 30m or 2h".to_owned();
+    let span: jiff::Span = text.parse().map_err(malformed)?;
+    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(malformed)?;
+    Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 
 /// TEXT as it is, `@file` from a file, `-` from standard input.

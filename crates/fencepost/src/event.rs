@@ -64,8 +64,11 @@ impl Event {
         )
     }
 
-    /// Many events, one statement.
-    pub fn insert_many(tx: &Tx<'_>, events: Vec<Event>) -> Result<Stmt> {
+    /// Any number of events, one statement.
+    pub fn insert_many(tx: &Tx<'_>, mut events: Vec<Event>) -> Result<Stmt> {
+        if events.len() == 1 {
+            return Ok(events.remove(0).insert(tx));
+        }
         let rows = events.iter().map(|event| {
             serde_json::json!({
                 "kind": event.kind, "resource": event.resource, "from": event.from, "to": event.to,

@@ -32,6 +32,10 @@ use turnstile::Turnstile;
 
 /// One fsync covers the batch; past this the last caller waits longer than it saves.
 const BATCH_MAX: usize = 256;
+/// How long one process may go on while others wait, and how long it waits for its next call before it lets
+/// them: handing over costs more than a commit.
+const TURN: Duration = Duration::from_millis(10);
+const LINGER: Duration = Duration::from_micros(200);
 /// A clock row is written when the wall has moved this far ahead of what is stored.
 const CLOCK_STEP_MS: i64 = 50;
 
@@ -152,29 +156,41 @@ struct Writer {
 impl Writer {
     fn run(mut self, queue: &mpsc::Receiver<Job>) {
         while let Ok(first) = queue.recv() {
-            self.batch(first, queue);
+            self.turn(first, queue);
             self.bound_the_wal();
         }
     }
 
-    fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>) {
-        let mut replies: Vec<Reply> = Vec::new();
-        let outcome = self.in_turn(first, queue, &mut replies);
-        for reply in replies {
-            reply(&outcome);
+    /// One turn among the processes on this file: a batch, and more while calls keep coming.
+    fn turn(&mut self, first: Job, queue: &mpsc::Receiver<Job>) {
+        let turn = self.turnstile.enter();
+        let end = Deadline::after(TURN);
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let mut replies: Vec<Reply> = Vec::new();
+            let outcome = match &turn {
+                Ok(_) => self.batch(job, queue, &mut replies),
+                Err(e) => self.refuse(job, e, &mut replies),
+            };
+            for reply in replies {
+                reply(&outcome);
+            }
+            if turn.is_ok() && !end.is_over() {
+                next = queue.recv_timeout(LINGER).ok();
+            }
         }
     }
 
+    /// Nothing runs; whoever asked is told why.
+    fn refuse(&mut self, job: Job, error: &Error, replies: &mut Vec<Reply>) -> Result<()> {
+        let broken = Some(error.clone());
+        replies.extend(job(&mut Batch { lite: &mut self.lite, now: Time(0), due: Due::default(), broken }));
+        Err(error.clone())
+    }
+
     /// One transaction. An error from here reaches everyone in it; a refused op's error is its own.
-    fn in_turn(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
-        let begun = self.turnstile.enter().and_then(|turn| {
-            self.lite.exec("begin immediate")?;
-            Ok(turn)
-        });
-        let (_turn, opened) = match begun {
-            Ok(turn) => (Some(turn), self.open_batch()),
-            Err(e) => (None, Err(e)),
-        };
+    fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
+        let opened = self.lite.exec("begin immediate").and_then(|()| self.open_batch());
         let mut batch = Batch { lite: &mut self.lite, now: Time(0), due: Due::default(), broken: None };
         match opened {
             Ok((now, due)) => (batch.now, batch.due) = (now, due),

@@ -16,7 +16,7 @@ use crate::{
     params,
     tx::{Stmt, Tx},
 };
-pub(crate) use record::{Record, Under, columns, load, load_locked, save, save_set};
+pub(crate) use record::{Record, Under, columns, load, load_locked, save, save_set, unheld};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub(crate) use view::full;

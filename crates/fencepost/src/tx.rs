@@ -243,6 +243,21 @@ pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
     Value::Text(format!("[{}]", keys.join(",")))
 }
 
+/// A statement over one key or a set of them. One key is bound as it is: through `json_each` a lookup takes
+/// 8 us instead of 1.5.
+macro_rules! by_keys {
+    ($keys:expr, $head:literal, $tail:literal $(, $param:expr)* $(,)?) => {
+        match $keys {
+            [key] => $crate::tx::Stmt::new(concat!($head, " = ?1 ", $tail), $crate::params![*key $(, $param)*]),
+            keys => $crate::tx::Stmt::new(
+                concat!($head, " in (select cast(value ->> 'k' as bigint) from json_each(?1)) ", $tail),
+                $crate::params![$crate::tx::key_set(keys.iter().copied()) $(, $param)*],
+            ),
+        }
+    };
+}
+pub(crate) use by_keys;
+
 #[cfg(test)]
 mod tests {
     use super::*;

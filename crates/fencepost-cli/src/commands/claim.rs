@@ -22,10 +22,10 @@ pub struct Claim {
     #[arg(long, conflicts_with = "task")]
     tag: Option<String>,
     /// How long this run may go unheard before others get what it holds (default: 30m)
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     ttl: Option<Millis>,
     /// The longest that the claim may last, however often it is renewed
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
     /// If this run has the task already, give its token again
     #[arg(long, requires = "task")]

@@ -7,7 +7,7 @@ use crate::{
     fleet::{Durability, Options},
     migrate::{self, MIGRATIONS},
 };
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use std::path::{Path, PathBuf};
 
 /// `FENC`: tells a fleet from any other SQLite database.
@@ -51,6 +51,9 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sqlite_error)?;
     conn.busy_timeout(BUSY).map_err(sqlite_error)?;
     conn.set_prepared_statement_cache_capacity(256);
+    // Without it SQLite looks at bound values to see whether a partial index fits, and prepares a join anew each
+    // time they change: 32 us to load a task instead of 4.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite_error)?;
     Ok(conn)
 }
 

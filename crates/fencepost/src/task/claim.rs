@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, Under, columns, full, not_found, save, save_set};
+use super::{Record, Status, Task, Under, full, not_found, save, save_set, unheld};
 use crate::{
     before::Before,
     claim::{self, Hold, next_fence},
@@ -199,47 +199,47 @@ impl Wish {
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
         macro_rules! pick {
             ($what:literal) => {
-                columns!(concat!(
+                unheld!(concat!(
+                    "from task where ",
                     $what,
                     " order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
                 ))
             };
         }
-        // A tag's own index is in the same order.
+        // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
         macro_rules! tagged {
             ($what:literal) => {
-                columns!(concat!(
-                    "join task_tag on task_tag.task = task.seq ",
+                unheld!(concat!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1 and ",
                     $what,
-                    " and task.ready = 1 order by task_tag.priority desc, task_tag.task limit ?1
-                     /*pg for update of task skip locked*/"
+                    " order by task_tag.priority desc, task_tag.task limit ?1 /*pg for update of task skip locked*/"
                 ))
             };
         }
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
-            (None, None, None) => Stmt::new(pick!("where task.ready = 1"), params![count]),
+            (None, None, None) => Stmt::new(pick!("task.ready = 1"), params![count]),
             (None, Some(board), None) => {
-                Stmt::new(pick!("where task.ready = 1 and task.board = ?2"), params![count, board])
+                Stmt::new(pick!("task.ready = 1 and task.board = ?2"), params![count, board])
             }
             (None, None, Some(tag)) => {
-                Stmt::new(tagged!("where task_tag.ready = 1 and task_tag.tag = ?2"), params![count, tag])
+                Stmt::new(tagged!("task_tag.ready = 1 and task_tag.tag = ?2"), params![count, tag])
             }
             (None, Some(board), Some(tag)) => Stmt::new(
-                tagged!("where task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board = ?3"),
+                tagged!("task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board = ?3"),
                 params![count, tag, board],
             ),
             (Some(agent), None, None) => {
-                Stmt::new(pick!("where task.ready = 2 and task.assignee = ?2"), params![count, agent])
+                Stmt::new(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
             }
             (Some(agent), Some(board), None) => Stmt::new(
-                pick!("where task.ready = 2 and task.assignee = ?2 and task.board = ?3"),
+                pick!("task.ready = 2 and task.assignee = ?2 and task.board = ?3"),
                 params![count, agent, board],
             ),
             // One agent's own pending tasks are few: their tags are looked at one by one.
             (Some(agent), board, Some(tag)) => Stmt::new(
                 pick!(
-                    "where task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
+                    "task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
                      and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)"
                 ),
                 params![count, agent, board, tag],
@@ -276,8 +276,7 @@ impl Wish {
             events.push(taken.event("task.claimed", from));
             changes.push((found, taken));
         }
-        let events =
-            if events.len() == 1 { events.remove(0).insert(tx) } else { Event::insert_many(tx, events)? };
+        let events = Event::insert_many(tx, events)?;
         let (mut statements, written) = match changes.as_slice() {
             [(before, after)] => (save(before, after, Under::NewClaim, tx.now), None),
             many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),

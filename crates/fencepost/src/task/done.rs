@@ -6,10 +6,11 @@ use crate::{
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
-    tx::{Answer, Place, Stmt, Tx},
+    tx::{Answer, Place, Stmt, Tx, by_keys, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Complete the task held under a token. The same completion again is the first answer; a different one is
 /// refused.
@@ -57,9 +58,9 @@ impl Op for Done {
                 params![task.seq, output],
             ));
         }
-        statements.push(unblock([task.seq]));
+        statements.push(dependents(&[task.seq]));
         let mut answers = written(tx.pipeline(statements).await?, &token)?;
-        tags_of_unblocked(tx, answers.pop()).await?;
+        unblock(tx, answers.pop()).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }
@@ -145,35 +146,39 @@ pub(super) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>
         .hint("stop work on it; what you did is not lost, but it is not accepted"))
 }
 
-/// Whoever waits for these tasks waits for fewer. Rows are locked in order, so that two completions with the
-/// same dependents do not wait for each other.
-pub(super) fn unblock(tasks: impl IntoIterator<Item = i64>) -> Stmt {
-    Stmt::new(
-        "update task set waiting_on = waiting_on - (
-           select count(*) from edge
-           where edge.task = task.seq
-           and edge.depends_on in (select cast(value ->> 'k' as bigint) from json_each(?1)))
-         where seq in (
-           select dependent.seq from task as dependent
-           where dependent.seq in (
-             select edge.task from edge
-             where edge.depends_on in (select cast(value ->> 'k' as bigint) from json_each(?1)))
-           order by dependent.seq /*pg for update*/)
-         returning seq, tags, waiting_on",
-        params![crate::tx::key_set(tasks)],
+/// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents
+/// do not wait for each other.
+pub(super) fn dependents(tasks: &[i64]) -> Stmt {
+    by_keys!(
+        tasks,
+        "select edge.task, task.tags from edge join task on task.seq = edge.task where edge.depends_on",
+        "order by edge.task /*pg for update of task*/"
     )
 }
 
-/// Tags keep their own copy of what is ready.
-pub(super) async fn tags_of_unblocked(tx: &mut Tx<'_>, unblocked: Option<Answer>) -> Result<()> {
+/// They wait for fewer now, and the tags' copies of what is ready follow.
+pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Result<()> {
+    let mut fewer: BTreeMap<i64, i64> = BTreeMap::new();
     let mut tagged = Vec::new();
-    for row in unblocked.unwrap_or_default().rows {
-        if row.get::<i64>("waiting_on")? == 0 && row.get::<Option<String>>("tags")?.is_some() {
-            tagged.push(row.get("seq")?);
+    for row in dependents.unwrap_or_default().rows {
+        let task = row.get("task")?;
+        *fewer.entry(task).or_default() += 1;
+        if row.get::<Option<String>>("tags")?.is_some() {
+            tagged.push(task);
         }
     }
-    if !tagged.is_empty() {
-        tx.one(super::record::sync_tags(crate::tx::key_set(tagged))).await?;
+    if fewer.is_empty() {
+        return Ok(());
     }
+    let rows = set(fewer.iter().map(|(task, count)| serde_json::json!({ "k": task, "count": count })))?;
+    let mut statements = vec![Stmt::new(
+        "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
+         from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
+        params![rows],
+    )];
+    if !tagged.is_empty() {
+        statements.push(super::record::sync_tags(crate::tx::key_set(tagged)));
+    }
+    tx.pipeline(statements).await?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 use super::{
     Record, Task, Under, columns,
-    done::{complete, held, is_repeat, tags_of_unblocked, task_token, unblock},
+    done::{complete, dependents, held, is_repeat, task_token, unblock},
     save_set,
 };
 use crate::{
@@ -146,10 +146,10 @@ async fn write(
              where task_doc.task = cast(item.value ->> 'task' as bigint)",
             params![set(outputs)?],
         ),
-        unblock(changes.iter().map(|(_, after)| after.seq)),
+        dependents(&changes.iter().map(|(_, after)| after.seq).collect::<Vec<_>>()),
     ];
-    let unblocked = tx.pipeline(statements).await?.pop();
-    tags_of_unblocked(tx, unblocked).await
+    let waiting = tx.pipeline(statements).await?.pop();
+    unblock(tx, waiting).await
 }
 
 /// A refusal, as it was said.

@@ -1,4 +1,4 @@
-use super::{MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full};
+use super::{MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -413,6 +413,10 @@ pub(super) async fn lock_all<'i>(
 
 /// Tasks by their ids, in that order.
 async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
+    if let [id] = ids {
+        let found = load(tx, id).await?;
+        return Ok(full(tx, &found.iter().collect::<Vec<_>>(), vec![]).await?.1);
+    }
     let rows = set(ids.iter().map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
     let sql = columns!(
         "join json_each(?1) as item

@@ -62,6 +62,22 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
+/// The columns of tasks that nobody holds. With no join there is no other order for a planner to prefer.
+macro_rules! unheld {
+    ($rest:expr) => {
+        concat!(
+            "select task.seq, task.board, task.n, task.title, task.kind, task.priority, task.tags, task.source,
+               task.creator, task.idempotency_key, task.max_attempts, task.created_at, task.status, task.assignee,
+               task.offered_to, task.offered_at, task.accepted_at, task.rejection_reason, task.parked,
+               task.delayed_until, task.waiting_on, task.attempts, task.reviews, task.lapsed, task.fence,
+               task.until_at, task.claimed_at, task.last_fence, task.last_verb, task.last_digest,
+               task.failure_reason, task.updated_at, task.finished_at, cast(null as bigint) as run_key ",
+            $rest
+        )
+    };
+}
+pub(crate) use unheld;
+
 impl Record {
     pub fn read(row: &Row) -> Result<Self> {
         let status: String = row.get("status")?;

@@ -6,8 +6,7 @@ use crate::{
     clock::Time,
     error::{Error, Result},
     names::TaskId,
-    params,
-    tx::{Stmt, Tx, key_set},
+    tx::{Answer, Stmt, Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -162,26 +161,27 @@ pub struct Checkpoint {
 const HISTORY: i64 = 200;
 
 /// The statements that [`full`] reads: everything long about a set of tasks.
-pub(crate) fn statements(tasks: &[&Record]) -> Vec<Stmt> {
-    let keys = key_set(tasks.iter().map(|task| task.seq));
+fn statements(tasks: &[&Record]) -> Vec<Stmt> {
+    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
     vec![
-        Stmt::new(
-            "select task, body, done_when, origin, output, checkpoint from task_doc
-             where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
-            params![keys.clone()],
+        by_keys!(
+            keys.as_slice(),
+            "select task, body, done_when, origin, output, checkpoint from task_doc where task",
+            ""
         ),
-        Stmt::new(
+        by_keys!(
+            keys.as_slice(),
             "select edge.task, other.board, other.n, other.title, other.status, task_doc.output
              from edge join task as other on other.seq = edge.depends_on
              left join task_doc on task_doc.task = other.seq and other.status = 'completed'
-             where edge.task in (select cast(value ->> 'k' as bigint) from json_each(?1))
-             order by other.seq",
-            params![keys.clone()],
+             where edge.task",
+            "order by other.seq"
         ),
-        Stmt::new(
-            "select task, kind, at, agent, run, fence, body from note
-             where task in (select cast(value ->> 'k' as bigint) from json_each(?1)) order by id desc limit ?2",
-            params![keys, HISTORY * tasks.len() as i64],
+        by_keys!(
+            keys.as_slice(),
+            "select task, kind, at, agent, run, fence, body from note where task",
+            "order by id desc limit ?2",
+            HISTORY * tasks.len() as i64
         ),
     ]
 }
@@ -191,11 +191,9 @@ pub(crate) async fn full(
     tx: &mut Tx<'_>,
     tasks: &[&Record],
     first: Vec<Stmt>,
-) -> Result<(Vec<crate::tx::Answer>, Vec<Task>)> {
-    let mut statements_all = first;
-    let own = statements_all.len();
-    statements_all.extend(statements(tasks));
-    let mut answers = tx.pipeline(statements_all).await?;
+) -> Result<(Vec<Answer>, Vec<Task>)> {
+    let own = first.len();
+    let mut answers = tx.pipeline(first.into_iter().chain(statements(tasks)).collect()).await?;
     let long = answers.split_off(own);
     let mut views: Vec<Task> = tasks.iter().map(|task| task.view(tx.now)).collect();
     let at: HashMap<i64, usize> = tasks.iter().enumerate().map(|(i, task)| (task.seq, i)).collect();

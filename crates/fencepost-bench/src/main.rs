@@ -1,0 +1,211 @@
+//! `make bench`: the engine's speed, each figure beside the same statements written by hand in the same run.
+//! Figures, not assertions: machines are noisy. The closing table sets them beside their targets.
+
+mod engine;
+mod hand;
+mod processes;
+mod seed;
+
+use clap::Parser;
+use fencepost::{Durability, Fleet, Options, Result};
+use std::{path::Path, time::Duration};
+
+/// Measure the engine
+#[derive(Debug, Parser)]
+struct Args {
+    /// Shorter runs and a tenth of the rows
+    #[arg(long)]
+    quick: bool,
+    /// Only this database: sqlite or postgres
+    #[arg(long)]
+    only: Option<String>,
+    /// Seconds for each figure
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// (used by the bench itself) claim and complete on this file until killed or out of time
+    #[arg(long, hide = true)]
+    child: Option<String>,
+}
+
+const CALLERS: [usize; 4] = [1, 16, 64, 256];
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    let span = Duration::from_secs(args.seconds.unwrap_or(if args.quick { 1 } else { 4 }));
+    if let Some(url) = &args.child {
+        return processes::child(url, span).await;
+    }
+    let scale = if args.quick { 10 } else { 1 };
+    let mut targets = Vec::new();
+    if args.only.as_deref() != Some("postgres") {
+        sqlite(span, scale, &mut targets).await?;
+    }
+    if args.only.as_deref() != Some("sqlite") {
+        postgres(span, scale, &mut targets).await?;
+    }
+    println!("\nTargets");
+    for (name, reached, wanted) in targets {
+        println!("  {name:<66} {reached:>6.2}   (target {wanted})");
+    }
+    println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
+    Ok(())
+}
+
+type Targets = Vec<(&'static str, f64, &'static str)>;
+
+async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+    let dir = tempfile::tempdir_in(".").expect("a directory");
+    for (durability, name) in [(Durability::Full, "FULL"), (Durability::Normal, "NORMAL")] {
+        println!("\nSQLite, synchronous={name}: calls a second");
+        let path = dir.path().join(format!("{name}.db"));
+        let fleet = open(&path, durability).await?;
+        let by_hand = hand::sqlite(&path, name, span);
+        println!(
+            "  by hand, one thread, 64 to a commit:   {:>8.0} adds  {:>8.0} claim+done",
+            by_hand.0, by_hand.1
+        );
+        for callers in CALLERS {
+            let adds = engine::adds(&fleet, callers, span).await?;
+            seed::sqlite(&path, "work", 400_000 / scale);
+            let before = fleet.stats();
+            let cycles = engine::cycles(&fleet, "work", callers, span).await?;
+            let after = fleet.stats();
+            let batch =
+                (after.batched - before.batched) as f64 / (after.batches - before.batches).max(1) as f64;
+            println!(
+                "  engine, {callers:>3} callers:                   {adds:>8.0} adds  {cycles:>8.0} claim+done  ({batch:.0} calls a commit)"
+            );
+            if callers == 64 && durability == Durability::Full {
+                targets.push((
+                    "SQLite FULL, claim+done, 64 callers / by hand",
+                    cycles / by_hand.1,
+                    "at least 0.6",
+                ));
+                targets.push(("SQLite FULL, add, 64 callers / by hand", adds / by_hand.0, "-"));
+            }
+            seed::clear_sqlite(&path);
+        }
+        println!("  memory: {} MiB", memory("VmRSS"));
+    }
+
+    println!(
+        "\nSQLite, claim+done by one caller (NORMAL, so that the disk does not decide): microseconds each"
+    );
+    let mut first = None;
+    for (what, pending, front) in depths(scale) {
+        let path = dir.path().join("depth.db");
+        let fleet = open(&path, Durability::Normal).await?;
+        seed::sqlite(&path, "work", pending);
+        seed::sqlite_front(&path, "work", front);
+        let cost = engine::cost(&fleet, "work", 2000).await?;
+        let base = *first.get_or_insert(cost);
+        println!("  {what:<44} {cost:>8.1}   {:.2} x", cost / base);
+        if pending > 1000 && front == seed::Front::None && pending >= 1_000_000 / scale {
+            targets.push(("SQLite, claim cost, most pending / 1k pending", cost / base, "at most 1.3"));
+        }
+        drop(fleet);
+        remove(&path);
+    }
+
+    println!("\nEight processes on one SQLite file, synchronous=FULL: claim+done each");
+    let path = dir.path().join("shared.db");
+    open(&path, Durability::Full).await?;
+    seed::sqlite(&path, "work", 400_000 / scale);
+    let counts = processes::race(&path, 8, span);
+    let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    let slowest = *counts.iter().min().unwrap_or(&0) as f64;
+    println!("  engine: {counts:?}, mean {mean:.0}, slowest {:.2} of the mean", slowest / mean);
+    targets.push(("SQLite, slowest of 8 processes / mean", slowest / mean, "at least 0.25"));
+    let counts = processes::race_by_hand(&path, 8, span);
+    let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    let slowest = *counts.iter().min().unwrap_or(&0) as f64;
+    println!(
+        "  by hand, SQLite's busy handler: {counts:?}, mean {mean:.0}, slowest {:.2}",
+        slowest / mean.max(1.0)
+    );
+    Ok(())
+}
+
+async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+    let base = std::env::var("FENCE_TEST_POSTGRES")
+        .expect("`make bench` starts a private PostgreSQL and says where");
+    let url = format!("{base}?schema=bench&sslmode=disable");
+    let raw = seed::Postgres::connect(&base, "bench").await;
+    raw.drop_schema().await;
+    println!("\nPostgreSQL, synchronous_commit=on: calls a second");
+    let mut options = Options::default();
+    options.connections = 16;
+    let fleet = Fleet::open_with(&url, options).await?;
+    raw.seed("work", 60_000).await;
+    let by_hand = hand::postgres(&base, "bench", 16, span).await;
+    println!(
+        "  by hand, 16 connections:               {:>8.0} adds  {:>8.0} claim+done",
+        by_hand.0, by_hand.1
+    );
+    for callers in CALLERS {
+        let adds = engine::adds(&fleet, callers, span).await?;
+        raw.clear().await;
+        raw.seed("work", 60_000).await;
+        let cycles = engine::cycles(&fleet, "work", callers, span).await?;
+        println!(
+            "  engine, {callers:>3} callers on 16 connections: {adds:>8.0} adds  {cycles:>8.0} claim+done"
+        );
+        if callers == 16 {
+            targets.push((
+                "PostgreSQL, claim+done, 16 callers / by hand",
+                cycles / by_hand.1,
+                "at least 0.7",
+            ));
+            targets.push(("PostgreSQL, add, 16 callers / by hand", adds / by_hand.0, "-"));
+        }
+        raw.clear().await;
+    }
+    println!("\nPostgreSQL, claim+done by one caller: microseconds each");
+    let mut first = None;
+    for (what, pending, front) in depths(scale) {
+        raw.clear().await;
+        raw.seed("work", pending).await;
+        raw.front("work", front).await;
+        let cost = engine::cost(&fleet, "work", 1000).await?;
+        let base = *first.get_or_insert(cost);
+        println!("  {what:<44} {cost:>8.1}   {:.2} x", cost / base);
+        if pending >= 1_000_000 / scale && front == seed::Front::None {
+            targets.push(("PostgreSQL, claim cost, most pending / 1k pending", cost / base, "at most 1.3"));
+        }
+    }
+    raw.drop_schema().await;
+    Ok(())
+}
+
+/// What lies in the queue, and what lies before it.
+fn depths(scale: i64) -> Vec<(String, i64, seed::Front)> {
+    let million = 1_000_000 / scale;
+    vec![
+        ("1,000 pending (first use)".into(), 1000.max(4000), seed::Front::None),
+        ("1,000 pending".into(), 4000, seed::Front::None),
+        (format!("{} pending", million / 10), million / 10, seed::Front::None),
+        (format!("{million} pending"), million, seed::Front::None),
+        (format!("1,000 behind {million} blocked"), 4000, seed::Front::Blocked(million)),
+        (format!("1,000 behind {million} delayed"), 4000, seed::Front::Delayed(million)),
+    ]
+}
+
+async fn open(path: &Path, durability: Durability) -> Result<Fleet> {
+    let mut options = Options::default();
+    options.durability = durability;
+    Fleet::open_with(&path.display().to_string(), options).await
+}
+
+fn remove(path: &Path) {
+    for suffix in ["", "-wal", "-shm", "-queue", "-turn"] {
+        let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
+    }
+}
+
+/// A line of `/proc/self/status`, in MiB.
+fn memory(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
