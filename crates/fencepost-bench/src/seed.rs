@@ -31,7 +31,7 @@ fn insert(series: &str, board: &str, first: i64, waiting_on: i64, delayed: &str,
 }
 
 pub fn sqlite(path: &Path, board: &str, count: i64) {
-    fill(path, &format!("{board}"), count, 0, "null", 50);
+    fill(path, board, count, 0, "null", 50);
 }
 
 pub fn sqlite_front(path: &Path, board: &str, front: Front) {

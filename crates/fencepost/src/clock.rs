@@ -110,6 +110,7 @@ impl Clock {
     pub(crate) fn wall(&self, ask_database: bool) -> Option<Time> {
         match self {
             Clock::System if ask_database => None,
+            #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
             Clock::System => Some(Time(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| Millis::from(d).0))),
             Clock::Manual(clock) => Some(clock.read().wall),
         }
@@ -185,6 +186,7 @@ impl ManualClock {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Instant);
 
+#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 impl Deadline {
     pub fn after(span: Duration) -> Self {
         Deadline(Instant::now() + span)

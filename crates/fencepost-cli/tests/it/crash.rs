@@ -35,7 +35,7 @@ on_both! {
                 })
                 .collect();
             // Not before something was acknowledged, and then at any moment.
-            let enough = lines(&acks) + 1 + usize::from(random()) % 6;
+            let enough = lines(&acks) + 1 + usize::from(random()) % 12;
             while lines(&acks) < enough {
                 wait(Duration::from_millis(1));
             }
