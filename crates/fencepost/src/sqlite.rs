@@ -18,7 +18,6 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    pin::pin,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU8, Ordering},
@@ -284,7 +283,7 @@ impl Batch<'_> {
     ) -> Result<T> {
         self.exec("savepoint op")?;
         let mut tx = Tx { db: Db::Sqlite(self.lite), now: self.now, caller: caller.clone(), opening, place };
-        let result = now_or_never(work(&mut tx));
+        let result = now_or_never(|| work(&mut tx));
         self.still_open()?;
         if result.is_err() {
             self.exec("rollback to savepoint op")?;
@@ -322,11 +321,11 @@ impl Batch<'_> {
     }
 }
 
-/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone.
-fn now_or_never<T>(future: BoxFuture<'_, Result<T>>) -> Result<T> {
-    let mut future = pin!(future);
+/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone, also if it
+/// panics before there is a future to poll.
+fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Result<T> {
     let polled =
-        catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        catch_unwind(AssertUnwindSafe(|| work().as_mut().poll(&mut Context::from_waker(Waker::noop()))));
     match polled {
         Ok(Poll::Ready(result)) => result,
         Ok(Poll::Pending) => Err(Error::internal("the op waited for something other than its transaction")
@@ -366,7 +365,7 @@ impl Readers {
         let result = lite.snapshot(options).and_then(|(now, due)| {
             let opening = Opening { due, ..Opening::default() };
             let mut tx = Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own };
-            now_or_never(work(&mut tx))
+            now_or_never(|| work(&mut tx))
         });
         // A connection that does not come back clean is not used again.
         if lite.exec("rollback").is_ok() {
@@ -489,7 +488,8 @@ pub(crate) fn sqlite_error(e: rusqlite::Error) -> Error {
         }
         Some(E::ReadOnly | E::PermissionDenied) => Error::unavailable("the database cannot be written")
             .hint("check the permissions of the file and of its directory"),
-        Some(E::NotADatabase) => Error::new(Code::Invalid, "the file is not a SQLite database"),
+        Some(E::NotADatabase) => Error::new(Code::Invalid, "the file is not a SQLite database")
+            .hint("name another file, or move this one away"),
         Some(E::CannotOpen) => Error::unavailable("the database file cannot be opened")
             .hint("check that its directory exists and can be written"),
         Some(E::OperationInterrupted) => {
