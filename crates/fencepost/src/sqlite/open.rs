@@ -27,7 +27,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     }
     let conn =
         connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(at)?;
-    check_ours(&conn, path)?;
+    check_ours(&conn).map_err(at)?;
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
     // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
     pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
@@ -62,21 +62,14 @@ fn pragma_int(conn: &Connection, name: &str) -> Result<i64> {
     conn.query_row(&format!("pragma {name}"), [], |row| row.get(0)).map_err(sqlite_error)
 }
 
-/// Never migrate somebody else's database.
-fn check_ours(conn: &Connection, path: &Path) -> Result<()> {
-    let id = pragma_int(conn, "application_id").map_err(|e| match e.code() {
-        Code::Invalid => Error::new(Code::Invalid, format!("`{}` is not a SQLite database", path.display()))
-            .hint("name another file, or move this one away"),
-        _ => Error::new(e.code(), format!("`{}`: {}", path.display(), e.message())),
-    })?;
+/// Never migrate somebody else's database. The tables are counted before the mark is read: whoever creates the
+/// fleet at this moment commits both at once, and must not be taken for a stranger.
+fn check_ours(conn: &Connection) -> Result<()> {
     let tables: i64 =
         conn.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).map_err(sqlite_error)?;
-    if tables > 0 && id != i64::from(APPLICATION_ID) {
-        return Err(Error::new(
-            Code::Invalid,
-            format!("`{}` is a SQLite database of another program, not a fleet", path.display()),
-        )
-        .hint("name another file; fence will create it"));
+    if tables > 0 && pragma_int(conn, "application_id")? != i64::from(APPLICATION_ID) {
+        return Err(Error::new(Code::Invalid, "a SQLite database of another program, not a fleet")
+            .hint("name another file; fence will create it"));
     }
     Ok(())
 }
