@@ -1,4 +1,7 @@
 //! The conformance suite: every behaviour once, on SQLite and on PostgreSQL, with a clock that the tests move.
 
+mod disk;
+mod migrations;
 mod smoke;
+mod sqlite_store;
 mod world;
