@@ -141,7 +141,12 @@ impl Postgres {
                     opening,
                     place: Place::Own,
                 };
-                settled = session.finish(outlast(&mut tx, &todo).await).await?;
+                // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
+                settled =
+                    session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
+                        Code::OutcomeUnknown => Error::again(e.message()),
+                        _ => e,
+                    })?;
                 (now, opening) = self.begin(&session, before).await?;
             }
             let again = before.settles() && settled > 0 && opening.due.is_due(now);
@@ -359,11 +364,7 @@ fn pool_error(e: PoolError) -> Error {
 
 /// What PostgreSQL said, in words that say what to do. Before COMMIT nothing is lost by starting over.
 fn postgres_error(e: tokio_postgres::Error) -> Error {
-    let Some(db) = e.as_db_error() else {
-        let cause = e.source().map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
-        return Error::again(format!("PostgreSQL cannot be reached: {cause}"))
-            .hint("is it running, and is the address right?");
-    };
+    let Some(db) = e.as_db_error() else { return client_error(&e) };
     let state = db.code();
     let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
     {
@@ -372,8 +373,7 @@ fn postgres_error(e: tokio_postgres::Error) -> Error {
         Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
             .hint("try again in a moment")
     } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
-        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message()))
-            .hint("check the user, the password and the database in the address")
+        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message())).hint(LOGIN)
     } else if *state == SqlState::LOCK_NOT_AVAILABLE || *state == SqlState::QUERY_CANCELED {
         Error::unavailable(format!("PostgreSQL gave up on it: {}", db.message()))
             .hint("something holds a lock on it (see pg_stat_activity): try again")
@@ -384,6 +384,27 @@ fn postgres_error(e: tokio_postgres::Error) -> Error {
     };
     error.with("sqlstate", state.code())
 }
+
+/// What went wrong on this side, or on the way. The library tells its kinds apart only by their text.
+fn client_error(e: &tokio_postgres::Error) -> Error {
+    let kind = e.to_string();
+    let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));
+    let io = e.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let untrusted = io.and_then(|io| io.get_ref()).is_some_and(|inner| inner.is::<rustls::Error>());
+    if untrusted || (io.is_none() && kind == "error performing TLS handshake") {
+        Error::unavailable(format!("PostgreSQL cannot be trusted: {cause}"))
+            .hint("its certificate must fit sslmode and sslrootcert")
+    } else if e.is_closed() || io.is_some() || kind == "timeout waiting for server" {
+        Error::again(format!("PostgreSQL cannot be reached: {cause}"))
+            .hint("is it running, and is the address right?")
+    } else if kind == "invalid configuration" || kind == "authentication error" {
+        Error::unavailable(format!("PostgreSQL cannot be logged in to: {cause}")).hint(LOGIN)
+    } else {
+        Error::internal(format!("PostgreSQL: {cause}"))
+    }
+}
+
+const LOGIN: &str = "check the user, the password and the database in the address";
 
 fn read_row(row: &tokio_postgres::Row, columns: Arc<[Box<str>]>) -> Result<Row> {
     let types = row.columns().iter().enumerate();
