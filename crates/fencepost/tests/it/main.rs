@@ -2,6 +2,10 @@
 
 mod disk;
 mod migrations;
+mod postgres_failures;
+mod postgres_store;
+mod postgres_tls;
+mod proxy;
 mod smoke;
 mod sqlite_store;
 mod world;
