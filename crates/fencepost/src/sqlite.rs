@@ -286,9 +286,9 @@ impl Batch<'_> {
         let result = now_or_never(|| work(&mut tx));
         self.still_open()?;
         if result.is_err() {
-            self.exec("rollback to savepoint op")?;
+            self.must("rollback to savepoint op")?;
         }
-        self.exec("release savepoint op")?;
+        self.must("release savepoint op")?;
         result
     }
 
@@ -307,6 +307,15 @@ impl Batch<'_> {
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
         self.run(&Stmt::new(sql, vec![])).map(drop)
+    }
+
+    /// What cannot be undone alone is undone with the batch: a refused op must not be committed by the others.
+    fn must(&mut self, sql: &'static str) -> Result<()> {
+        let done = self.exec(sql);
+        if let Err(e) = &done {
+            self.broken = Some(e.clone());
+        }
+        done
     }
 
     /// A full disk ends the whole transaction silently; later ops would then commit one by one.
