@@ -52,7 +52,7 @@ impl Sqlite {
         let readers = Arc::new(Readers {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
-            places: Semaphore::new(options.readers.max(1)),
+            places: Arc::new(Semaphore::new(options.readers.max(1))),
             gate: RwLock::new(()),
             stats: stats.clone(),
         });
@@ -115,12 +115,14 @@ impl Sqlite {
     }
 
     pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
-        let place = self.readers.places.acquire().await.map_err(Error::internal)?;
+        let place = self.readers.places.clone().acquire_owned().await.map_err(Error::internal)?;
         let (readers, options) = (self.readers.clone(), self.options.clone());
-        let task = tokio::task::spawn_blocking(move || readers.read(&options, caller, &work));
-        let result = task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))));
-        drop(place);
-        result
+        let task = tokio::task::spawn_blocking(move || {
+            // The place is the read's, not the caller's, who may hang up before it is over.
+            let _place = place;
+            readers.read(&options, caller, &work)
+        });
+        task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
     }
 }
 
@@ -352,7 +354,7 @@ fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Resul
 struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Lite>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
     /// Held to read; taken whole by the writer when the log must start anew.
     gate: RwLock<()>,
     stats: Arc<Stats>,
