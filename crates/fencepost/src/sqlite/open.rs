@@ -108,20 +108,30 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
 
 /// `fence.db` of version 1 is kept as `fence.db.v1.bak`.
 fn backup_path(path: &Path, version: i64) -> PathBuf {
+    beside(path, &format!(".v{version}.bak"))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".v{version}.bak"));
+    name.push(suffix);
     path.with_file_name(name)
 }
 
 /// A consistent copy. It is marked, so that whoever opens it in the place of the original never gives out a
-/// fence that the original gave out after the copy was made.
+/// fence that the original gave out after the copy was made. It gets its name when it is complete and marked.
 pub(crate) fn backup(conn: &Connection, to: &Path) -> Result<()> {
-    let mut copy = Connection::open(to).map_err(sqlite_error)?;
+    let unfinished = beside(to, ".part");
+    let _ = std::fs::remove_file(&unfinished);
+    let mut copy = Connection::open(&unfinished).map_err(sqlite_error)?;
     {
         let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
         backup.run_to_completion(1000, std::time::Duration::ZERO, None).map_err(sqlite_error)?;
     }
-    copy.execute_batch("update fleet set restored = 1").map_err(sqlite_error)
+    // Without a log of its own, it is one file to be renamed.
+    copy.execute_batch("pragma journal_mode=delete; update fleet set restored = 1").map_err(sqlite_error)?;
+    copy.close().map_err(|(_, e)| sqlite_error(e))?;
+    std::fs::rename(&unfinished, to)
+        .map_err(|e| Error::unavailable(format!("cannot write `{}`: {e}", to.display())))
 }
 
 /// A backup of a fleet that others may be using.
