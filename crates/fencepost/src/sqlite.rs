@@ -64,6 +64,7 @@ impl Sqlite {
             boot: options.clock.boot(),
             wal: path
                 .with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy())),
+            wal_due: options.wal_limit,
             readers: readers.clone(),
             options: options.clone(),
         };
@@ -146,6 +147,8 @@ struct Writer {
     ratchet: Ratchet,
     boot: Option<String>,
     wal: PathBuf,
+    /// The size of the log at which to start it anew.
+    wal_due: u64,
     readers: Arc<Readers>,
     options: Options,
 }
@@ -192,11 +195,7 @@ impl Writer {
         }
         let outcome = match batch.broken.take() {
             Some(e) => Err(e),
-            None => self.lite.exec("commit").map_err(|e| match e.code() {
-                // The commit may have reached the disk before the error did.
-                Code::OutcomeUnknown | Code::Internal => Error::new(Code::OutcomeUnknown, e.message()),
-                _ => e,
-            }),
+            None => self.lite.commit(),
         };
         if outcome.is_err() && !self.lite.conn.is_autocommit() {
             let _ = self.lite.exec("rollback");
@@ -227,13 +226,26 @@ impl Writer {
 
     /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
     /// here wait until those under way are over (each has a time limit) and the log is truncated.
+    ///
+    /// Another program's reader may not be over by then. Waiting for it again after every batch would bring the
+    /// fleet to a stop, so the next try is when the log has grown by as much again.
     fn bound_the_wal(&mut self) {
-        if std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > self.options.wal_limit) {
-            let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = self.lite.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())) {
-                tracing::debug!("checkpoint: {e}");
-            }
+        let Ok(size) = std::fs::metadata(&self.wal).map(|wal| wal.len()) else { return };
+        if size <= self.wal_due {
+            return;
         }
+        let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let conn = &self.lite.conn;
+        let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
+        let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
+        let _ = conn.busy_timeout(BUSY);
+        self.wal_due = match blocked {
+            Ok(false) => self.options.wal_limit,
+            blocked => {
+                tracing::debug!("the log has {size} bytes and cannot start anew: {blocked:?}");
+                size + self.options.wal_limit
+            }
+        };
     }
 }
 
@@ -442,6 +454,21 @@ impl Lite {
         self.run(&Stmt::new(sql, vec![])).map(drop)
     }
 
+    /// Without room, nothing was committed. After any other error the commit may have reached the disk.
+    fn commit(&mut self) -> Result<()> {
+        use rusqlite::ErrorCode as E;
+        self.stats.statement();
+        let committed = self.conn.prepare_cached("commit").and_then(|mut commit| commit.execute([]));
+        match committed {
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.sqlite_error_code(), Some(E::DiskFull | E::DatabaseBusy)) => {
+                Err(sqlite_error(e))
+            }
+            Err(e) => Err(Error::new(Code::OutcomeUnknown, sqlite_error(e).message())
+                .hint("ask again with the same request id: it is done at most once")),
+        }
+    }
+
     fn stored_clock(&mut self, boot: Option<&str>) -> Result<StoredClock> {
         let answer = self.run(&Stmt::new("select boot, ahead_ms, seen_at from fleet", vec![]))?;
         let row = &answer.rows[0];
@@ -507,7 +534,9 @@ pub(crate) fn sqlite_error(e: rusqlite::Error) -> Error {
             Error::unavailable("the read took longer than the time allowed for it")
                 .hint("ask for less at once")
         }
-        Some(E::SystemIoFailure) => Error::new(Code::OutcomeUnknown, format!("the disk failed: {e}")),
+        Some(E::SystemIoFailure) => {
+            Error::unavailable(format!("the disk failed: {e}")).hint("check the disk, then try again")
+        }
         Some(E::DatabaseCorrupt) => {
             Error::internal(format!("the database file is damaged: {e}")).hint("restore a backup")
         }
