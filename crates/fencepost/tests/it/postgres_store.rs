@@ -55,7 +55,14 @@ async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
             let tags = vec!["rust".to_owned()];
             let first =
                 fleet.call(task::Add { to, tags, ..task::Add::new("auth", "first") }).await.unwrap().task.id;
-            fleet.call(task::Add { after: vec![first], ..task::Add::new("later", "second") }).await.unwrap();
+            fleet
+                .call(task::Add {
+                    after: vec![first],
+                    tags: vec!["rust".into()],
+                    ..task::Add::new("later", "second")
+                })
+                .await
+                .unwrap();
             let request = claim.request.as_ref().map(|request| format!("{request}-{round}"));
             let claim = task::Claim { request, run: format!("{}-{round}", claim.run), ..claim.clone() };
             cost.push(before(&format!("claim, {what}")));

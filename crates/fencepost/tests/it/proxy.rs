@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -31,11 +32,22 @@ pub struct Proxy {
     wire: Arc<Wire>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Wire {
     server: String,
     cut: Mutex<Option<Cut>>,
     commits: AtomicU64,
+    flights: AtomicU64,
+    /// Answers are held back for a moment, so that all that is sent without them is sent first.
+    slow: AtomicBool,
+}
+
+/// What one connection has under way.
+#[derive(Debug, Default)]
+struct Way {
+    deaf: AtomicBool,
+    flying: AtomicBool,
+    unanswered: AtomicU64,
 }
 
 impl Proxy {
@@ -47,8 +59,7 @@ impl Proxy {
     pub async fn at(address: &str, server: &str) -> Self {
         let listener = TcpListener::bind(address).await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let wire = Wire { server: server.into(), cut: Mutex::default(), commits: AtomicU64::new(0) };
-        let wire = Arc::new(wire);
+        let wire = Arc::new(Wire { server: server.into(), ..Wire::default() });
         let ours = wire.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -61,6 +72,17 @@ impl Proxy {
 
     pub fn cut(&self, cut: Cut) {
         *self.wire.cut.lock().expect("not poisoned") = Some(cut);
+    }
+
+    /// Counts flights from here on.
+    pub fn slow(&self) {
+        self.wire.slow.store(true, Ordering::SeqCst);
+    }
+
+    /// How often a client has sent something after all that it had asked before was answered. Never less than
+    /// the round trips it needs; more if it takes long to send what belongs together.
+    pub fn flights(&self) -> u64 {
+        self.wire.flights.load(Ordering::SeqCst)
     }
 
     /// How many COMMITs were sent by clients.
@@ -87,22 +109,23 @@ impl Wire {
         }
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        let deaf = AtomicBool::new(false);
+        // The server's greeting answers the client's, and ends the first flight.
+        let way = Way { flying: true.into(), unanswered: 1.into(), ..Way::default() };
         tokio::select! {
-            ended = self.requests(from_client, to_server, &deaf) => ended,
-            ended = self.answers(from_server, to_client, &deaf) => ended,
+            ended = self.requests(from_client, to_server, &way) => ended,
+            ended = self.answers(from_server, to_client, &way) => ended,
         }
     }
 
-    async fn requests(
-        &self,
-        mut from: OwnedReadHalf,
-        mut to: OwnedWriteHalf,
-        deaf: &AtomicBool,
-    ) -> io::Result<()> {
+    async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: &Way) -> io::Result<()> {
         let mut prepared = HashMap::new();
         loop {
             let message = Message::read(&mut from).await?;
+            if !way.flying.swap(true, Ordering::SeqCst) {
+                self.flights.fetch_add(1, Ordering::SeqCst);
+            }
+            way.unanswered
+                .fetch_add(u64::from(message.kind == b'S' || message.kind == b'Q'), Ordering::SeqCst);
             let mut texts =
                 message.body.split(|byte| *byte == 0).map(String::from_utf8_lossy).map(String::from);
             let mut text = || texts.next().unwrap_or_default();
@@ -126,7 +149,7 @@ impl Wire {
                     }
                     Some(Cut::AfterCommit) if sql == "commit" => {
                         *cut = None;
-                        deaf.store(true, Ordering::SeqCst);
+                        way.deaf.store(true, Ordering::SeqCst);
                     }
                     _ => {}
                 }
@@ -135,15 +158,18 @@ impl Wire {
         }
     }
 
-    async fn answers(
-        &self,
-        mut from: OwnedReadHalf,
-        mut to: OwnedWriteHalf,
-        deaf: &AtomicBool,
-    ) -> io::Result<()> {
+    async fn answers(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: &Way) -> io::Result<()> {
         loop {
             let message = Message::read(&mut from).await?;
-            if !deaf.load(Ordering::SeqCst) {
+            if message.kind == b'Z' {
+                if self.slow.load(Ordering::SeqCst) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                if way.unanswered.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    way.flying.store(false, Ordering::SeqCst);
+                }
+            }
+            if !way.deaf.load(Ordering::SeqCst) {
                 message.write(&mut to).await?;
             } else if message.kind == b'C' && message.body.starts_with(b"COMMIT") {
                 return Ok(());

@@ -264,6 +264,31 @@ async fn readers_that_overlap_for_ever_do_not_grow_the_log() {
 }
 
 #[tokio::test]
+async fn another_programs_endless_read_does_not_stop_the_writer() {
+    const LIMIT: u64 = 64 * 1024;
+    let (world, fleet) = with(|options| {
+        options.wal_limit = LIMIT;
+        options.read_limit = Duration::from_millis(50);
+    })
+    .await;
+    let log = || std::fs::metadata(format!("{}-wal", world.url)).unwrap().len();
+    let write = async |rounds: usize| {
+        for _ in 0..rounds {
+            let body = Some("x".repeat(15_000));
+            fleet.call(task::Add { body, ..task::Add::new("auth", "one more") }).await.unwrap();
+        }
+    };
+    let reader = Connection::open(&world.url).unwrap();
+    reader.execute_batch("begin; select * from fleet").unwrap();
+    // Waiting once for the reader, for as long as SQLite would, takes half of this.
+    tokio::time::timeout(Duration::from_secs(20), write(40)).await.expect("every batch waits for the reader");
+    assert!(log() > 4 * LIMIT, "the reader held nothing back");
+    reader.execute_batch("commit").unwrap();
+    write(10).await;
+    assert!(log() < 4 * LIMIT, "the log never started anew: {}", log());
+}
+
+#[tokio::test]
 async fn a_read_that_takes_too_long_is_cut_off() {
     let (_world, fleet) = with(|options| {
         options.read_limit = Duration::from_millis(20);
