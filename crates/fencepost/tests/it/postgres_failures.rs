@@ -8,15 +8,35 @@ use crate::{
 use fencepost::{Code, Fleet, task};
 use std::{path::PathBuf, process::Command, time::Duration};
 
-/// A fleet that is reached through a proxy, and its schema.
+/// A proxy, the fleet's address through it, and the fleet's schema.
+async fn proxy() -> (Proxy, String, String) {
+    let schema = fresh_schema();
+    let url = postgres_url(&schema);
+    let server = url.split_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
+    let proxy = Proxy::to(&server).await;
+    let url = url.replace(&server, &format!("127.0.0.1:{}", proxy.port));
+    (proxy, url, schema)
+}
+
 async fn through_a_proxy() -> (Fleet, Proxy, String) {
-    let url = postgres_url(&fresh_schema());
-    let (_, rest) = url.split_once('@').unwrap();
-    let (server, _) = rest.split_once('/').unwrap();
-    let proxy = Proxy::to(server).await;
-    let fleet = Fleet::open(&url.replace(server, &format!("127.0.0.1:{}", proxy.port))).await.unwrap();
-    let schema = url.split_once("schema=").unwrap().1.split('&').next().unwrap().to_owned();
-    (fleet, proxy, schema)
+    let (proxy, url, schema) = proxy().await;
+    (Fleet::open(&url).await.unwrap(), proxy, schema)
+}
+
+#[tokio::test]
+async fn now_is_the_databases_clock() {
+    const HOUR: i64 = 3_600_000;
+    let (proxy, url, schema) = proxy().await;
+    proxy.set_the_servers_clock_ahead_an_hour();
+    let fleet = Fleet::open(&url).await.unwrap();
+    let raw = raw(&schema).await;
+    let sql = "select floor(extract(epoch from clock_timestamp()) * 1000)::bigint";
+    let now = async || raw.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) + HOUR;
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    let before = now().await;
+    let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.claimed_at.0;
+    // A millisecond more, because it is rounded and not cut off.
+    assert!((before..=now().await + 1).contains(&claimed), "{before} {claimed}");
 }
 
 async fn stored(schema: &str) -> i64 {

@@ -1,7 +1,7 @@
 //! PostgreSQL: round trips, retries, the pool, the database's clock.
 
 use crate::world::{START, World, code, fresh_schema, options, postgres_url, refused};
-use fencepost::{Clock, Code, Error, Fleet, ManualClock, Options, Result, Time, params, run, task};
+use fencepost::{Code, Error, Fleet, ManualClock, Options, Result, Time, params, run, task};
 use futures_util::future::join_all;
 use std::{
     sync::{
@@ -225,20 +225,6 @@ async fn more_callers_than_connections_just_wait() {
     let added = join_all(adding).await.into_iter().map(|added| added.unwrap().task.id);
     assert_eq!(added.collect::<std::collections::BTreeSet<_>>().len(), 50);
     assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 50);
-}
-
-#[tokio::test]
-async fn now_is_the_databases_clock() {
-    let (fleet, schema) = with(|options| options.clock = Clock::System).await;
-    let raw = raw(&schema).await;
-    let now = async || {
-        Time(count(&raw, "select floor(extract(epoch from clock_timestamp()) * 1000)::bigint").await)
-    };
-    fleet.call(task::Add::new("auth", "first")).await.unwrap();
-    let before = now().await;
-    let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.claimed_at;
-    // It is rounded to the nearest millisecond, which may be the next.
-    assert!((before..=Time(now().await.0 + 1)).contains(&claimed), "{before} {claimed}");
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ struct Wire {
     flights: AtomicU64,
     /// Answers are held back for a moment, so that all that is sent without them is sent first.
     slow: AtomicBool,
+    /// The server's clock is an hour ahead of everyone else's.
+    ahead: AtomicBool,
 }
 
 /// What one connection has under way.
@@ -72,6 +74,11 @@ impl Proxy {
 
     pub fn cut(&self, cut: Cut) {
         *self.wire.cut.lock().expect("not poisoned") = Some(cut);
+    }
+
+    /// For statements that are prepared from here on.
+    pub fn set_the_servers_clock_ahead_an_hour(&self) {
+        self.wire.ahead.store(true, Ordering::SeqCst);
     }
 
     /// Counts flights from here on.
@@ -120,7 +127,12 @@ impl Wire {
     async fn requests(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: &Way) -> io::Result<()> {
         let mut prepared = HashMap::new();
         loop {
-            let message = Message::read(&mut from).await?;
+            let mut message = Message::read(&mut from).await?;
+            if message.kind == b'P' && self.ahead.load(Ordering::SeqCst) {
+                let text = String::from_utf8_lossy(&message.body);
+                let ahead = text.replace("clock_timestamp()", "(clock_timestamp() + interval '1 hour')");
+                message.body = ahead.into_bytes();
+            }
             if !way.flying.swap(true, Ordering::SeqCst) {
                 self.flights.fetch_add(1, Ordering::SeqCst);
             }

@@ -37,6 +37,15 @@ async fn queued<F: Future + ?Sized>(mut calls: Pin<&mut F>) {
     }
 }
 
+/// The writer has taken its turn at the file, and waits for the lock.
+async fn waiting(world: &World) {
+    let turn = std::fs::File::open(format!("{}-turn", world.url)).unwrap();
+    while turn.try_lock().is_ok() {
+        turn.unlock().unwrap();
+        tokio::task::yield_now().await;
+    }
+}
+
 fn add(fleet: &Fleet, title: &str) -> BoxFuture<'static, Result<String>> {
     let (fleet, add) = (fleet.clone(), task::Add::new("auth", title));
     Box::pin(async move { Ok(fleet.call(add).await?.task.id) })
@@ -196,6 +205,7 @@ async fn now_is_read_once_the_lock_is_held() {
     let held = Held::hold(&world);
     let mut claim = Box::pin(world.fleet.call(task::Claim::of(&id, "r1")));
     queued(claim.as_mut()).await;
+    waiting(&world).await;
     world.pass(60);
     held.let_go();
     let started: Time = crate::world::START.parse().unwrap();
