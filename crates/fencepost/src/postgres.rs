@@ -285,33 +285,32 @@ impl Session {
     }
 
     async fn send(&self, statements: &[Stmt]) -> Result<Vec<Answer>> {
-        assert!(statements.len() <= PIPELINE_MAX, "{} statements in one pipeline", statements.len());
         let client = self.client();
         let mut prepared = Vec::with_capacity(statements.len());
         for statement in statements {
             self.stats.statement();
             prepared.push(client.prepare_cached(&to_postgres(statement.sql)).await.map_err(postgres_error)?);
         }
-        self.stats.round_trip();
-        let answers = join_all(statements.iter().zip(&prepared).map(|(statement, prepared)| async move {
-            let params = statement.params.iter().map(|p| p as &(dyn ToSql + Sync));
-            let mut stream = pin!(client.query_raw(prepared, params).await?);
-            let columns: Arc<[Box<str>]> = prepared.columns().iter().map(|c| c.name().into()).collect();
-            let mut rows = Vec::new();
-            while let Some(row) = stream.try_next().await? {
-                rows.push(read_row(&row, columns.clone()));
-            }
-            Ok((rows, stream.rows_affected().unwrap_or(0)))
-        }))
-        .await;
-        // After the first error the others only say that the transaction was aborted.
-        answers
-            .into_iter()
-            .map(|answer: Result<_, tokio_postgres::Error>| {
+        let mut answers = Vec::with_capacity(statements.len());
+        for (statements, prepared) in statements.chunks(PIPELINE_MAX).zip(prepared.chunks(PIPELINE_MAX)) {
+            self.stats.round_trip();
+            let flight = join_all(statements.iter().zip(prepared).map(|(statement, prepared)| async move {
+                let params = statement.params.iter().map(|p| p as &(dyn ToSql + Sync));
+                let mut stream = pin!(client.query_raw(prepared, params).await?);
+                let columns: Arc<[Box<str>]> = prepared.columns().iter().map(|c| c.name().into()).collect();
+                let mut rows = Vec::new();
+                while let Some(row) = stream.try_next().await? {
+                    rows.push(read_row(&row, columns.clone()));
+                }
+                Ok((rows, stream.rows_affected().unwrap_or(0)))
+            }));
+            // After the first error the others only say that the transaction was aborted.
+            for answer in flight.await {
                 let (rows, affected) = answer.map_err(postgres_error)?;
-                Ok(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected })
-            })
-            .collect()
+                answers.push(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected });
+            }
+        }
+        Ok(answers)
     }
 
     /// COMMIT or ROLLBACK, as the result says.
