@@ -30,11 +30,13 @@ fn sqlite_version(path: &Path) -> i64 {
     Connection::open(path).unwrap().query_row("pragma user_version", [], |row| row.get(0)).unwrap()
 }
 
-/// Everyone has closed the file: the last to do so takes the log away.
+/// Waits until everyone else has closed the file: only then can it be taken out of WAL mode.
 async fn closed(path: &Path) {
-    let log = path.with_extension("db-wal");
+    let conn = Connection::open(path).unwrap();
+    conn.busy_timeout(std::time::Duration::ZERO).unwrap();
     for _ in 0..1000 {
-        if !log.exists() {
+        let mode = conn.query_row("pragma journal_mode=delete", [], |row| row.get::<_, String>(0));
+        if mode.is_ok_and(|mode| mode == "delete") {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -1,7 +1,7 @@
 //! PostgreSQL: round trips, retries, the pool, the database's clock.
 
 use crate::world::{START, World, code, fresh_schema, options, postgres_url, refused};
-use fencepost::{Code, Error, Fleet, ManualClock, Options, Result, Time, params, run, task};
+use fencepost::{Code, Error, Fleet, ManualClock, Options, Result, Stmt, Time, params, run, task};
 use futures_util::future::join_all;
 use std::{
     sync::{
@@ -79,6 +79,20 @@ async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_pipeline_of_any_length_is_answered_in_order() {
+    let (fleet, _) = with(|_| {}).await;
+    let ask = fleet.transaction(|tx| {
+        Box::pin(async move {
+            let next = "select nextval('many')";
+            tx.execute("create sequence many", params![]).await?;
+            let answers = tx.pipeline((0..100).map(|_| Stmt::new(next, params![])).collect()).await?;
+            answers.iter().map(|answer| answer.rows[0].get::<i64>("nextval")).collect::<Result<Vec<_>>>()
+        })
+    });
+    assert_eq!(ask.await.unwrap(), (1..=100).collect::<Vec<_>>());
 }
 
 #[tokio::test]
