@@ -81,6 +81,23 @@ async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
     }
 }
 
+crate::on_both! {
+    /// The opening reads carry the request's text to the database before the op has looked at it.
+    async fn what_the_database_cannot_hold_is_refused_by_its_field(world: World) {
+        world.add("first").await;
+        let claims = [
+            task::Claim::next("auth", "a\0b"),
+            task::Claim { request: Some("a\0b".into()), ..task::Claim::next("auth", "r1") },
+        ];
+        for (claim, field) in claims.into_iter().zip(["run", "request"]) {
+            let error = refused(world.fleet.call(claim).await);
+            assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&field.into())), "{error:?}");
+        }
+        let ends = fencepost::run::End { run: "a\0b".into(), reason: None };
+        assert_eq!(code(world.fleet.call(ends).await), Code::Invalid);
+    }
+}
+
 #[tokio::test]
 async fn a_pipeline_of_any_length_is_answered_in_order() {
     let (fleet, _) = with(|_| {}).await;
