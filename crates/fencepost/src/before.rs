@@ -33,7 +33,8 @@ impl Before {
     }
     /// For an op that claims for a run.
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
-        Self { settles: true, heard: Some(Heard::Run { name: run.into(), ttl: sane(ttl) }), request: None }
+        let heard = storable(run).map(|name| Heard::Run { name: name.into(), ttl: sane(ttl) });
+        Self { settles: true, heard, request: None }
     }
     /// For an op that only says that a run is there.
     pub fn hears(run: &str, ttl: Option<Millis>) -> Self {
@@ -55,7 +56,7 @@ impl Before {
     /// For an op that is answered from what the same request did before.
     #[must_use]
     pub fn once(mut self, request: Option<&str>) -> Self {
-        self.request = request.map(str::to_owned);
+        self.request = request.and_then(storable).map(str::to_owned);
         self
     }
 }
@@ -63,6 +64,11 @@ impl Before {
 /// An absurd lease is the op's to refuse; nobody is heard for that long before.
 fn sane(ttl: Option<Millis>) -> Option<Millis> {
     ttl.filter(|ttl| (TTL_MIN..=TTL_MAX).contains(ttl))
+}
+
+/// A name that PostgreSQL cannot even be asked about is the op's to refuse.
+fn storable(text: &str) -> Option<&str> {
+    (!text.contains('\0')).then_some(text)
 }
 
 /// The fleet as the transaction found it.

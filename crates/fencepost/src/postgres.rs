@@ -54,7 +54,11 @@ impl std::fmt::Debug for Postgres {
 
 impl Postgres {
     pub async fn open(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
-        let target = Target::parse(url)?;
+        let mut target = Target::parse(url)?;
+        // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too.
+        let given = target.config.get_options().unwrap_or_default();
+        let limits = format!("-c lock_timeout={} {given}", options.call_limit.as_millis());
+        target.config.options(&limits);
         let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(target.config.clone(), tls::connector(&target)?, recycle);
         let wait = Some(options.call_limit);
@@ -76,9 +80,31 @@ impl Postgres {
         place: Place,
         work: Work<T>,
     ) -> Result<T> {
+        let committing = AtomicBool::new(false);
+        let tries = self.tries(&before, &caller, place, &work, &committing);
+        let limit = self.options.call_limit;
+        match tokio::time::timeout(limit, tries).await {
+            Ok(result) => result,
+            // Its connection was closed with it, so what was not being committed is rolled back.
+            Err(_) if !committing.load(Ordering::SeqCst) => {
+                Err(Error::unavailable(format!("PostgreSQL did not get to it in {limit:?}"))
+                    .hint("nothing was changed; something holds a lock on it, or `connections` is too small"))
+            }
+            Err(_) => Err(outcome_unknown(format!("PostgreSQL did not answer COMMIT in {limit:?}"))),
+        }
+    }
+
+    async fn tries<T>(
+        &self,
+        before: &Before,
+        caller: &Caller,
+        place: Place,
+        work: &Work<T>,
+        committing: &AtomicBool,
+    ) -> Result<T> {
         let mut tries = 0;
         loop {
-            match self.attempt(&before, &caller, place, &work).await {
+            match self.attempt(before, caller, place, work, committing).await {
                 Err(e) if e.is_again() && tries + 1 < TRIES => {
                     tries += 1;
                     let base = 5_u64 << tries;
@@ -94,7 +120,14 @@ impl Postgres {
     }
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
-    async fn attempt<T>(&self, before: &Before, caller: &Caller, place: Place, work: &Work<T>) -> Result<T> {
+    async fn attempt<T>(
+        &self,
+        before: &Before,
+        caller: &Caller,
+        place: Place,
+        work: &Work<T>,
+        committing: &AtomicBool,
+    ) -> Result<T> {
         let session = self.session().await?;
         let mut settled = 0;
         loop {
@@ -108,13 +141,20 @@ impl Postgres {
                     opening,
                     place: Place::Own,
                 };
-                settled = session.finish(outlast(&mut tx, &todo).await).await?;
+                // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
+                settled =
+                    session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
+                        Code::OutcomeUnknown => Error::again(e.message()),
+                        _ => e,
+                    })?;
                 (now, opening) = self.begin(&session, before).await?;
             }
             let again = before.settles() && settled > 0 && opening.due.is_due(now);
             let mut tx = Tx { db: Db::Postgres(&session), now, caller: caller.clone(), opening, place };
             let result = work(&mut tx).await;
+            committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;
+            committing.store(false, Ordering::SeqCst);
             if !(again && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
                 return result;
             }
@@ -136,6 +176,7 @@ impl Postgres {
         statements.extend(before.statements());
         statements.push(Due::statement());
         session.open.store(true, Ordering::SeqCst);
+        session.failed.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
         let now: Time = answers[1].rows[0].get("now")?;
         let ticks = self.options.clock.ticks();
@@ -146,7 +187,12 @@ impl Postgres {
 
     async fn session(&self) -> Result<Session> {
         let client = self.pool.get().await.map_err(pool_error)?;
-        Ok(Session { client: Some(client), stats: self.stats.clone(), open: AtomicBool::new(false) })
+        Ok(Session {
+            client: Some(client),
+            stats: self.stats.clone(),
+            open: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        })
     }
 
     /// Forward only, one transaction each, under a lock that openers at the same time wait for.
@@ -204,6 +250,8 @@ pub(crate) struct Session {
     stats: Arc<Stats>,
     /// A transaction may be open on the connection.
     open: AtomicBool,
+    /// A statement of the transaction failed. If nothing undid it, COMMIT will roll back and call it a success.
+    failed: AtomicBool,
 }
 
 impl std::fmt::Debug for Session {
@@ -231,49 +279,60 @@ impl Session {
 
     /// Statements in order, one round trip. (The first use of a statement on a connection prepares it.)
     pub(crate) async fn pipeline(&self, statements: &[Stmt]) -> Result<Vec<Answer>> {
-        assert!(statements.len() <= PIPELINE_MAX, "{} statements in one pipeline", statements.len());
+        let answers = self.send(statements).await;
+        self.failed.fetch_or(answers.is_err(), Ordering::SeqCst);
+        answers
+    }
+
+    async fn send(&self, statements: &[Stmt]) -> Result<Vec<Answer>> {
         let client = self.client();
         let mut prepared = Vec::with_capacity(statements.len());
         for statement in statements {
             self.stats.statement();
             prepared.push(client.prepare_cached(&to_postgres(statement.sql)).await.map_err(postgres_error)?);
         }
-        self.stats.round_trip();
-        let answers = join_all(statements.iter().zip(&prepared).map(|(statement, prepared)| async move {
-            let params = statement.params.iter().map(|p| p as &(dyn ToSql + Sync));
-            let mut stream = pin!(client.query_raw(prepared, params).await?);
-            let columns: Arc<[Box<str>]> = prepared.columns().iter().map(|c| c.name().into()).collect();
-            let mut rows = Vec::new();
-            while let Some(row) = stream.try_next().await? {
-                rows.push(read_row(&row, columns.clone()));
-            }
-            Ok((rows, stream.rows_affected().unwrap_or(0)))
-        }))
-        .await;
-        // After the first error the others only say that the transaction was aborted.
-        answers
-            .into_iter()
-            .map(|answer: Result<_, tokio_postgres::Error>| {
+        let mut answers = Vec::with_capacity(statements.len());
+        for (statements, prepared) in statements.chunks(PIPELINE_MAX).zip(prepared.chunks(PIPELINE_MAX)) {
+            self.stats.round_trip();
+            let flight = join_all(statements.iter().zip(prepared).map(|(statement, prepared)| async move {
+                let params = statement.params.iter().map(|p| p as &(dyn ToSql + Sync));
+                let mut stream = pin!(client.query_raw(prepared, params).await?);
+                let columns: Arc<[Box<str>]> = prepared.columns().iter().map(|c| c.name().into()).collect();
+                let mut rows = Vec::new();
+                while let Some(row) = stream.try_next().await? {
+                    rows.push(read_row(&row, columns.clone()));
+                }
+                Ok((rows, stream.rows_affected().unwrap_or(0)))
+            }));
+            // After the first error the others only say that the transaction was aborted.
+            for answer in flight.await {
                 let (rows, affected) = answer.map_err(postgres_error)?;
-                Ok(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected })
-            })
-            .collect()
+                answers.push(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected });
+            }
+        }
+        Ok(answers)
     }
 
     /// COMMIT or ROLLBACK, as the result says.
     async fn finish<T>(&self, result: Result<T>) -> Result<T> {
-        let end = if result.is_ok() { "commit" } else { "rollback" };
-        let ended = self.pipeline(&[Stmt::new(end, params![])]).await;
+        let mut end = vec![Stmt::new(if result.is_ok() { "commit" } else { "rollback" }, params![])];
+        if result.is_ok() && self.failed.load(Ordering::SeqCst) {
+            // Refused where COMMIT would only roll back.
+            end.insert(0, Stmt::new("select 1", params![]));
+        }
+        let ended = self.pipeline(&end).await;
         match (result, ended) {
             (Ok(value), Ok(_)) => {
                 self.open.store(false, Ordering::SeqCst);
                 Ok(value)
             }
+            (Ok(_), Err(e)) if e.field("sqlstate").is_some_and(|state| state == "25P02") => {
+                Err(Error::internal("a statement in the transaction failed, so all of it was rolled back")
+                    .hint("return the statement's error, or undo it with a savepoint"))
+            }
             (Ok(_), Err(e)) if e.field("sqlstate").is_some_and(rolled_back) => Err(e),
             (Ok(_), Err(e)) => {
-                let message = format!("the answer to COMMIT was lost: {}", e.message());
-                Err(Error::new(Code::OutcomeUnknown, message)
-                    .hint("ask again with the same request id: it is done at most once"))
+                Err(outcome_unknown(format!("the answer to COMMIT was lost: {}", e.message())))
             }
             (Err(e), ended) => {
                 self.open.store(ended.is_err(), Ordering::SeqCst);
@@ -281,6 +340,11 @@ impl Session {
             }
         }
     }
+}
+
+fn outcome_unknown(message: String) -> Error {
+    Error::new(Code::OutcomeUnknown, message)
+        .hint("ask again with the same request id: it is done at most once")
 }
 
 /// Integrity (23) and rollback (40) errors at COMMIT say for certain that nothing was committed.
@@ -299,11 +363,7 @@ fn pool_error(e: PoolError) -> Error {
 
 /// What PostgreSQL said, in words that say what to do. Before COMMIT nothing is lost by starting over.
 fn postgres_error(e: tokio_postgres::Error) -> Error {
-    let Some(db) = e.as_db_error() else {
-        let cause = e.source().map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
-        return Error::again(format!("PostgreSQL cannot be reached: {cause}"))
-            .hint("is it running, and is the address right?");
-    };
+    let Some(db) = e.as_db_error() else { return client_error(&e) };
     let state = db.code();
     let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
     {
@@ -312,8 +372,10 @@ fn postgres_error(e: tokio_postgres::Error) -> Error {
         Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
             .hint("try again in a moment")
     } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
-        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message()))
-            .hint("check the user, the password and the database in the address")
+        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message())).hint(LOGIN)
+    } else if *state == SqlState::LOCK_NOT_AVAILABLE || *state == SqlState::QUERY_CANCELED {
+        Error::unavailable(format!("PostgreSQL gave up on it: {}", db.message()))
+            .hint("something holds a lock on it (see pg_stat_activity): try again")
     } else if state.code().starts_with("53") || *state == SqlState::READ_ONLY_SQL_TRANSACTION {
         Error::unavailable(format!("PostgreSQL cannot take it now: {}", db.message()))
     } else {
@@ -321,6 +383,27 @@ fn postgres_error(e: tokio_postgres::Error) -> Error {
     };
     error.with("sqlstate", state.code())
 }
+
+/// What went wrong on this side, or on the way. The library tells its kinds apart only by their text.
+fn client_error(e: &tokio_postgres::Error) -> Error {
+    let kind = e.to_string();
+    let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));
+    let io = e.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let untrusted = io.and_then(|io| io.get_ref()).is_some_and(|inner| inner.is::<rustls::Error>());
+    if untrusted || (io.is_none() && kind == "error performing TLS handshake") {
+        Error::unavailable(format!("PostgreSQL cannot be trusted: {cause}"))
+            .hint("its certificate must fit sslmode and sslrootcert")
+    } else if e.is_closed() || io.is_some() || kind == "timeout waiting for server" {
+        Error::again(format!("PostgreSQL cannot be reached: {cause}"))
+            .hint("is it running, and is the address right?")
+    } else if kind == "invalid configuration" || kind == "authentication error" {
+        Error::unavailable(format!("PostgreSQL cannot be logged in to: {cause}")).hint(LOGIN)
+    } else {
+        Error::internal(format!("PostgreSQL: {cause}"))
+    }
+}
+
+const LOGIN: &str = "check the user, the password and the database in the address";
 
 fn read_row(row: &tokio_postgres::Row, columns: Arc<[Box<str>]>) -> Result<Row> {
     let types = row.columns().iter().enumerate();

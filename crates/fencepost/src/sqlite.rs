@@ -18,7 +18,6 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    pin::pin,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU8, Ordering},
@@ -57,7 +56,7 @@ impl Sqlite {
         let readers = Arc::new(Readers {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
-            places: Semaphore::new(options.readers.max(1)),
+            places: Arc::new(Semaphore::new(options.readers.max(1))),
             gate: RwLock::new(()),
             stats: stats.clone(),
         });
@@ -69,6 +68,7 @@ impl Sqlite {
             boot: options.clock.boot(),
             wal: path
                 .with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy())),
+            wal_due: options.wal_limit,
             readers: readers.clone(),
             options: options.clone(),
         };
@@ -120,12 +120,14 @@ impl Sqlite {
     }
 
     pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
-        let place = self.readers.places.acquire().await.map_err(Error::internal)?;
+        let place = self.readers.places.clone().acquire_owned().await.map_err(Error::internal)?;
         let (readers, options) = (self.readers.clone(), self.options.clone());
-        let task = tokio::task::spawn_blocking(move || readers.read(&options, caller, &work));
-        let result = task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))));
-        drop(place);
-        result
+        let task = tokio::task::spawn_blocking(move || {
+            // The place is the read's, not the caller's, who may hang up before it is over.
+            let _place = place;
+            readers.read(&options, caller, &work)
+        });
+        task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
     }
 }
 
@@ -149,6 +151,8 @@ struct Writer {
     ratchet: Ratchet,
     boot: Option<String>,
     wal: PathBuf,
+    /// The size of the log at which to start it anew.
+    wal_due: u64,
     readers: Arc<Readers>,
     options: Options,
 }
@@ -207,11 +211,7 @@ impl Writer {
         }
         let outcome = match batch.broken.take() {
             Some(e) => Err(e),
-            None => self.lite.exec("commit").map_err(|e| match e.code() {
-                // The commit may have reached the disk before the error did.
-                Code::OutcomeUnknown | Code::Internal => Error::new(Code::OutcomeUnknown, e.message()),
-                _ => e,
-            }),
+            None => self.lite.commit(),
         };
         if outcome.is_err() && !self.lite.conn.is_autocommit() {
             let _ = self.lite.exec("rollback");
@@ -242,13 +242,26 @@ impl Writer {
 
     /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
     /// here wait until those under way are over (each has a time limit) and the log is truncated.
+    ///
+    /// Another program's reader may not be over by then. Waiting for it again after every batch would bring the
+    /// fleet to a stop, so the next try is when the log has grown by as much again.
     fn bound_the_wal(&mut self) {
-        if std::fs::metadata(&self.wal).is_ok_and(|wal| wal.len() > self.options.wal_limit) {
-            let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = self.lite.conn.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())) {
-                tracing::debug!("checkpoint: {e}");
-            }
+        let Ok(size) = std::fs::metadata(&self.wal).map(|wal| wal.len()) else { return };
+        if size <= self.wal_due {
+            return;
         }
+        let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let conn = &self.lite.conn;
+        let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
+        let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
+        let _ = conn.busy_timeout(BUSY);
+        self.wal_due = match blocked {
+            Ok(false) => self.options.wal_limit,
+            blocked => {
+                tracing::debug!("the log has {size} bytes and cannot start anew: {blocked:?}");
+                size + self.options.wal_limit
+            }
+        };
     }
 }
 
@@ -300,12 +313,12 @@ impl Batch<'_> {
     ) -> Result<T> {
         self.exec("savepoint op")?;
         let mut tx = Tx { db: Db::Sqlite(self.lite), now: self.now, caller: caller.clone(), opening, place };
-        let result = now_or_never(work(&mut tx));
+        let result = now_or_never(|| work(&mut tx));
         self.still_open()?;
         if result.is_err() {
-            self.exec("rollback to savepoint op")?;
+            self.must("rollback to savepoint op")?;
         }
-        self.exec("release savepoint op")?;
+        self.must("release savepoint op")?;
         result
     }
 
@@ -326,6 +339,15 @@ impl Batch<'_> {
         self.run(&Stmt::new(sql, vec![])).map(drop)
     }
 
+    /// What cannot be undone alone is undone with the batch: a refused op must not be committed by the others.
+    fn must(&mut self, sql: &'static str) -> Result<()> {
+        let done = self.exec(sql);
+        if let Err(e) = &done {
+            self.broken = Some(e.clone());
+        }
+        done
+    }
+
     /// A full disk ends the whole transaction silently; later ops would then commit one by one.
     fn still_open(&mut self) -> Result<()> {
         if self.lite.conn.is_autocommit() {
@@ -338,11 +360,11 @@ impl Batch<'_> {
     }
 }
 
-/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone.
-fn now_or_never<T>(future: BoxFuture<'_, Result<T>>) -> Result<T> {
-    let mut future = pin!(future);
+/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone, also if it
+/// panics before there is a future to poll.
+fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Result<T> {
     let polled =
-        catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        catch_unwind(AssertUnwindSafe(|| work().as_mut().poll(&mut Context::from_waker(Waker::noop()))));
     match polled {
         Ok(Poll::Ready(result)) => result,
         Ok(Poll::Pending) => Err(Error::internal("the op waited for something other than its transaction")
@@ -360,7 +382,7 @@ fn now_or_never<T>(future: BoxFuture<'_, Result<T>>) -> Result<T> {
 struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Lite>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
     /// Held to read; taken whole by the writer when the log must start anew.
     gate: RwLock<()>,
     stats: Arc<Stats>,
@@ -382,7 +404,7 @@ impl Readers {
         let result = lite.snapshot(options).and_then(|(now, due)| {
             let opening = Opening { due, ..Opening::default() };
             let mut tx = Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own };
-            now_or_never(work(&mut tx))
+            now_or_never(|| work(&mut tx))
         });
         // A connection that does not come back clean is not used again.
         if lite.exec("rollback").is_ok() {
@@ -448,6 +470,21 @@ impl Lite {
         self.run(&Stmt::new(sql, vec![])).map(drop)
     }
 
+    /// Without room, nothing was committed. After any other error the commit may have reached the disk.
+    fn commit(&mut self) -> Result<()> {
+        use rusqlite::ErrorCode as E;
+        self.stats.statement();
+        let committed = self.conn.prepare_cached("commit").and_then(|mut commit| commit.execute([]));
+        match committed {
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.sqlite_error_code(), Some(E::DiskFull | E::DatabaseBusy)) => {
+                Err(sqlite_error(e))
+            }
+            Err(e) => Err(Error::new(Code::OutcomeUnknown, sqlite_error(e).message())
+                .hint("ask again with the same request id: it is done at most once")),
+        }
+    }
+
     fn stored_clock(&mut self, boot: Option<&str>) -> Result<StoredClock> {
         let answer = self.run(&Stmt::new("select boot, ahead_ms, seen_at from fleet", vec![]))?;
         let row = &answer.rows[0];
@@ -505,14 +542,17 @@ pub(crate) fn sqlite_error(e: rusqlite::Error) -> Error {
         }
         Some(E::ReadOnly | E::PermissionDenied) => Error::unavailable("the database cannot be written")
             .hint("check the permissions of the file and of its directory"),
-        Some(E::NotADatabase) => Error::new(Code::Invalid, "the file is not a SQLite database"),
+        Some(E::NotADatabase) => Error::new(Code::Invalid, "the file is not a SQLite database")
+            .hint("name another file, or move this one away"),
         Some(E::CannotOpen) => Error::unavailable("the database file cannot be opened")
             .hint("check that its directory exists and can be written"),
         Some(E::OperationInterrupted) => {
             Error::unavailable("the read took longer than the time allowed for it")
                 .hint("ask for less at once")
         }
-        Some(E::SystemIoFailure) => Error::new(Code::OutcomeUnknown, format!("the disk failed: {e}")),
+        Some(E::SystemIoFailure) => {
+            Error::unavailable(format!("the disk failed: {e}")).hint("check the disk, then try again")
+        }
         Some(E::DatabaseCorrupt) => {
             Error::internal(format!("the database file is damaged: {e}")).hint("restore a backup")
         }

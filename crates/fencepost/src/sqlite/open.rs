@@ -27,7 +27,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     }
     let conn =
         connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(at)?;
-    check_ours(&conn, path)?;
+    check_ours(&conn).map_err(at)?;
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
     // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
     pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
@@ -65,21 +65,14 @@ fn pragma_int(conn: &Connection, name: &str) -> Result<i64> {
     conn.query_row(&format!("pragma {name}"), [], |row| row.get(0)).map_err(sqlite_error)
 }
 
-/// Never migrate somebody else's database.
-fn check_ours(conn: &Connection, path: &Path) -> Result<()> {
-    let id = pragma_int(conn, "application_id").map_err(|e| match e.code() {
-        Code::Invalid => Error::new(Code::Invalid, format!("`{}` is not a SQLite database", path.display()))
-            .hint("name another file, or move this one away"),
-        _ => Error::new(e.code(), format!("`{}`: {}", path.display(), e.message())),
-    })?;
+/// Never migrate somebody else's database. The tables are counted before the mark is read: whoever creates the
+/// fleet at this moment commits both at once, and must not be taken for a stranger.
+fn check_ours(conn: &Connection) -> Result<()> {
     let tables: i64 =
         conn.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).map_err(sqlite_error)?;
-    if tables > 0 && id != i64::from(APPLICATION_ID) {
-        return Err(Error::new(
-            Code::Invalid,
-            format!("`{}` is a SQLite database of another program, not a fleet", path.display()),
-        )
-        .hint("name another file; fence will create it"));
+    if tables > 0 && pragma_int(conn, "application_id")? != i64::from(APPLICATION_ID) {
+        return Err(Error::new(Code::Invalid, "a SQLite database of another program, not a fleet")
+            .hint("name another file; fence will create it"));
     }
     Ok(())
 }
@@ -118,20 +111,30 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
 
 /// `fence.db` of version 1 is kept as `fence.db.v1.bak`.
 fn backup_path(path: &Path, version: i64) -> PathBuf {
+    beside(path, &format!(".v{version}.bak"))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".v{version}.bak"));
+    name.push(suffix);
     path.with_file_name(name)
 }
 
 /// A consistent copy. It is marked, so that whoever opens it in the place of the original never gives out a
-/// fence that the original gave out after the copy was made.
+/// fence that the original gave out after the copy was made. It gets its name when it is complete and marked.
 pub(crate) fn backup(conn: &Connection, to: &Path) -> Result<()> {
-    let mut copy = Connection::open(to).map_err(sqlite_error)?;
+    let unfinished = beside(to, ".part");
+    let _ = std::fs::remove_file(&unfinished);
+    let mut copy = Connection::open(&unfinished).map_err(sqlite_error)?;
     {
         let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
         backup.run_to_completion(1000, std::time::Duration::ZERO, None).map_err(sqlite_error)?;
     }
-    copy.execute_batch("update fleet set restored = 1").map_err(sqlite_error)
+    // Without a log of its own, it is one file to be renamed.
+    copy.execute_batch("pragma journal_mode=delete; update fleet set restored = 1").map_err(sqlite_error)?;
+    copy.close().map_err(|(_, e)| sqlite_error(e))?;
+    std::fs::rename(&unfinished, to)
+        .map_err(|e| Error::unavailable(format!("cannot write `{}`: {e}", to.display())))
 }
 
 /// A backup of a fleet that others may be using.

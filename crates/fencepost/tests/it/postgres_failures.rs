@@ -1,0 +1,259 @@
+//! Connections that break, servers that go away: what was done is done once, and what is unknown is said.
+
+use crate::{
+    postgres_store::raw,
+    proxy::{Cut, Proxy},
+    world::{fresh_schema, postgres_url, refused},
+};
+use fencepost::{Code, Fleet, task};
+use std::{path::PathBuf, process::Command, time::Duration};
+
+/// A proxy, the fleet's address through it, and the fleet's schema.
+async fn proxy() -> (Proxy, String, String) {
+    let schema = fresh_schema();
+    let url = postgres_url(&schema);
+    let server = url.split_once('@').unwrap().1.split_once('/').unwrap().0.to_owned();
+    let proxy = Proxy::to(&server).await;
+    let url = url.replace(&server, &format!("127.0.0.1:{}", proxy.port));
+    (proxy, url, schema)
+}
+
+async fn through_a_proxy() -> (Fleet, Proxy, String) {
+    let (proxy, url, schema) = proxy().await;
+    (Fleet::open(&url).await.unwrap(), proxy, schema)
+}
+
+#[tokio::test]
+async fn now_is_the_databases_clock() {
+    const HOUR: i64 = 3_600_000;
+    let (proxy, url, schema) = proxy().await;
+    proxy.set_the_servers_clock_ahead_an_hour();
+    let fleet = Fleet::open(&url).await.unwrap();
+    let raw = raw(&schema).await;
+    let sql = "select floor(extract(epoch from clock_timestamp()) * 1000)::bigint";
+    let now = async || raw.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) + HOUR;
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    let before = now().await;
+    let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.claimed_at.0;
+    // A millisecond more, because it is rounded and not cut off.
+    assert!((before..=now().await + 1).contains(&claimed), "{before} {claimed}");
+}
+
+async fn stored(schema: &str) -> i64 {
+    let sql = "select count(*) from task where title = 'once'";
+    raw(schema).await.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+fn once() -> task::Add {
+    task::Add { request: Some("ask-1".into()), ..task::Add::new("auth", "once") }
+}
+
+#[tokio::test]
+async fn a_claim_and_a_completion_are_at_most_five_flights_on_the_wire() {
+    let (fleet, proxy, _) = through_a_proxy().await;
+    let mut least = (u64::MAX, u64::MAX);
+    // The first round prepares the statements. Of the others the least counts: it is what is needed.
+    for round in 0..4 {
+        fleet.call(task::Add::new("auth", "first")).await.unwrap();
+        if round == 1 {
+            proxy.slow();
+        }
+        let start = proxy.flights();
+        let token = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.token;
+        let claimed = proxy.flights();
+        fleet.call(task::Done { token, output: Some("built".into()) }).await.unwrap();
+        if round > 0 {
+            least = (least.0.min(claimed - start), least.1.min(proxy.flights() - claimed));
+        }
+    }
+    println!("on the wire: a claim {} flights, a completion {}", least.0, least.1);
+    assert!((3..=5).contains(&least.0) && (3..=5).contains(&least.1), "{least:?}");
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_unknown_and_asking_again_does_it_once() {
+    for (cut, did) in [(Cut::Before("commit"), 0), (Cut::AfterCommit, 1)] {
+        let (fleet, proxy, schema) = through_a_proxy().await;
+        fleet.call(task::Add::new("auth", "warms up")).await.unwrap();
+        let commits = proxy.commits();
+        proxy.cut(cut);
+        let error = refused(fleet.call(once()).await);
+        assert_eq!(error.code(), Code::OutcomeUnknown, "{cut:?}: {error:?}");
+        assert!(error.hint_text().unwrap().contains("same request id"), "{error:?}");
+        assert_eq!(proxy.commits(), commits + 1, "{cut:?}: it was tried again by itself");
+        assert_eq!(stored(&schema).await, did, "{cut:?}");
+        let added = fleet.call(once()).await.unwrap().task;
+        assert_eq!((added.id.as_str(), stored(&schema).await), ("auth-2", 1), "{cut:?}");
+
+        proxy.cut(cut);
+        let claim = task::Claim { request: Some("ask-2".into()), ..task::Claim::of("auth-2", "r1") };
+        assert_eq!(refused(fleet.call(claim.clone()).await).code(), Code::OutcomeUnknown);
+        let token = fleet.call(claim).await.unwrap().claim.token;
+        assert_eq!(token, "task/auth-2@1", "{cut:?}");
+
+        proxy.cut(cut);
+        let done = task::Done { token, output: Some("built".into()) };
+        assert_eq!(refused(fleet.call(done.clone()).await).code(), Code::OutcomeUnknown);
+        assert_eq!(fleet.call(done).await.unwrap().task.status, task::Status::Completed);
+        assert!(fleet.call(fencepost::admin::Check {}).await.unwrap().ok);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_before_the_commit_is_tried_again_and_done_once() {
+    let (fleet, proxy, schema) = through_a_proxy().await;
+    fleet.call(task::Add::new("auth", "warms up")).await.unwrap();
+    for (n, part) in
+        ["begin", "clock_timestamp", "insert into task(", "insert into event("].into_iter().enumerate()
+    {
+        proxy.cut(Cut::Before(part));
+        let add = task::Add { request: None, ..once() };
+        fleet.call(add).await.unwrap_or_else(|e| panic!("{part}: {e}"));
+        assert_eq!(stored(&schema).await, n as i64 + 1, "{part}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_about_the_dead_is_not_the_callers_to_worry_about() {
+    let (fleet, proxy, _) = through_a_proxy().await;
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    fleet.call(task::Claim::next("auth", "dead")).await.unwrap();
+    let schema_wide = fleet.transaction(|tx| {
+        Box::pin(
+            async move { tx.execute("update run set expires_at = ?1", fencepost::params![tx.now]).await },
+        )
+    });
+    schema_wide.await.unwrap();
+    // The first commit of this claim gives back what the dead run held; only the second is the claim's own.
+    proxy.cut(Cut::AfterCommit);
+    let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap();
+    assert_eq!(claimed.claim.token, "task/auth-1@2");
+}
+
+/// A PostgreSQL of this test's own.
+struct Server {
+    dir: tempfile::TempDir,
+    url: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let started = Self::script("start", &dir);
+        let url =
+            started.lines().find_map(|line| line.strip_prefix("FENCE_TEST_POSTGRES=")).unwrap().to_owned();
+        Self { dir, url }
+    }
+    fn script(verb: &str, dir: &tempfile::TempDir) -> String {
+        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
+        let ran = Command::new(script).arg(verb).arg(dir.path()).output().unwrap();
+        assert!(ran.status.success(), "{verb}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    }
+    fn run(&self, verb: &str) {
+        Self::script(verb, &self.dir);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.run("rm");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_away_and_comes_back() {
+    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    let url = format!("{}?sslmode=disable", server.url);
+    let fleet = Fleet::open(&url).await.unwrap();
+    let add =
+        |n: usize| task::Add { key: Some(format!("key {n}")), ..task::Add::new("auth", format!("task {n}")) };
+    fleet.call(add(0)).await.unwrap();
+
+    // Calls all through a crash: each succeeds or says clearly that it did not, and all can be asked again.
+    let busy = tokio::spawn({
+        let fleet = fleet.clone();
+        async move {
+            let mut failed = Vec::new();
+            for n in 1..100_000 {
+                match fleet.call(add(n)).await {
+                    Ok(_) if !failed.is_empty() => return (n, failed),
+                    Ok(_) => {}
+                    Err(e) => failed.push((n, e)),
+                }
+            }
+            panic!("the restart was not noticed");
+        }
+    });
+    tokio::task::block_in_place(|| server.run("restart"));
+    let (last, failed) =
+        tokio::time::timeout(Duration::from_secs(60), busy).await.expect("it goes on").unwrap();
+    for (n, error) in &failed {
+        assert!([Code::Unavailable, Code::OutcomeUnknown].contains(&error.code()), "{error:?}");
+        assert!(error.hint_text().is_some(), "{error:?}");
+        fleet.call(add(*n)).await.unwrap();
+    }
+    let sql = "select count(*) as n, count(distinct title) as titles from task";
+    let counted = fleet.transaction(move |tx| {
+        Box::pin(async move {
+            let row = tx.query(sql, fencepost::params![]).await?.remove(0);
+            Ok((row.get::<i64>("n")?, row.get::<i64>("titles")?))
+        })
+    });
+    assert_eq!(counted.await.unwrap(), (last as i64 + 1, last as i64 + 1));
+    assert!(fleet.call(fencepost::admin::Check {}).await.unwrap().ok);
+
+    let open = async |url: String| {
+        let error = refused(Fleet::open(&url).await);
+        assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+        format!("{}\nhint: {}", error.message(), error.hint_text().unwrap_or("-"))
+    };
+    insta::assert_snapshot!(open(url.replace("/postgres?", "/nowhere?")).await, @r#"
+    PostgreSQL refuses the connection: database "nowhere" does not exist
+    hint: check the user, the password and the database in the address
+    "#);
+    insta::assert_snapshot!(open(url.replace("fence@", "nobody@")).await, @r#"
+    PostgreSQL refuses the connection: role "nobody" does not exist
+    hint: check the user, the password and the database in the address
+    "#);
+    // From here on a password is asked for.
+    let rules = "host all all 127.0.0.1/32 scram-sha-256\n";
+    let password = fleet.transaction(move |tx| {
+        Box::pin(async move {
+            tx.execute("alter role fence password 'right'", fencepost::params![]).await?;
+            let file = tx.query("select current_setting('hba_file') as at", fencepost::params![]).await?;
+            file[0].get::<String>("at")
+        })
+    });
+    std::fs::write(password.await.unwrap(), rules).unwrap();
+    let reload = fleet.transaction(|tx| {
+        Box::pin(async move { tx.query("select pg_reload_conf() as done", fencepost::params![]).await })
+    });
+    reload.await.unwrap();
+    for _ in 0..1000 {
+        if Fleet::open(&url).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    insta::assert_snapshot!(open(url.clone()).await, @r#"
+    PostgreSQL cannot be logged in to: invalid configuration: password missing
+    hint: check the user, the password and the database in the address
+    "#);
+    insta::assert_snapshot!(open(url.replace("fence@", "fence:wrong@")).await, @r#"
+    PostgreSQL refuses the connection: password authentication failed for user "fence"
+    hint: check the user, the password and the database in the address
+    "#);
+    Fleet::open(&url.replace("fence@", "fence:right@")).await.expect("the right password");
+
+    tokio::task::block_in_place(|| server.run("stop"));
+    let stopped = tokio::time::timeout(Duration::from_secs(10), fleet.call(add(0))).await.expect("quickly");
+    let error = refused(stopped);
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    assert!(error.hint_text().unwrap().contains("is it running"), "{error:?}");
+    let port = url.split_once("127.0.0.1:").unwrap().1.split('/').next().unwrap().to_owned();
+    insta::assert_snapshot!(open(url.clone()).await.replace(&port, "PORT"), @r#"
+    PostgreSQL cannot be reached: error connecting to server: Connection refused (os error 111)
+    hint: is it running, and is the address right?
+    "#);
+}

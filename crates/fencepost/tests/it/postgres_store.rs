@@ -1,0 +1,300 @@
+//! PostgreSQL: round trips, retries, the pool, the database's clock.
+
+use crate::world::{START, World, code, fresh_schema, options, postgres_url, refused};
+use fencepost::{Code, Error, Fleet, ManualClock, Options, Result, Stmt, Time, params, run, task};
+use futures_util::future::join_all;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Barrier;
+
+/// A connection of our own, in the fleet's schema.
+pub async fn raw(schema: &str) -> tokio_postgres::Client {
+    let url = std::env::var("FENCE_TEST_POSTGRES").unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("set search_path = {schema}")).await.unwrap();
+    client
+}
+
+async fn count(raw: &tokio_postgres::Client, sql: &str) -> i64 {
+    raw.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// A fleet in a schema of its own, with a clock that stands still.
+async fn with(change: impl FnOnce(&mut Options)) -> (Fleet, String) {
+    let schema = fresh_schema();
+    let mut options = options(&ManualClock::at(START.parse().unwrap()));
+    change(&mut options);
+    (Fleet::open_with(&postgres_url(&schema), options).await.unwrap(), schema)
+}
+
+#[tokio::test]
+async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
+    let (fleet, _) = with(|options| options.connections = 1).await;
+    let next = |run: &str| task::Claim::next("auth", run);
+    let mine = task::Claim { agent: Some("codex".into()), ..next("mine") };
+    let kinds = [
+        ("a new run", next("new")),
+        ("the same run again", next("new")),
+        ("for an agent, from the pool", mine.clone()),
+        ("for an agent, its own", mine),
+        ("with a request id", task::Claim { request: Some("ask".into()), ..next("asks") }),
+        ("with a tag", task::Claim { tag: Some("rust".into()), ..next("tags") }),
+    ];
+    // The first round prepares every statement, once per connection.
+    for round in ["first", "second"] {
+        let mut cost = Vec::new();
+        let before = |what: &str| (what.to_owned(), fleet.stats().round_trips);
+        for (what, claim) in &kinds {
+            let to = (*what == "for an agent, its own").then(|| "codex".to_owned());
+            let tags = vec!["rust".to_owned()];
+            let first =
+                fleet.call(task::Add { to, tags, ..task::Add::new("auth", "first") }).await.unwrap().task.id;
+            fleet
+                .call(task::Add {
+                    after: vec![first],
+                    tags: vec!["rust".into()],
+                    ..task::Add::new("later", "second")
+                })
+                .await
+                .unwrap();
+            let request = claim.request.as_ref().map(|request| format!("{request}-{round}"));
+            let claim = task::Claim { request, run: format!("{}-{round}", claim.run), ..claim.clone() };
+            cost.push(before(&format!("claim, {what}")));
+            let token = fleet.call(claim).await.unwrap().claim.token;
+            cost.push(before("done, with an output and a dependent"));
+            fleet.call(task::Done { token, output: Some("built".into()) }).await.unwrap();
+            cost.push(before(""));
+        }
+        if round == "second" {
+            for pair in cost.windows(2).filter(|pair| !pair[0].0.is_empty()) {
+                let trips = pair[1].1 - pair[0].1;
+                println!("{trips} round trips: {}", pair[0].0);
+                assert!((3..=5).contains(&trips), "{}: {trips}", pair[0].0);
+            }
+        }
+    }
+}
+
+crate::on_both! {
+    /// The opening reads carry the request's text to the database before the op has looked at it.
+    async fn what_the_database_cannot_hold_is_refused_by_its_field(world: World) {
+        world.add("first").await;
+        let claims = [
+            task::Claim::next("auth", "a\0b"),
+            task::Claim { request: Some("a\0b".into()), ..task::Claim::next("auth", "r1") },
+        ];
+        for (claim, field) in claims.into_iter().zip(["run", "request"]) {
+            let error = refused(world.fleet.call(claim).await);
+            assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&field.into())), "{error:?}");
+        }
+        let ends = run::End { run: "a\0b".into(), reason: None };
+        assert_eq!(code(world.fleet.call(ends).await), Code::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn a_pipeline_of_any_length_is_answered_in_order() {
+    let (fleet, _) = with(|_| {}).await;
+    let ask = fleet.transaction(|tx| {
+        Box::pin(async move {
+            let next = "select nextval('many')";
+            tx.execute("create sequence many", params![]).await?;
+            let answers = tx.pipeline((0..100).map(|_| Stmt::new(next, params![])).collect()).await?;
+            answers.iter().map(|answer| answer.rows[0].get::<i64>("nextval")).collect::<Result<Vec<_>>>()
+        })
+    });
+    assert_eq!(ask.await.unwrap(), (1..=100).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_deadlock_is_tried_again_and_both_succeed() {
+    let (fleet, schema) = with(|_| {}).await;
+    let raw = raw(&schema).await;
+    raw.batch_execute("create table t(id bigint, n bigint); insert into t values (1, 0), (2, 0)")
+        .await
+        .unwrap();
+    let (barrier, tries) = (Arc::new(Barrier::new(2)), Arc::new(AtomicU32::new(0)));
+    let both = |first: i64, second: i64| {
+        let (barrier, tries) = (barrier.clone(), tries.clone());
+        fleet.transaction(move |tx| {
+            let (barrier, tries) = (barrier.clone(), tries.clone());
+            Box::pin(async move {
+                tx.execute("update t set n = n + 1 where id = ?1", params![first]).await?;
+                // Each has its first row before either asks for its second.
+                if tries.fetch_add(1, Ordering::SeqCst) < 2 {
+                    barrier.wait().await;
+                }
+                tx.execute("update t set n = n + 1 where id = ?1", params![second]).await
+            })
+        })
+    };
+    let (one, other) = tokio::join!(both(1, 2), both(2, 1));
+    assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
+    assert_eq!(tries.load(Ordering::SeqCst), 3, "one of them was chosen to try again");
+    assert_eq!(count(&raw, "select sum(n)::bigint from t").await, 4);
+}
+
+#[tokio::test]
+async fn what_can_never_be_serialized_ends_after_a_bounded_number_of_tries() {
+    let (fleet, schema) = with(|_| {}).await;
+    let tries = Arc::new(AtomicU32::new(0));
+    let counted = tries.clone();
+    let never = fleet.transaction(move |tx| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            tx.call(task::Add::new("auth", "never")).await?;
+            tx.execute("do $$ begin raise exception 'no' using errcode = '40001'; end $$", params![]).await
+        })
+    });
+    let error = refused(never.await);
+    assert_eq!((error.code(), tries.load(Ordering::SeqCst)), (Code::Unavailable, 6));
+    assert!(error.hint_text().is_some(), "{error:?}");
+    assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 0);
+}
+
+#[tokio::test]
+async fn a_statement_that_failed_unnoticed_is_not_a_success() {
+    let (fleet, schema) = with(|_| {}).await;
+    let swallowed = fleet.transaction(|tx| {
+        Box::pin(async move {
+            tx.call(task::Add::new("auth", "lost")).await?;
+            let _ = tx.execute("insert into nowhere values (1)", params![]).await;
+            Ok(())
+        })
+    });
+    let error = refused(swallowed.await);
+    assert_eq!(error.code(), Code::Internal, "{error:?}");
+    let raw = raw(&schema).await;
+    assert_eq!(count(&raw, "select count(*) from task").await, 0);
+
+    let undone = fleet.transaction(|tx| {
+        Box::pin(async move {
+            tx.call(task::Add::new("auth", "kept")).await?;
+            tx.execute("savepoint mine", params![]).await?;
+            let _ = tx.execute("insert into nowhere values (1)", params![]).await;
+            tx.execute("rollback to savepoint mine", params![]).await
+        })
+    });
+    undone.await.expect("what failed was undone");
+    assert_eq!(count(&raw, "select count(*) from task").await, 1);
+}
+
+/// Waits until a call of this fleet waits for a lock.
+async fn blocked(raw: &tokio_postgres::Client, schema: &str) {
+    let waiting = format!(
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and pid in (
+           select pid from pg_locks join pg_class on pg_class.oid = pg_locks.relation
+           where relnamespace = '{schema}'::regnamespace)"
+    );
+    for _ in 0..1000 {
+        if count(raw, &waiting).await > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody waits for the lock");
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_leaves_no_transaction_to_the_next() {
+    let (fleet, schema) = with(|options| options.connections = 1).await;
+    let (holder, watcher) = (raw(&schema).await, raw(&schema).await);
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    let token = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.token;
+    holder.batch_execute("begin; select * from task for update").await.unwrap();
+    let hangs_up = tokio::spawn({
+        let (fleet, done) = (fleet.clone(), task::Done::new(&token));
+        async move { fleet.call(done).await.map(drop) }
+    });
+    blocked(&watcher, &schema).await;
+    hangs_up.abort();
+    assert!(hangs_up.await.unwrap_err().is_cancelled());
+    // The only connection of the pool is to be had again at once, and it is not the one that hung up.
+    fleet.call(task::Add::new("auth", "second")).await.unwrap();
+    holder.batch_execute("commit").await.unwrap();
+    assert_eq!(
+        fleet.call(task::Show { task: "auth-1".into() }).await.unwrap().task.status,
+        task::Status::InProgress
+    );
+    fleet.call(task::Done::new(&token)).await.unwrap();
+    let open = "select count(*) from pg_locks join pg_class on pg_class.oid = pg_locks.relation
+                where relnamespace = current_schema()::regnamespace";
+    assert_eq!(count(&watcher, open).await, 0, "a transaction is still open");
+}
+
+#[tokio::test]
+async fn a_call_gives_up_when_the_database_does_not_let_it_go_on() {
+    let (fleet, schema) = with(|options| {
+        options.connections = 1;
+        options.call_limit = Duration::from_millis(300);
+    })
+    .await;
+    let holder = raw(&schema).await;
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    holder.batch_execute("begin; lock table task").await.unwrap();
+    let show = || fleet.call(task::Show { task: "auth-1".into() });
+    let answers = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(show(), show()) });
+    let (waits_for_the_lock, waits_for_the_pool) = answers.await.expect("a call hangs");
+    for refusal in [refused(waits_for_the_lock), refused(waits_for_the_pool)] {
+        assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
+        assert!(refusal.hint_text().is_some(), "{refusal:?}");
+    }
+    holder.batch_execute("commit").await.unwrap();
+    show().await.expect("the pool is well again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_callers_than_connections_just_wait() {
+    let (fleet, schema) = with(|options| options.connections = 2).await;
+    let adding = (0..50).map(|n| fleet.call(task::Add::new("auth", format!("task {n}"))));
+    let added = join_all(adding).await.into_iter().map(|added| added.unwrap().task.id);
+    assert_eq!(added.collect::<std::collections::BTreeSet<_>>().len(), 50);
+    assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 50);
+}
+
+#[tokio::test]
+async fn two_schemas_are_two_fleets() {
+    let (one, other) = (World::postgres().await, World::postgres().await);
+    assert_eq!((one.add("mine").await, other.add("yours").await), ("auth-1".into(), "auth-1".into()));
+    assert_eq!(
+        (one.show("auth-1").await.title, other.show("auth-1").await.title),
+        ("mine".into(), "yours".into())
+    );
+    one.claim("auth-1", "r1").await.unwrap();
+    assert_eq!(other.claim("auth-1", "r1").await.unwrap(), "task/auth-1@1");
+    one.end("r1").await;
+    assert_eq!(other.fleet.call(run::List::default()).await.unwrap().runs[0].name, "r1");
+    assert_eq!(other.guard("task/auth-1@1").await, fencepost::claim::Verdict::Ok);
+}
+
+#[tokio::test]
+async fn a_panicking_closure_leaves_the_pool_as_it_was() {
+    let (fleet, _) = with(|options| options.connections = 1).await;
+    for _ in 0..3 {
+        let panics = tokio::spawn({
+            let fleet = fleet.clone();
+            async move {
+                let panics = fleet.transaction(|tx| {
+                    Box::pin(async move {
+                        tx.call(task::Add::new("auth", "never")).await?;
+                        if tx.now > Time(0) {
+                            panic!("boom");
+                        }
+                        Ok::<_, Error>(())
+                    })
+                });
+                panics.await
+            }
+        });
+        assert!(panics.await.unwrap_err().is_panic());
+    }
+    let added: Result<_> = fleet.call(task::Add::new("auth", "first")).await;
+    assert_eq!(added.unwrap().task.id, "auth-1");
+    assert_eq!(code(fleet.call(task::Show { task: "auth-2".into() }).await), Code::NotFound);
+}
