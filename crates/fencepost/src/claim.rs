@@ -192,6 +192,12 @@ pub(crate) fn next_fence(tx: &Tx<'_>, fence: i64) -> i64 {
     fence.max(tx.opening.due.floor) + 1
 }
 
+/// Where fences go on when it is not known which were given out: the time in microseconds, which no count of
+/// claims on one resource can have reached; and far above the last floor, should the clock have been set back.
+pub(crate) fn jump(floor: i64, now: Time) -> i64 {
+    now.0.saturating_mul(1000).max(floor + 1_000_000_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

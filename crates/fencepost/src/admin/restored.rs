@@ -1,4 +1,5 @@
 use crate::{
+    claim::jump,
     error::Result,
     event::Event,
     op::{Access, Op},
@@ -25,15 +26,11 @@ impl Op for Restored {
     const ACCESS: Access = Access::Admin;
     type Reply = Floor;
 
-    /// The time in milliseconds is above every count of claims that one resource can have had.
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
-        let rows = tx
-            .query(
-                "update fleet set floor = case when floor > ?1 then floor else ?1 end, restored = 0 returning floor",
-                params![tx.now],
-            )
-            .await?;
+        let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
+        let floor = jump(rows[0].get("floor")?, tx.now);
+        tx.execute("update fleet set floor = ?1, restored = 0", params![floor]).await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;
-        Ok(Floor { floor: rows[0].get("floor")? })
+        Ok(Floor { floor })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{BUSY, sqlite_error, turnstile::Turnstile};
 use crate::{
+    claim::jump,
     clock::Time,
     error::{Code, Error, Result},
     fleet::{Durability, Options},
@@ -147,23 +148,25 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
 }
 
 /// A number is never given out twice: not after a restored backup, and not after the machine went down while
-/// commits were not yet on disk. The floor then rises to the time in milliseconds, which no count of claims
-/// on one resource can have reached.
+/// commits were not yet on disk.
 fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
     let boot = options.clock.boot();
-    let (restored, normal_boot): (bool, Option<String>) = conn
-        .query_row("select restored, normal_boot from fleet", [], |row| Ok((row.get(0)?, row.get(1)?)))
+    let (floor, restored, normal_boot): (i64, bool, Option<String>) = conn
+        .query_row("select floor, restored, normal_boot from fleet", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .map_err(sqlite_error)?;
     let unclean = normal_boot.is_some() && normal_boot != boot;
     let marks = options.durability == Durability::Normal;
     if !restored && !unclean && (!marks || normal_boot.is_some()) {
         return Ok(());
     }
-    let rise = if restored || unclean { options.clock.wall(false).unwrap_or(Time(0)) } else { Time(0) };
+    let now = options.clock.wall(false).unwrap_or(Time(0));
+    let floor = if restored || unclean { jump(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
     conn.execute(
         "update fleet set floor = max(floor, ?1), restored = 0, normal_boot = ?2",
-        rusqlite::params![rise.0, boot.filter(|_| marks)],
+        rusqlite::params![floor, boot.filter(|_| marks)],
     )
     .map_err(sqlite_error)?;
     pragma(conn, "synchronous", options.durability.pragma())
