@@ -161,7 +161,6 @@ impl Writer {
     fn run(mut self, queue: &mpsc::Receiver<Job>) {
         while let Ok(first) = queue.recv() {
             self.turn(first, queue);
-            self.bound_the_wal();
         }
     }
 
@@ -179,6 +178,7 @@ impl Writer {
             for reply in replies {
                 reply(&outcome);
             }
+            self.bound_the_wal();
             if turn.is_ok() && !end.is_over() {
                 next = queue.recv_timeout(LINGER).ok();
             }
