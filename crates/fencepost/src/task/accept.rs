@@ -69,6 +69,10 @@ pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: T
     }
     match (&task.hold, token) {
         (None, None) => Ok(()),
+        (_, Some(token)) if token.resource != task.resource() => {
+            let message = format!("`{token}` is not a claim of task `{}`", task.id);
+            Err(Error::new(Code::Invalid, message).with("field", "token"))
+        }
         (_, Some(token)) => require(Some(&task.look()), token, now).map(drop),
         (Some(hold), None) => {
             Err(task.held_by(hold, false).hint("name the token under which it is reviewed"))
