@@ -350,6 +350,9 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     if let Some(hold) = &task.hold {
         return Err(task.held_by(hold, false).hint("fence ready lists what you can take instead"));
     }
+    if let Some(reason) = &task.parked {
+        return refused(format!("task `{}` is parked: {reason}", task.id));
+    }
     match task.status {
         Status::Offered if task.offered_to.as_deref() == agent => return Ok(Status::Reviewing),
         Status::Offered => {
@@ -364,9 +367,6 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     }
     if task.waiting_on > 0 {
         return refused(format!("task `{}` waits for {} unfinished tasks", task.id, task.waiting_on));
-    }
-    if let Some(reason) = &task.parked {
-        return refused(format!("task `{}` is parked: {reason}", task.id));
     }
     if let Some(until) = task.delayed_until {
         return refused(format!("task `{}` failed and is tried again after {until}", task.id));
