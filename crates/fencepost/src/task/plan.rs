@@ -115,6 +115,11 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     }
     let known = Known::read(tx, &items, &after).await?;
     let fresh: Vec<usize> = (0..items.len()).filter(|i| known.by_item[*i].is_none()).collect();
+    let existing = known.by_item.iter().flatten().map(|task| task.id.to_string()).collect();
+    if fresh.is_empty() {
+        let ids: Vec<_> = known.by_item.iter().flatten().map(|task| task.id.clone()).collect();
+        return Ok(Planned { tasks: by_ids(tx, &ids).await?, existing });
+    }
     let first = take_numbers(tx, board, fresh.len() as i64).await?;
     let number: HashMap<usize, i64> = fresh.iter().zip(first..).map(|(&i, n)| (i, n)).collect();
 
@@ -155,7 +160,6 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     if inserted < fresh.len() {
         return Err(Error::again("a task with the same idempotency key was added at this moment"));
     }
-    let existing = known.by_item.iter().flatten().map(|task| task.id.to_string()).collect();
     let ids: Vec<TaskId> = (0..items.len())
         .map(|i| match &known.by_item[i] {
             Some(task) => task.id.clone(),
