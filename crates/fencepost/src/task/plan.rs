@@ -127,17 +127,22 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     for &i in &fresh {
         let (item, n) = (&items[i], number[&i]);
         let mut waiting_on = 0;
+        let mut counted = HashSet::new();
         for on in &after[i] {
             let there = match on {
                 On::Item(other) => known.by_item[*other].as_ref(),
                 On::Task(id) => Some(&known.by_id[id]),
             };
-            waiting_on += i64::from(there.is_none_or(|task| task.status != Status::Completed));
             let other = match (on, there) {
                 (On::Item(other), None) => TaskId { board: board.into(), n: number[other] },
                 (_, Some(task)) => task.id.clone(),
                 (On::Task(id), None) => id.clone(),
             };
+            // One task can go by two names: its item's, by a key, and its id.
+            if !counted.insert(other.clone()) {
+                continue;
+            }
+            waiting_on += i64::from(there.is_none_or(|task| task.status != Status::Completed));
             edges.push(serde_json::json!({ "n": n, "board": other.board, "on": other.n }));
         }
         let status = item.status();
