@@ -6,7 +6,7 @@
 
 use crate::{
     clock::{Millis, Time},
-    error::Result,
+    error::{Error, Result},
     names::{Resource, TTL_MAX, TTL_MIN, Token},
     params, run,
     tx::{Answer, Stmt, Tx},
@@ -75,6 +75,24 @@ pub(crate) struct Opening {
     pub repeat: Vec<Repeat>,
     /// The request's id, for the events of this op.
     pub request: Option<String>,
+}
+
+impl Opening {
+    /// Was this very request made before? An id that stands for something else is refused.
+    pub fn is_repeat(&self, kind: &str, resource: Option<&Resource>) -> Result<bool> {
+        let resource = resource.map(ToString::to_string);
+        let same =
+            |did: &Repeat| did.kind == kind && resource.as_ref().is_none_or(|this| did.resource == *this);
+        match self.repeat.first() {
+            None => Ok(false),
+            Some(_) if self.repeat.iter().any(same) => Ok(true),
+            Some(did) => Err(Error::invalid(
+                "request",
+                format!("was used before, for another thing: `{}` of `{}`", did.kind, did.resource),
+            )
+            .hint("give every request an id of its own, and repeat it only with the same request")),
+        }
+    }
 }
 
 /// When there is next something to do that no write announces.

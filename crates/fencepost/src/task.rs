@@ -127,7 +127,7 @@ pub(crate) async fn change(
 ) -> Result<Changed> {
     let id = TaskId::check("task", task)?;
     let found = load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-    if !tx.opening.repeat.is_empty() {
+    if tx.opening.is_repeat(kind, Some(&found.resource()))? {
         return Ok(Changed { task: found.view(tx.now) });
     }
     let mut events = Vec::new();

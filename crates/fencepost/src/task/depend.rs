@@ -34,7 +34,7 @@ impl Op for Depend {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
         let (found, other) = both(tx, &self.task, &self.after).await?;
-        if !tx.opening.repeat.is_empty() {
+        if tx.opening.is_repeat("task.depends", Some(&found.resource()))? {
             return Ok(Changed { task: found.view(tx.now) });
         }
         let mut task = found.clone();

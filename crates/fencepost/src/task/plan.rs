@@ -110,8 +110,8 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
         item.check(if items.len() == 1 { String::new() } else { format!("tasks[{i}].") })?;
     }
     let after = resolve(&items)?;
-    if !tx.opening.repeat.is_empty() {
-        return repeated(tx).await;
+    if tx.opening.is_repeat("task.added", None)? {
+        return repeated(tx, &items).await;
     }
     let known = Known::read(tx, &items, &after).await?;
     let fresh: Vec<usize> = (0..items.len()).filter(|i| known.by_item[*i].is_none()).collect();
@@ -433,11 +433,24 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
     Ok(full(tx, &records.iter().collect::<Vec<_>>(), vec![]).await?.1)
 }
 
-/// The same request again: the tasks that it added, as they are now.
-async fn repeated(tx: &mut Tx<'_>) -> Result<Planned> {
-    let ids: Vec<TaskId> =
-        tx.opening.repeat.iter().filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();
-    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing: Vec::new() })
+/// The same request again: the tasks that it added, and those that it found by their keys, as they are now.
+async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
+    let known = Known::read(tx, items, &[]).await?;
+    let added = tx.opening.repeat.iter().filter(|did| did.kind == "task.added");
+    let added: HashSet<TaskId> =
+        added.filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();
+    let keyed: HashSet<&TaskId> = known.by_item.iter().flatten().map(|task| &task.id).collect();
+    let mut others: Vec<&TaskId> = added.iter().filter(|id| !keyed.contains(id)).collect();
+    others.sort();
+    let mut others = others.into_iter();
+    let ids: Vec<TaskId> = known
+        .by_item
+        .iter()
+        .filter_map(|task| task.as_ref().map(|task| &task.id).or_else(|| others.next()).cloned())
+        .collect();
+    let existing = known.by_item.iter().flatten().filter(|task| !added.contains(&task.id));
+    let existing = existing.map(|task| task.id.to_string()).collect();
+    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing })
 }
 
 #[cfg(test)]
