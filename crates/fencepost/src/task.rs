@@ -139,8 +139,10 @@ pub(crate) async fn change(
     rule(&mut task, tx.now)?;
     task.updated_at = tx.now;
     let held = before.hold.as_ref();
+    // The claim that it was held under, if it was; but who did this is the caller, not the holder.
     events.push(Event {
         details,
+        agent: None,
         run: held.map(|hold| hold.run.clone()),
         fence: held.map(|hold| hold.fence),
         ..task.event(kind, before.status)

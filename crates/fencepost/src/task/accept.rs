@@ -39,7 +39,8 @@ impl Op for Accept {
         check::plain_name("agent", &self.agent)?;
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
-        change(tx, &self.task, "task.accepted", None, |task, now| {
+        let details = Some(serde_json::json!({ "by": self.agent }));
+        change(tx, &self.task, "task.accepted", details, |task, now| {
             deciding(task, &self.agent, token.as_ref(), now)?;
             accept(task, &self.agent, now);
             Ok(())
