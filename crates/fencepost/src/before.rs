@@ -7,7 +7,7 @@
 use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
-    names::{Resource, TTL_MAX, TTL_MIN, Token},
+    names::{Resource, TTL_MAX, TTL_MIN, Token, check},
     params, run,
     tx::{Answer, Stmt, Tx},
 };
@@ -31,9 +31,10 @@ impl Before {
     pub fn nothing() -> Self {
         Self::default()
     }
-    /// For an op that claims for a run.
+    /// For an op that claims for a run. (A malformed name is the op's to refuse.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
-        Self { settles: true, heard: Some(Heard::Run { name: run.into(), ttl: sane(ttl) }), request: None }
+        let heard = run::check_name(run).is_ok().then(|| Heard::Run { name: run.into(), ttl: sane(ttl) });
+        Self { settles: true, heard, request: None }
     }
     /// For an op that only says that a run is there.
     pub fn hears(run: &str, ttl: Option<Millis>) -> Self {
@@ -52,10 +53,10 @@ impl Before {
         }
         self
     }
-    /// For an op that is answered from what the same request did before.
+    /// For an op that is answered from what the same request did before. (A malformed id is the op's to refuse.)
     #[must_use]
     pub fn once(mut self, request: Option<&str>) -> Self {
-        self.request = request.map(str::to_owned);
+        self.request = request.filter(|id| check::request(Some(id)).is_ok()).map(str::to_owned);
         self
     }
 }

@@ -45,6 +45,9 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Tasks> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        check::optional_name("board", self.board.as_deref())?;
+        check::optional_name("assignee", self.assignee.as_deref())?;
+        check::optional_name("tag", self.tag.as_deref())?;
         let after = self.after.as_deref().map(|id| TaskId::check("after", id)).transpose()?;
         let from = match &after {
             Some(id) => load(tx, id).await?.ok_or_else(|| not_found(id).with("field", "after"))?.seq,

@@ -41,6 +41,7 @@ impl Op for Ready {
         check::range("limit", limit, 1, 1000)?;
         let board = self.board.as_deref();
         check::optional_name("board", board)?;
+        check::optional_name("agent", self.agent.as_deref())?;
         let mut statements = Vec::new();
         if let Some(agent) = self.agent.as_deref() {
             let sql = columns!(
