@@ -137,7 +137,8 @@ pub fn decode<O: DeserializeOwned>(json: &str) -> Result<O> {
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
         let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));
-        if path == "." {
+        // Where the text breaks off, the path ends in a question mark.
+        if path == "." || path.ends_with('?') {
             error
         } else {
             Error::new(Code::Invalid, format!("`{path}`: {}", e.inner())).with("field", path)
