@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod events;
+mod input;
 mod plans;
 mod ready;
 mod smoke;
