@@ -12,7 +12,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Add many tasks at once, in one transaction: all or none. They may depend on each other by local names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -376,14 +376,11 @@ impl Known {
                 }
             }
         }
-        let ids: HashSet<&TaskId> = after
-            .iter()
-            .flatten()
-            .filter_map(|on| match on {
-                On::Task(id) => Some(id),
-                On::Item(_) => None,
-            })
-            .collect();
+        let named = after.iter().flatten().filter_map(|on| match on {
+            On::Task(id) => Some(id),
+            On::Item(_) => None,
+        });
+        let ids: BTreeSet<&TaskId> = named.collect();
         if !ids.is_empty() {
             known.by_id = lock_all(tx, ids.iter().copied()).await?;
             if let Some(missing) = ids.iter().find(|id| !known.by_id.contains_key(id)) {
