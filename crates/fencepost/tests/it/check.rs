@@ -136,6 +136,23 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
     ("the tags know what is ready", &["update task_tag set ready = 1 where task = 3"], "task/auth-3"),
     ("the tags know what is ready", &["update task_tag set priority = 1 where task = 3"], "task/auth-3"),
     ("the tags know what is ready", &["update task_tag set board = 'web' where task = 3"], "task/auth-3"),
+    ("every tag of a task has its copy", &["delete from task_tag"], "task/auth-3"),
+    (
+        "every tag of a task has its copy",
+        &["insert into task_tag(task, tag, board, priority, ready) values (3, 'y', 'auth', 50, 0)"],
+        "task/auth-3",
+    ),
+    ("what belongs to a task has its task", &["insert into task_doc(task) values (999)"], "task_doc 999"),
+    (
+        "what belongs to a task has its task",
+        &["insert into task_tag(task, tag, board, priority, ready) values (999, 'y', 'auth', 50, 0)"],
+        "task_tag 999",
+    ),
+    (
+        "what belongs to a task has its task",
+        &["insert into note(task, kind, at, body) values (999, 'note', 1, 'x')"],
+        "note 999",
+    ),
     ("attempts stay within their limits", &["update task set attempts = 4 where seq = 1"], "task/auth-1"),
     ("attempts stay within their limits", &["update task set attempts = -1 where seq = 2"], "task/auth-2"),
 ];
