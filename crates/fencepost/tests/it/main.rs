@@ -11,4 +11,5 @@ mod registry;
 mod smoke;
 mod story;
 mod tasks;
+mod twins;
 mod world;

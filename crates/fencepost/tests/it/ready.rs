@@ -161,6 +161,19 @@ on_both! {
         ").await;
     }
 
+    /// From anyone's to somebody's it stays ready, but not for the same: the check at the end looks at the copies.
+    async fn tags_follow_an_assignment(world: World) {
+        world.story("
+            add one tags=x                    -> auth-1 unassigned
+            assign auth-1 to=bob              -> pending
+            add two tags=x offer=bob          -> auth-2 offered
+            accept auth-2 agent=bob           -> pending
+            add three tags=x offer=bob        -> auth-3 offered
+            reject auth-3 agent=bob reason=no -> unassigned
+            add four tags=x to=bob            -> auth-4 pending
+        ").await;
+    }
+
     async fn tags_follow_when_many_are_taken_and_finished_at_once(world: World) {
         world.story("
             add a tags=x                -> auth-1 unassigned
