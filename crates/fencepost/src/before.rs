@@ -6,8 +6,8 @@
 
 use crate::{
     clock::{Millis, Time},
-    error::Result,
-    names::{Resource, TTL_MAX, TTL_MIN, Token},
+    error::{Error, Result},
+    names::{Resource, TTL_MAX, TTL_MIN, Token, check},
     params, run,
     tx::{Answer, Stmt, Tx},
 };
@@ -31,9 +31,9 @@ impl Before {
     pub fn nothing() -> Self {
         Self::default()
     }
-    /// For an op that claims for a run.
+    /// For an op that claims for a run. (A malformed name is the op's to refuse.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
-        let heard = storable(run).map(|name| Heard::Run { name: name.into(), ttl: sane(ttl) });
+        let heard = run::check_name(run).is_ok().then(|| Heard::Run { name: run.into(), ttl: sane(ttl) });
         Self { settles: true, heard, request: None }
     }
     /// For an op that only says that a run is there.
@@ -53,10 +53,10 @@ impl Before {
         }
         self
     }
-    /// For an op that is answered from what the same request did before.
+    /// For an op that is answered from what the same request did before. (A malformed id is the op's to refuse.)
     #[must_use]
     pub fn once(mut self, request: Option<&str>) -> Self {
-        self.request = request.and_then(storable).map(str::to_owned);
+        self.request = request.filter(|id| check::request(Some(id)).is_ok()).map(str::to_owned);
         self
     }
 }
@@ -64,11 +64,6 @@ impl Before {
 /// An absurd lease is the op's to refuse; nobody is heard for that long before.
 fn sane(ttl: Option<Millis>) -> Option<Millis> {
     ttl.filter(|ttl| (TTL_MIN..=TTL_MAX).contains(ttl))
-}
-
-/// A name that PostgreSQL cannot even be asked about is the op's to refuse.
-fn storable(text: &str) -> Option<&str> {
-    (!text.contains('\0')).then_some(text)
 }
 
 /// The fleet as the transaction found it.
@@ -81,6 +76,24 @@ pub(crate) struct Opening {
     pub repeat: Vec<Repeat>,
     /// The request's id, for the events of this op.
     pub request: Option<String>,
+}
+
+impl Opening {
+    /// Was this very request made before? An id that stands for something else is refused.
+    pub fn is_repeat(&self, kind: &str, resource: Option<&Resource>) -> Result<bool> {
+        let resource = resource.map(ToString::to_string);
+        let same =
+            |did: &Repeat| did.kind == kind && resource.as_ref().is_none_or(|this| did.resource == *this);
+        match self.repeat.first() {
+            None => Ok(false),
+            Some(_) if self.repeat.iter().any(same) => Ok(true),
+            Some(did) => Err(Error::invalid(
+                "request",
+                format!("was used before, for another thing: `{}` of `{}`", did.kind, did.resource),
+            )
+            .hint("give every request an id of its own, and repeat it only with the same request")),
+        }
+    }
 }
 
 /// When there is next something to do that no write announces.
@@ -223,6 +236,8 @@ impl Before {
 
 /// Does what was due. Gives how many things it changed.
 pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
+    // None of it is what the request asked for: under its id, it would be taken for the request's first try.
+    let request = tx.opening.request.take();
     let mut changed = 0;
     for item in todo {
         changed += match *item {
@@ -231,6 +246,7 @@ pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
             Todo::Settle => run::settle::settle(tx).await?,
         };
     }
+    tx.opening.request = request;
     Ok(changed)
 }
 

@@ -129,11 +129,16 @@ pub fn find(name: &str) -> Result<Entry> {
 
 /// Reads a request; what is wrong with it is said by field.
 pub fn decode<O: DeserializeOwned>(json: &str) -> Result<O> {
+    // Else a list would be taken for the fields in their order, which is nobody's contract.
+    if !json.trim_start().starts_with('{') {
+        return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_str(json);
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
         let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));
-        if path == "." {
+        // Where the text breaks off, the path ends in a question mark.
+        if path == "." || path.ends_with('?') {
             error
         } else {
             Error::new(Code::Invalid, format!("`{path}`: {}", e.inner())).with("field", path)

@@ -117,6 +117,8 @@ pub(crate) struct Holder {
     /// The incarnation's key, or `None` until it is opened.
     key: Option<i64>,
     ttl: Millis,
+    /// The run is there and has no agent yet: this claim names it.
+    names_agent: bool,
 }
 
 impl Holder {
@@ -136,6 +138,7 @@ impl Holder {
                     expires_at: run.expires_at,
                     key: Some(run.key),
                     ttl: run.ttl,
+                    names_agent: run.agent.is_none() && agent.is_some(),
                 })
             }
             _ => {
@@ -146,6 +149,7 @@ impl Holder {
                     expires_at: tx.now.plus(ttl),
                     key: None,
                     ttl,
+                    names_agent: false,
                 })
             }
         }
@@ -156,6 +160,12 @@ impl Holder {
     /// new is opened here.
     pub fn enter(&self, now: Time) -> Stmt {
         match self.key {
+            // A run is a session of one agent: the first that is named stays.
+            Some(key) if self.names_agent => Stmt::new(
+                "update run set agent = ?3
+                 where key = ?1 and ended_at is null and expires_at > ?2 and agent is null returning key",
+                params![key, now, self.agent.as_deref()],
+            ),
             Some(key) => Stmt::lock(
                 "select key from run where key = ?1 and ended_at is null and expires_at > ?2 for key share",
                 params![key, now],
@@ -175,9 +185,9 @@ impl Holder {
     /// The key, from what [`Self::enter`] answered.
     pub fn key(&self, entered: &[Row]) -> Result<i64> {
         match (self.key, entered.first()) {
-            (Some(key), _) => Ok(key),
-            (None, Some(row)) => row.get("key"),
-            (None, None) => Err(Error::again(format!("run `{}` ended at this moment", self.name))),
+            (Some(key), _) if !self.names_agent => Ok(key),
+            (_, Some(row)) => row.get("key"),
+            (_, None) => Err(Error::again(format!("run `{}` ended at this moment", self.name))),
         }
     }
 }

@@ -127,7 +127,7 @@ pub(crate) async fn change(
 ) -> Result<Changed> {
     let id = TaskId::check("task", task)?;
     let found = load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-    if !tx.opening.repeat.is_empty() {
+    if tx.opening.is_repeat(kind, Some(&found.resource()))? {
         return Ok(Changed { task: found.view(tx.now) });
     }
     let mut events = Vec::new();
@@ -139,8 +139,10 @@ pub(crate) async fn change(
     rule(&mut task, tx.now)?;
     task.updated_at = tx.now;
     let held = before.hold.as_ref();
+    // The claim that it was held under, if it was; but who did this is the caller, not the holder.
     events.push(Event {
         details,
+        agent: None,
         run: held.map(|hold| hold.run.clone()),
         fence: held.map(|hold| hold.fence),
         ..task.event(kind, before.status)

@@ -125,6 +125,22 @@ const PROMISES: &[(&str, &str)] = &[
          where task_tag.ready <> task.ready or task_tag.priority <> task.priority or task_tag.board <> task.board",
     ),
     (
+        "every tag of a task has its copy",
+        "select 'task/' || board || '-' || n as resource from task
+         where (select count(distinct value) from json_each(coalesce(task.tags, '[]')))
+           <> (select count(*) from task_tag where task_tag.task = task.seq)",
+    ),
+    (
+        "what belongs to a task has its task",
+        "select 'task_doc ' || task as resource from task_doc
+         where not exists (select 1 from task where seq = task_doc.task)
+         union all
+         select 'task_tag ' || task as resource from task_tag
+         where not exists (select 1 from task where seq = task_tag.task)
+         union all
+         select 'note ' || task as resource from note where not exists (select 1 from task where seq = note.task)",
+    ),
+    (
         "attempts stay within their limits",
         "select 'task/' || board || '-' || n as resource from task where attempts < 0 or attempts > max_attempts",
     ),

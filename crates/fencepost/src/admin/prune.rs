@@ -55,14 +55,16 @@ impl Op for Prune {
     }
 }
 
-/// A number of a board is never used again, so a pruned task's fence cannot come back.
+/// A number of a board is never used again, so a pruned task's fence cannot come back. What was not completed is
+/// kept for as long as anything counts on it: a finished dependent may be retried, and would wait for nothing.
 async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
     let rows = tx
         .query(
             "select seq from task where finished_at is not null and finished_at < ?1
              and not exists (
                select 1 from edge join task as waiting on waiting.seq = edge.task
-               where edge.depends_on = task.seq and waiting.finished_at is null)
+               where edge.depends_on = task.seq
+               and (waiting.finished_at is null or task.status <> 'completed'))
              order by finished_at limit ?2 /*pg for update skip locked*/",
             params![before, BATCH],
         )

@@ -3,7 +3,7 @@ use crate::{
     error::Result,
     names::{Resource, TaskId, check},
     op::{Access, Op},
-    params,
+    params, run,
     tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
@@ -35,6 +35,7 @@ impl Op for List {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
         let run = self.run.as_deref();
+        run.map_or(Ok(()), run::check_name)?;
         let mut answers = tx
             .pipeline(vec![
                 Stmt::new(

@@ -1,7 +1,7 @@
 use super::{Entry, Position};
 use crate::{
     error::{Code, Error, Result},
-    names::check,
+    names::{NAME_MAX, TEXT_MAX, check},
     op::{Access, Op},
     params,
     tx::{Row, Stmt, Tx},
@@ -45,6 +45,8 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
+        check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
         let since = self.since.as_deref().map(str::parse::<Position>).transpose()?;
         let from = since.unwrap_or_default();
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));

@@ -71,9 +71,10 @@ impl Op for Claim {
         statements.extend(load_locked(&self.name));
         let mut answers = tx.pipeline(statements).await?;
         let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
-        if let Some(repeat) = tx.opening.repeat.first() {
-            let repeated = found.filter(|lock| Some(lock.fence) == repeat.fence);
-            return self.repeated(tx, repeated);
+        if tx.opening.is_repeat("lock.claimed", Some(&Resource::Lock(self.name.clone())))? {
+            let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
+            let fence = claimed.and_then(|did| did.fence);
+            return self.repeated(tx, found.filter(|lock| Some(lock.fence) == fence));
         }
         let run_key = holder.key(&answers[0].rows)?;
         match found {

@@ -46,6 +46,10 @@ async fn free(
     let free = lock.free(verb);
     let mut event = free.event(kind, &lock);
     event.details = reason.map(|reason| serde_json::json!({ "reason": reason }));
+    if verb == "unclaim" {
+        // Who took it away is the caller, not the holder.
+        event.agent = None;
+    }
     let statements = vec![free.save(&lock, tx.now), event.insert(tx)];
     tx.pipeline(statements).await?;
     Ok("free".into())

@@ -32,14 +32,15 @@ impl Op for Accept {
     type Reply = Changed;
 
     fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::plain_name("agent", &self.agent)?;
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
-        change(tx, &self.task, "task.accepted", None, |task, now| {
+        let details = Some(serde_json::json!({ "by": self.agent }));
+        change(tx, &self.task, "task.accepted", details, |task, now| {
             deciding(task, &self.agent, token.as_ref(), now)?;
             accept(task, &self.agent, now);
             Ok(())
@@ -69,6 +70,10 @@ pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: T
     }
     match (&task.hold, token) {
         (None, None) => Ok(()),
+        (_, Some(token)) if token.resource != task.resource() => {
+            let message = format!("`{token}` is not a claim of task `{}`", task.id);
+            Err(Error::new(Code::Invalid, message).with("field", "token"))
+        }
         (_, Some(token)) => require(Some(&task.look()), token, now).map(drop),
         (Some(hold), None) => {
             Err(task.held_by(hold, false).hint("name the token under which it is reviewed"))

@@ -5,7 +5,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Code, Error, Result},
     event::Event,
-    names::{TaskId, check},
+    names::{Resource, TaskId, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
@@ -119,7 +119,7 @@ impl Wish {
     /// The named task, if it is this run's to take.
     async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
         self.check()?;
-        if !tx.opening.repeat.is_empty() {
+        if tx.opening.is_repeat("task.claimed", Some(&Resource::Task(id.clone())))? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
@@ -153,7 +153,7 @@ impl Wish {
     /// not take its neighbours along.
     pub async fn best(self, tx: &mut Tx<'_>, count: i64) -> Result<Vec<Claimed>> {
         self.check()?;
-        if !tx.opening.repeat.is_empty() {
+        if tx.opening.is_repeat("task.claimed", None)? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
@@ -349,6 +349,9 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     if let Some(hold) = &task.hold {
         return Err(task.held_by(hold, false).hint("fence ready lists what you can take instead"));
     }
+    if let Some(reason) = &task.parked {
+        return refused(format!("task `{}` is parked: {reason}", task.id));
+    }
     match task.status {
         Status::Offered if task.offered_to.as_deref() == agent => return Ok(Status::Reviewing),
         Status::Offered => {
@@ -363,9 +366,6 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     }
     if task.waiting_on > 0 {
         return refused(format!("task `{}` waits for {} unfinished tasks", task.id, task.waiting_on));
-    }
-    if let Some(reason) = &task.parked {
-        return refused(format!("task `{}` is parked: {reason}", task.id));
     }
     if let Some(until) = task.delayed_until {
         return refused(format!("task `{}` failed and is tried again after {until}", task.id));

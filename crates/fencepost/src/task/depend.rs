@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, not_found, plan::lock_all, record};
+use super::{Changed, Record, Status, Under, lapse, not_found, plan::lock_all, record, save};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -33,9 +33,16 @@ impl Op for Depend {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
-        let (task, other) = both(tx, &self.task, &self.after).await?;
-        if !tx.opening.repeat.is_empty() {
-            return Ok(Changed { task: task.view(tx.now) });
+        let (found, other) = both(tx, &self.task, &self.after).await?;
+        if tx.opening.is_repeat("task.depends", Some(&found.resource()))? {
+            return Ok(Changed { task: found.view(tx.now) });
+        }
+        let mut task = found.clone();
+        let mut statements = Vec::new();
+        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+            let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
+            statements.extend(save(&found, &task, Under::Nobody, tx.now));
+            statements.push(lapsed);
         }
         task.unfinished()?;
         task.unheld()?;
@@ -51,7 +58,8 @@ impl Op for Depend {
             return Ok(Changed { task: task.view(tx.now) });
         }
         let task = Record { waiting_on: task.waiting_on + waits, updated_at: tx.now, ..task };
-        tx.pipeline(recount(&task, event)).await?;
+        statements.extend(recount(&task, event));
+        tx.pipeline(statements).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }

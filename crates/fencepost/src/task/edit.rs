@@ -1,4 +1,4 @@
-use super::{Changed, change};
+use super::{Changed, Record, change};
 use crate::{
     before::Before,
     error::{Error, Result},
@@ -66,7 +66,7 @@ impl Op for Edit {
         let details = Some(serde_json::json!({ "fields": fields }));
         let mut changed = change(tx, &self.task, "task.edited", details, |task, _| {
             seq = task.seq;
-            Ok(())
+            self.max_attempts.map_or(Ok(()), |max| enough(task, max))
         })
         .await?;
         if !repeat {
@@ -80,6 +80,20 @@ impl Op for Edit {
         }
         Ok(changed)
     }
+}
+
+/// Attempts that were made cannot be edited away, and what still waits to be taken needs one more.
+fn enough(task: &Record, max_attempts: i64) -> Result<()> {
+    let waits = !task.status.is_finished() && task.hold.is_none();
+    let least = task.attempts + i64::from(waits);
+    if max_attempts >= least {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "max_attempts",
+        format!("is {max_attempts}; {} attempts were made, so it must be at least {least}", task.attempts),
+    )
+    .hint("cancel the task if it should not be tried again"))
 }
 
 impl Edit {

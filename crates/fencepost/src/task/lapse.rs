@@ -20,8 +20,8 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     let Some(hold) = task.hold.clone() else { return task.event("task.lapsed", before) };
     let why = match hold.run_ended_at {
         _ if hold.until.is_some_and(|until| until <= now) => "its time was up",
-        Some(_) => "its run ended",
-        None => "its lease was over",
+        Some(ended) if ended < hold.run_expires_at => "its run ended",
+        _ => "its lease was over",
     };
     task.end_claim("lapse", &[]);
     task.updated_at = now;

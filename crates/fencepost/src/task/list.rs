@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, columns};
+use super::{Record, Status, Task, columns, load, not_found};
 use crate::{
     error::Result,
     names::{TaskId, check},
@@ -45,7 +45,14 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Tasks> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        check::optional_name("board", self.board.as_deref())?;
+        check::optional_name("assignee", self.assignee.as_deref())?;
+        check::optional_name("tag", self.tag.as_deref())?;
         let after = self.after.as_deref().map(|id| TaskId::check("after", id)).transpose()?;
+        let from = match &after {
+            Some(id) => load(tx, id).await?.ok_or_else(|| not_found(id).with("field", "after"))?.seq,
+            None => 0,
+        };
         let rows = tx
             .query(
                 columns!(
@@ -54,16 +61,14 @@ impl Op for List {
                      and (cast(?3 as text) is null or task.assignee = ?3)
                      and (cast(?4 as text) is null
                        or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4))
-                     and task.seq > coalesce((select seq from task where board = ?5 and n = ?6), 0)
-                     order by task.seq limit ?7"
+                     and task.seq > ?5 order by task.seq limit ?6"
                 ),
                 params![
                     self.board.as_deref(),
                     self.status.map(Status::as_str),
                     self.assignee.as_deref(),
                     self.tag.as_deref(),
-                    after.as_ref().map(|id| id.board.as_str()),
-                    after.as_ref().map(|id| id.n),
+                    from,
                     limit + 1
                 ],
             )

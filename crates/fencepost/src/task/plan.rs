@@ -12,7 +12,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Add many tasks at once, in one transaction: all or none. They may depend on each other by local names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -110,11 +110,16 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
         item.check(if items.len() == 1 { String::new() } else { format!("tasks[{i}].") })?;
     }
     let after = resolve(&items)?;
-    if !tx.opening.repeat.is_empty() {
-        return repeated(tx).await;
+    if tx.opening.is_repeat("task.added", None)? {
+        return repeated(tx, &items).await;
     }
     let known = Known::read(tx, &items, &after).await?;
     let fresh: Vec<usize> = (0..items.len()).filter(|i| known.by_item[*i].is_none()).collect();
+    let existing = known.by_item.iter().flatten().map(|task| task.id.to_string()).collect();
+    if fresh.is_empty() {
+        let ids: Vec<_> = known.by_item.iter().flatten().map(|task| task.id.clone()).collect();
+        return Ok(Planned { tasks: by_ids(tx, &ids).await?, existing });
+    }
     let first = take_numbers(tx, board, fresh.len() as i64).await?;
     let number: HashMap<usize, i64> = fresh.iter().zip(first..).map(|(&i, n)| (i, n)).collect();
 
@@ -122,17 +127,22 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     for &i in &fresh {
         let (item, n) = (&items[i], number[&i]);
         let mut waiting_on = 0;
+        let mut counted = HashSet::new();
         for on in &after[i] {
             let there = match on {
                 On::Item(other) => known.by_item[*other].as_ref(),
                 On::Task(id) => Some(&known.by_id[id]),
             };
-            waiting_on += i64::from(there.is_none_or(|task| task.status != Status::Completed));
             let other = match (on, there) {
                 (On::Item(other), None) => TaskId { board: board.into(), n: number[other] },
                 (_, Some(task)) => task.id.clone(),
                 (On::Task(id), None) => id.clone(),
             };
+            // One task can go by two names: its item's, by a key, and its id.
+            if !counted.insert(other.clone()) {
+                continue;
+            }
+            waiting_on += i64::from(there.is_none_or(|task| task.status != Status::Completed));
             edges.push(serde_json::json!({ "n": n, "board": other.board, "on": other.n }));
         }
         let status = item.status();
@@ -155,7 +165,6 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     if inserted < fresh.len() {
         return Err(Error::again("a task with the same idempotency key was added at this moment"));
     }
-    let existing = known.by_item.iter().flatten().map(|task| task.id.to_string()).collect();
     let ids: Vec<TaskId> = (0..items.len())
         .map(|i| match &known.by_item[i] {
             Some(task) => task.id.clone(),
@@ -367,14 +376,11 @@ impl Known {
                 }
             }
         }
-        let ids: HashSet<&TaskId> = after
-            .iter()
-            .flatten()
-            .filter_map(|on| match on {
-                On::Task(id) => Some(id),
-                On::Item(_) => None,
-            })
-            .collect();
+        let named = after.iter().flatten().filter_map(|on| match on {
+            On::Task(id) => Some(id),
+            On::Item(_) => None,
+        });
+        let ids: BTreeSet<&TaskId> = named.collect();
         if !ids.is_empty() {
             known.by_id = lock_all(tx, ids.iter().copied()).await?;
             if let Some(missing) = ids.iter().find(|id| !known.by_id.contains_key(id)) {
@@ -428,11 +434,24 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
     Ok(full(tx, &records.iter().collect::<Vec<_>>(), vec![]).await?.1)
 }
 
-/// The same request again: the tasks that it added, as they are now.
-async fn repeated(tx: &mut Tx<'_>) -> Result<Planned> {
-    let ids: Vec<TaskId> =
-        tx.opening.repeat.iter().filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();
-    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing: Vec::new() })
+/// The same request again: the tasks that it added, and those that it found by their keys, as they are now.
+async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
+    let known = Known::read(tx, items, &[]).await?;
+    let added = tx.opening.repeat.iter().filter(|did| did.kind == "task.added");
+    let added: HashSet<TaskId> =
+        added.filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();
+    let keyed: HashSet<&TaskId> = known.by_item.iter().flatten().map(|task| &task.id).collect();
+    let mut others: Vec<&TaskId> = added.iter().filter(|id| !keyed.contains(id)).collect();
+    others.sort();
+    let mut others = others.into_iter();
+    let ids: Vec<TaskId> = known
+        .by_item
+        .iter()
+        .filter_map(|task| task.as_ref().map(|task| &task.id).or_else(|| others.next()).cloned())
+        .collect();
+    let existing = known.by_item.iter().flatten().filter(|task| !added.contains(&task.id));
+    let existing = existing.map(|task| task.id.to_string()).collect();
+    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing })
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Op for Progress {
         check::line("text", &self.text, TEXT_MAX)?;
         check::request(self.request.as_deref())?;
         let found = held(load_locked(tx, &id).await?, &token, tx)?;
-        if !tx.opening.repeat.is_empty() {
+        if tx.opening.is_repeat("task.progress", Some(&token.resource))? {
             return Ok(Changed { task: found.view(tx.now) });
         }
         let mut task = found.clone();

@@ -8,6 +8,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// List what could be claimed now, best first. It claims nothing, and another may be quicker.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +41,7 @@ impl Op for Ready {
         check::range("limit", limit, 1, 1000)?;
         let board = self.board.as_deref();
         check::optional_name("board", board)?;
+        check::optional_name("agent", self.agent.as_deref())?;
         let mut statements = Vec::new();
         if let Some(agent) = self.agent.as_deref() {
             let sql = columns!(
@@ -64,20 +66,21 @@ impl Op for Ready {
         let due = columns!(
             "where ((task.status = 'in_progress' and task.attempts < task.max_attempts
                 and (run.ended_at is not null or run.expires_at <= ?1 or task.until_at <= ?1))
-               or (task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null))
-             and task.finished_at is null
+               or (task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
+                and task.status in ('unassigned', 'pending')))
              and (cast(?2 as text) is null or task.board = ?2)
              and (task.assignee is null or task.assignee = ?3)
-             order by task.priority desc, task.seq limit ?4"
+             order by task.assignee is null, task.priority desc, task.seq limit ?4"
         );
         if tx.opening.due.is_due(tx.now) {
             statements.push(Stmt::new(due, params![tx.now, board, self.agent.as_deref(), limit]));
         }
         let answers = tx.pipeline(statements).await?;
-        let records = answers.iter().flat_map(|answer| &answer.rows).map(Record::read);
-        let mut tasks: Vec<Task> =
-            records.map(|task| task.map(|task| task.view(tx.now))).collect::<Result<_>>()?;
+        let rows = answers.iter().flat_map(|answer| &answer.rows);
+        let mut tasks = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
+        // Whatever has an assignee here is the asking agent's own.
+        tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(ReadyTasks { tasks })
+        Ok(ReadyTasks { tasks: tasks.iter().map(|task| task.view(tx.now)).collect() })
     }
 }

@@ -214,11 +214,14 @@ impl Record {
         }
     }
 
-    fn is_ready(&self) -> bool {
-        self.waiting_on == 0
-            && self.parked.is_none()
-            && self.delayed_until.is_none()
-            && matches!(self.status, Status::Unassigned | Status::Pending)
+    /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
+    fn ready(&self) -> u8 {
+        match self.status {
+            _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
+            Status::Unassigned => 1,
+            Status::Pending => 2,
+            _ => 0,
+        }
     }
 }
 
@@ -310,7 +313,7 @@ pub(crate) fn save(before: &Record, after: &Record, under: Under, now: Time) -> 
         params.extend([holder.map(|hold| hold.run_key).into(), now.into()]);
     }
     let mut statements = vec![Stmt::new(sql, params)];
-    if !after.tags.is_empty() && before.is_ready() != after.is_ready() {
+    if !after.tags.is_empty() && before.ready() != after.ready() {
         statements.push(sync_tags(crate::tx::key_set([after.seq])));
     }
     statements
@@ -381,7 +384,7 @@ pub(crate) async fn save_set(
         .await?;
     let written = written.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?;
     let moved =
-        |(before, after): &&(Record, Record)| !after.tags.is_empty() && before.is_ready() != after.is_ready();
+        |(before, after): &&(Record, Record)| !after.tags.is_empty() && before.ready() != after.ready();
     let tagged: Vec<i64> = changes.iter().filter(moved).map(|(_, after)| after.seq).collect();
     if !tagged.is_empty() {
         tx.one(sync_tags(crate::tx::key_set(tagged))).await?;

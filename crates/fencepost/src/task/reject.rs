@@ -31,7 +31,7 @@ impl Op for Reject {
     type Reply = Changed;
 
     fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -59,7 +59,9 @@ pub(crate) async fn unclaim(
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     let mut statements = save(&found, &task, Under::Nobody, tx.now);
-    statements.push(ended(&task, &found, "task.unclaimed", details).insert(tx));
+    // Who took it away is the caller, not the holder.
+    let event = Event { agent: None, ..ended(&task, &found, "task.unclaimed", details) };
+    statements.push(event.insert(tx));
     tx.pipeline(statements).await?;
     Ok((Some(run), task.status.as_str().into()))
 }

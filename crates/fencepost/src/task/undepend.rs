@@ -36,7 +36,7 @@ impl Op for Undepend {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
         let (task, other) = both(tx, &self.task, &self.after).await?;
-        if !tx.opening.repeat.is_empty() {
+        if tx.opening.is_repeat("task.freed", Some(&task.resource()))? {
             return Ok(Changed { task: task.view(tx.now) });
         }
         let removed = tx

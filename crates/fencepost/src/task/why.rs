@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, full, load, not_found};
+use super::{Record, Status, Task, full, lapse, load, not_found};
 use crate::{
     clock::Time,
     error::Result,
@@ -42,9 +42,13 @@ impl Op for Why {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Because> {
         let id = TaskId::check("task", &self.task)?;
-        let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+        let mut task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
         let (_, mut views) = full(tx, &[&task], vec![]).await?;
         let view = views.remove(0);
+        // What a dead run holds is seen as the next claim will find it.
+        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+            lapse::lapse(&mut task, tx.now);
+        }
         let reasons = reasons(&task, &view, tx.now);
         Ok(Because { ready: reasons.is_empty(), reasons, task: view })
     }
@@ -58,7 +62,7 @@ fn reasons(task: &Record, view: &Task, now: Time) -> Vec<Reason> {
         say("finished", format!("it is {}", task.status.as_str()), None);
         return reasons;
     }
-    if let Some(hold) = task.hold.as_ref().filter(|hold| hold.is_alive(now)) {
+    if let Some(hold) = &task.hold {
         say("held", format!("held by {}", hold.describe()), Some(hold.expires_at()));
     }
     match task.status {

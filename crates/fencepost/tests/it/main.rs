@@ -1,11 +1,22 @@
 //! The conformance suite: every behaviour once, on SQLite and on PostgreSQL, with a clock that the tests move.
 
+mod check;
+mod dependencies;
 mod disk;
+mod embed;
+mod events;
+mod input;
 mod migrations;
+mod plans;
 mod postgres_failures;
 mod postgres_store;
 mod postgres_tls;
 mod proxy;
+mod ready;
+mod registry;
 mod smoke;
 mod sqlite_store;
+mod story;
+mod tasks;
+mod twins;
 mod world;

@@ -121,6 +121,33 @@ impl World {
             self.fleet.call(fencepost::event::List { limit: Some(1000), ..Default::default() }).await;
         events.expect("events").events.into_iter().map(|event| event.kind).collect()
     }
+
+    /// The whole log as it is stored, a line each: `task.claimed task/auth-1 unassigned>in_progress r/bob @1`.
+    /// (On PostgreSQL `event/list` holds back what is newer than the oldest transaction of any test.)
+    pub async fn log(&self) -> Vec<String> {
+        let rows = self.fleet.transaction(|tx| {
+            Box::pin(async move {
+                tx.query(
+                    "select kind, resource, from_state, to_state, run, agent, fence, details from event order by id",
+                    vec![],
+                )
+                .await
+            })
+        });
+        let line = |row: &fencepost::Row| -> Result<String> {
+            let text = |name| Ok::<_, Error>(row.get::<Option<String>>(name)?.unwrap_or("-".into()));
+            let fence = row.get::<Option<i64>>("fence")?.map_or("-".into(), |fence| format!("@{fence}"));
+            let (from, to) = (text("from_state")?, text("to_state")?);
+            let who = format!("{}/{}", text("run")?, text("agent")?);
+            Ok(format!(
+                "{} {} {from}>{to} {who} {fence} {}",
+                text("kind")?,
+                text("resource")?,
+                text("details")?
+            ))
+        };
+        rows.await.expect("the log").iter().map(|row| line(row).expect("an event")).collect()
+    }
 }
 
 pub fn options(clock: &ManualClock) -> Options {

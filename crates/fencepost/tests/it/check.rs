@@ -1,0 +1,233 @@
+//! The integrity check can fail: every promise is broken once, by hand, and exactly that one is reported.
+
+use crate::world::World;
+use fencepost::{admin, lock, params, task};
+
+/// A promise of the check, and SQL that breaks it and no other.
+const BREAKS: &[(&str, &[&str], &str)] = &[
+    (
+        "a task is held exactly while it is reviewing or in progress",
+        &["update task set status = 'unassigned' where seq = 1"],
+        "task/auth-1",
+    ),
+    (
+        "a task is held exactly while it is reviewing or in progress",
+        &["update task set status = 'in_progress' where seq = 2"],
+        "task/auth-2",
+    ),
+    (
+        "a claim says since when, and a free task has no claim left on it",
+        &["update task set claimed_at = null where seq = 1"],
+        "task/auth-1",
+    ),
+    (
+        "a claim says since when, and a free task has no claim left on it",
+        &["update task set until_at = 99999999999999 where seq = 2"],
+        "task/auth-2",
+    ),
+    ("every claim's run exists", &["update task set run = 999 where seq = 1"], "task/auth-1"),
+    ("every claim's run exists", &["update lock set run = 999"], "lock/deploy"),
+    (
+        "an ended run that is settled holds nothing",
+        &["update run set ended_at = 1, settled = 1 where name = 'worker'"],
+        "task/auth-1",
+    ),
+    (
+        "an ended run that is settled holds nothing",
+        &["update run set ended_at = 1, settled = 1 where name = 'locker'"],
+        "lock/deploy",
+    ),
+    (
+        "at most one unended run has a name",
+        &[
+            "drop index run_unended",
+            "insert into run(name, ttl_ms, opened_at, expires_at) select name, ttl_ms, opened_at, expires_at
+             from run where name = 'idle'",
+        ],
+        "run/idle",
+    ),
+    (
+        "what was claimed has a fence",
+        &["delete from event where kind = 'task.claimed'", "update task set fence = 0 where seq = 1"],
+        "task/auth-1",
+    ),
+    (
+        "what was claimed has a fence",
+        &["delete from event where kind = 'lock.claimed'", "update lock set fence = 0"],
+        "lock/deploy",
+    ),
+    (
+        "no fence was given out twice",
+        &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 1)"],
+        "task/auth-1",
+    ),
+    (
+        "no fence was given out twice",
+        &["insert into event(at, kind, resource, fence) values (1, 'lock.claimed', 'lock/deploy', 1)"],
+        "lock/deploy",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 9)"],
+        "task/auth-1",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        &["insert into event(at, kind, resource, fence) values (1, 'lock.claimed', 'lock/deploy', 9)"],
+        "lock/deploy",
+    ),
+    (
+        "a task was completed at most once",
+        &["insert into event(at, kind, resource, fence) values (1, 'task.completed', 'task/auth-4', 1)"],
+        "task/auth-4",
+    ),
+    (
+        "the count of what a task waits for is right",
+        &["update task set waiting_on = 2 where seq = 3"],
+        "task/auth-3",
+    ),
+    (
+        "the count of what a task waits for is right",
+        &["delete from edge", "update task_tag set ready = 0"],
+        "task/auth-3",
+    ),
+    (
+        "both ends of every dependency exist",
+        &["insert into edge(task, depends_on) values (2, 999)"],
+        "edge 2 after 999",
+    ),
+    (
+        "both ends of every dependency exist",
+        &["insert into edge(task, depends_on) values (999, 2)"],
+        "edge 999 after 2",
+    ),
+    (
+        "a finished task says when, and no other does",
+        &["update task set finished_at = null where seq = 4"],
+        "task/auth-4",
+    ),
+    (
+        "a finished task says when, and no other does",
+        &["update task set finished_at = 1 where seq = 2"],
+        "task/auth-2",
+    ),
+    (
+        "an assigned task has an assignee, and an offer says to whom",
+        &["update task set assignee = null where seq = 5"],
+        "task/auth-5",
+    ),
+    (
+        "an assigned task has an assignee, and an offer says to whom",
+        &["update task set offered_to = null where seq = 6"],
+        "task/auth-6",
+    ),
+    (
+        "an assigned task has an assignee, and an offer says to whom",
+        &["update task set assignee = 'bob' where seq = 2"],
+        "task/auth-2",
+    ),
+    ("every task has its text", &["delete from task_doc where task = 2"], "task/auth-2"),
+    (
+        "no number is used beyond its board's counter",
+        &["update board set next_n = 6 where name = 'auth'"],
+        "task/auth-6",
+    ),
+    ("no number is used beyond its board's counter", &["delete from board where name = 'web'"], "task/web-1"),
+    ("the tags know what is ready", &["update task_tag set ready = 1 where task = 3"], "task/auth-3"),
+    ("the tags know what is ready", &["update task_tag set priority = 1 where task = 3"], "task/auth-3"),
+    ("the tags know what is ready", &["update task_tag set board = 'web' where task = 3"], "task/auth-3"),
+    ("every tag of a task has its copy", &["delete from task_tag"], "task/auth-3"),
+    (
+        "every tag of a task has its copy",
+        &["insert into task_tag(task, tag, board, priority, ready) values (3, 'y', 'auth', 50, 0)"],
+        "task/auth-3",
+    ),
+    ("what belongs to a task has its task", &["insert into task_doc(task) values (999)"], "task_doc 999"),
+    (
+        "what belongs to a task has its task",
+        &["insert into task_tag(task, tag, board, priority, ready) values (999, 'y', 'auth', 50, 0)"],
+        "task_tag 999",
+    ),
+    (
+        "what belongs to a task has its task",
+        &["insert into note(task, kind, at, body) values (999, 'note', 1, 'x')"],
+        "note 999",
+    ),
+    ("attempts stay within their limits", &["update task set attempts = 4 where seq = 1"], "task/auth-1"),
+    ("attempts stay within their limits", &["update task set attempts = -1 where seq = 2"], "task/auth-2"),
+];
+
+/// A bit of everything: held, free, blocked and tagged, completed, assigned, offered, another board; a lock.
+async fn stage(world: &World) {
+    world
+        .story(
+            "
+        add held                      -> auth-1
+        add free                      -> auth-2
+        add blocked after=auth-2 tags=x -> auth-3
+        add completed                 -> auth-4
+        add pending to=bob            -> auth-5
+        add offered offer=bob         -> auth-6
+        add other board=web           -> web-1
+        claim auth-1 run=worker       -> task/auth-1@1
+        claim auth-4 run=idle         -> task/auth-4@1
+        done task/auth-4@1            -> completed
+    ",
+        )
+        .await;
+    world.fleet.call(lock::Claim::new("deploy", "locker")).await.unwrap();
+    world.assert_sound().await;
+}
+
+async fn execute(world: &World, statements: &'static [&'static str]) {
+    let broken = world.fleet.transaction(move |tx| {
+        Box::pin(async move {
+            for statement in statements {
+                tx.execute(statement, params![]).await?;
+            }
+            Ok(())
+        })
+    });
+    broken.await.unwrap();
+}
+
+/// Every break is undone by starting over: one fleet per break.
+async fn breaks(open: impl AsyncFn() -> World) {
+    for (promise, statements, resource) in BREAKS {
+        let world = open().await;
+        stage(&world).await;
+        execute(&world, statements).await;
+        let report = world.fleet.call(admin::Check {}).await.unwrap();
+        let expected = [admin::check::Violation { promise: (*promise).into(), resource: (*resource).into() }];
+        assert_eq!((report.ok, report.violations.as_slice()), (false, expected.as_slice()), "{statements:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_promise_can_break_on_sqlite() {
+    breaks(World::sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_promise_can_break_on_postgres() {
+    breaks(World::postgres).await;
+}
+
+/// A promise without a break here is one that nobody has seen fail.
+#[tokio::test]
+async fn every_promise_is_broken_here() {
+    let world = World::sqlite().await;
+    let mut promises: Vec<_> = BREAKS.iter().map(|(promise, ..)| promise).collect();
+    promises.dedup();
+    assert_eq!(world.fleet.call(admin::Check {}).await.unwrap().checked, promises.len());
+}
+
+/// So that a broken fleet can be read: a promise lists some of what breaks it, and not a million.
+#[tokio::test]
+async fn a_report_stays_readable() {
+    let world = World::sqlite().await;
+    let tasks = (0..50).map(|n| task::plan::Item { title: format!("t{n}"), ..Default::default() }).collect();
+    world.fleet.call(task::Plan { tasks, ..task::Plan::default() }).await.unwrap();
+    execute(&world, &["update task set waiting_on = 7"]).await;
+    assert_eq!(world.fleet.call(admin::Check {}).await.unwrap().violations.len(), 20);
+}

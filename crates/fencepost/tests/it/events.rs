@@ -1,0 +1,393 @@
+//! The log: every change appends one line, a refused one none, and a follower misses nothing.
+
+use crate::{
+    on_both,
+    world::{World, code, refused},
+};
+use fencepost::{Code, Millis, claim, event, lock, params, run, task};
+use std::time::Duration;
+
+impl World {
+    /// What a line of a story, or several, appended to the log.
+    async fn appended(&self, story: &str) -> String {
+        let before = self.log().await.len();
+        self.story(story).await;
+        self.log().await.split_off(before).join("\n")
+    }
+
+    /// Reads the log to its end. A follower on PostgreSQL waits for the oldest transaction that runs, which may
+    /// be another test's: the end has come when all that is stored was read.
+    async fn follow(&self, from: event::List) -> Vec<event::Entry> {
+        let stored = self.log().await.len();
+        for _ in 0..1000 {
+            let all = event::List { limit: Some(1000), ..event::List::default() };
+            if self.fleet.call(all).await.unwrap().events.len() == stored {
+                return self.fleet.call(from).await.unwrap().events;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the log was not readable within 10 s");
+    }
+}
+
+fn resources(events: &[event::Entry]) -> Vec<String> {
+    events.iter().map(|event| format!("{} {}", event.kind, event.resource)).collect()
+}
+
+on_both! {
+    async fn every_verb_appends_its_line(world: World) {
+        let mut told = String::new();
+        for story in [
+            "add one                          -> auth-1",
+            "add two to=bob creator=ann       -> auth-2",
+            "add three offer=bob              -> auth-3",
+            "offer auth-1 to=bob              -> offered",
+            "claim auth-1 run=b agent=bob     -> reviewing",
+            "accept auth-1 agent=bob token=task/auth-1@1 -> pending",
+            "reject auth-3 agent=bob reason=busy -> unassigned",
+            "assign auth-3 to=bob             -> pending",
+            "claim auth-1 run=b               -> in_progress",
+            "progress task/auth-1@2 text=half -> in_progress",
+            "checkpoint task/auth-1@2 ordinal=1 phase=built -> checkpoint.ordinal=1",
+            "renew task/auth-1@2              -> claim.run=b",
+            "note auth-1 text=hello           -> in_progress",
+            "edit auth-1 title=new priority=9 -> in_progress",
+            "release task/auth-1@2            -> pending",
+            "claim auth-1 run=b               -> in_progress",
+            "fail task/auth-1@3 reason=flaky retry=true delay_ms=0 -> pending",
+            "claim auth-1 run=b               -> in_progress",
+            "fail task/auth-1@4 reason=broken -> failed",
+            "retry auth-1                     -> pending",
+            "claim auth-1 run=b               -> in_progress",
+            "unclaim task/auth-1 reason=stuck -> pending",
+            "park auth-1 reason=later         -> pending",
+            "unpark auth-1                    -> pending",
+            "depend auth-1 after=auth-2       -> pending",
+            "undepend auth-1 after=auth-2     -> pending",
+            "claim auth-1 run=b               -> in_progress",
+            "cancel auth-1 reason=moot        -> cancelled",
+            "claim auth-2 run=b               -> in_progress",
+            "done task/auth-2@1 output=secret -> completed",
+            "claim auth-3 run=b               -> in_progress",
+            "end b                            -> run.alive=false",
+        ] {
+            let verb = story.split_whitespace().next().unwrap();
+            let appended = world.appended(story).await;
+            told += &format!("{verb}: {}\n", if appended.is_empty() { "nothing" } else { &appended });
+        }
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told, @r#"
+            add: task.added task/auth-1 ->unassigned -/- - -
+            add: task.added task/auth-2 ->pending -/ann - -
+            add: task.added task/auth-3 ->offered -/- - -
+            offer: task.offered task/auth-1 unassigned>offered -/- - {"to":"bob"}
+            claim: task.claimed task/auth-1 offered>reviewing b/bob @1 -
+            accept: task.accepted task/auth-1 reviewing>pending b/- @1 {"by":"bob"}
+            reject: task.rejected task/auth-3 offered>unassigned -/- - {"reason":"busy","by":"bob"}
+            assign: task.assigned task/auth-3 unassigned>pending -/- - {"to":"bob"}
+            claim: task.claimed task/auth-1 pending>in_progress b/bob @2 -
+            progress: task.progress task/auth-1 in_progress>in_progress b/bob @2 {"text":"half"}
+            checkpoint: task.checkpoint task/auth-1 in_progress>in_progress b/bob @2 {"ordinal":1,"phase":"built"}
+            renew: nothing
+            note: task.noted task/auth-1 in_progress>in_progress b/- @2 {"text":"hello"}
+            edit: task.edited task/auth-1 in_progress>in_progress b/- @2 {"fields":["title","priority"]}
+            release: task.released task/auth-1 in_progress>pending b/bob @2 -
+            claim: task.claimed task/auth-1 pending>in_progress b/bob @3 -
+            fail: task.retrying task/auth-1 in_progress>pending b/bob @3 {"reason":"flaky","attempt":1}
+            claim: task.claimed task/auth-1 pending>in_progress b/bob @4 -
+            fail: task.failed task/auth-1 in_progress>failed b/bob @4 {"reason":"broken","attempt":2}
+            retry: task.retried task/auth-1 failed>pending -/- - -
+            claim: task.claimed task/auth-1 pending>in_progress b/bob @5 -
+            unclaim: task.unclaimed task/auth-1 in_progress>pending b/- @5 {"reason":"stuck"}
+            park: task.parked task/auth-1 pending>pending -/- - {"reason":"later"}
+            unpark: task.unparked task/auth-1 pending>pending -/- - -
+            depend: task.depends task/auth-1 pending>pending -/- - {"after":"auth-2"}
+            undepend: task.freed task/auth-1 pending>pending -/- - {"after":"auth-2"}
+            claim: task.claimed task/auth-1 pending>in_progress b/bob @6 -
+            cancel: task.cancelled task/auth-1 in_progress>cancelled b/- @6 {"reason":"moot"}
+            claim: task.claimed task/auth-2 pending>in_progress b/bob @1 -
+            done: task.completed task/auth-2 in_progress>completed b/bob @1 -
+            claim: task.claimed task/auth-3 pending>in_progress b/bob @1 -
+            end: run.ended run/b alive>ended b/bob - {"reason":"ended"}
+            task.lapsed task/auth-3 in_progress>pending b/bob @1 {"reason":"its run ended"}
+            "#);
+        }
+    }
+
+    async fn what_comes_back_by_itself_is_told_too(world: World) {
+        world.story("
+            add one max_attempts=1       -> auth-1
+            add two offer=bob            -> auth-2
+            add three                    -> auth-3
+            claim auth-1 run=a agent=eve -> in_progress
+            claim auth-2 run=b agent=bob -> reviewing
+            claim auth-3 run=c max_ms=20000 -> in_progress
+        ").await;
+        world.fleet.call(lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new("deploy", "a") }).await.unwrap();
+        let told = world.appended("+30s claim run=d board=web -> refused board_finished").await;
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told, @r#"
+            run.ended run/a alive>ended a/eve - {"reason":"lapsed"}
+            run.ended run/b alive>ended b/bob - {"reason":"lapsed"}
+            run.ended run/c alive>ended c/- - {"reason":"lapsed"}
+            task.failed task/auth-1 in_progress>failed a/eve @1 {"reason":"its lease was over"}
+            task.lapsed task/auth-2 reviewing>offered b/bob @1 {"reason":"its lease was over"}
+            task.lapsed task/auth-3 in_progress>unassigned c/- @1 {"reason":"its time was up"}
+            lock.lapsed lock/deploy held>free a/eve @1 -
+            "#);
+        }
+    }
+
+    async fn locks_and_restores_are_told(world: World) {
+        let agent = world.fleet.as_agent("ann");
+        let claim = || lock::Claim { agent: Some("bob".into()), ..lock::Claim::new("deploy", "r") };
+        agent.call(claim()).await.unwrap();
+        agent.call(claim::Release::new("lock/deploy@1")).await.unwrap();
+        agent.call(claim()).await.unwrap();
+        agent.call(claim::Unclaim { resource: "lock/deploy".into(), reason: Some("stuck".into()) }).await.unwrap();
+        agent.call(fencepost::admin::Restored {}).await.unwrap();
+        let told = world.log().await.join("\n");
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told, @r#"
+            lock.claimed lock/deploy free>held r/bob @1 -
+            lock.released lock/deploy held>free r/bob @1 -
+            lock.claimed lock/deploy free>held r/bob @2 -
+            lock.unclaimed lock/deploy held>free r/ann @2 {"reason":"stuck"}
+            fleet.restored fleet ->- -/ann - -
+            "#);
+        }
+    }
+
+    /// Whoever writes on a task that another holds is not the holder.
+    async fn the_line_names_who_did_it(world: World) {
+        world.story("
+            add one                      -> auth-1
+            claim auth-1 run=b agent=bob -> in_progress
+        ").await;
+        let ann = world.fleet.as_agent("ann");
+        let note = task::Note { task: "auth-1".into(), text: "hello".into(), request: None };
+        ann.call(note).await.unwrap();
+        ann.call(task::Cancel { task: "auth-1".into(), ..task::Cancel::default() }).await.unwrap();
+        let log = world.log().await.split_off(2);
+        assert_eq!(log, [
+            r#"task.noted task/auth-1 in_progress>in_progress b/ann @1 {"text":"hello"}"#,
+            "task.cancelled task/auth-1 in_progress>cancelled b/ann @1 -",
+        ]);
+        assert_eq!(world.show("auth-1").await.notes[0].agent.as_deref(), Some("ann"));
+    }
+
+    async fn a_refused_op_appends_nothing(world: World) {
+        world.story("
+            add one            -> auth-1
+            add two offer=bob  -> auth-2
+            add three          -> auth-3
+            claim auth-3 run=r -> in_progress
+            done task/auth-3@1 -> completed
+            claim auth-1 run=r -> in_progress
+        ").await;
+        let told = world.appended("
+            add bad priority=101             -> refused invalid
+            add bad after=auth-99            -> refused not_found
+            claim run=s                      -> refused none_ready
+            claim auth-1 run=s               -> refused already_claimed
+            claim auth-2 run=s agent=eve     -> refused not_ready
+            claim auth-3 run=s               -> refused already_finished
+            done task/auth-1@9               -> refused not_found
+            done task/auth-3@1 output=other  -> refused already_finished
+            fail task/auth-3@1 reason=no     -> refused already_finished
+            progress task/auth-3@1 text=no   -> refused already_finished
+            checkpoint task/auth-3@1 ordinal=1 phase=no -> refused already_finished
+            release task/auth-3@1            -> refused already_finished
+            renew task/auth-3@1              -> refused already_finished
+            offer auth-1 to=bob              -> refused already_claimed
+            assign auth-1 to=bob             -> refused already_claimed
+            accept auth-1 agent=bob          -> refused not_ready
+            reject auth-2 agent=eve reason=x -> refused not_ready
+            park auth-1 reason=x             -> refused already_claimed
+            unpark auth-1                    -> refused not_ready
+            cancel auth-3                    -> refused already_finished
+            retry auth-1                     -> refused not_ready
+            edit auth-1                      -> refused invalid
+            depend auth-1 after=auth-1       -> refused already_claimed
+            undepend auth-1 after=auth-2     -> refused not_found
+            end nobody                       -> refused not_found
+            unclaim lock/nothing             -> refused not_found
+            guard task/auth-9@1              -> reason=not_found
+        ").await;
+        assert_eq!(told, "");
+        let runs = world.fleet.call(run::List { all: true, limit: None }).await.unwrap().runs;
+        assert_eq!(runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>(), ["r"]);
+    }
+
+    async fn the_log_is_read_from_a_position_in_pages_and_by_kind(world: World) {
+        for n in 1..=3 {
+            world.add(&format!("t{n}")).await;
+        }
+        world.claim("auth-2", "r").await.unwrap();
+        world.done("task/auth-2@1").await.unwrap();
+        world.fleet.call(lock::Claim::new("deploy", "r")).await.unwrap();
+        let all = world.follow(event::List::default()).await;
+        assert_eq!(resources(&all), [
+            "task.added task/auth-1", "task.added task/auth-2", "task.added task/auth-3",
+            "task.claimed task/auth-2", "task.completed task/auth-2", "lock.claimed lock/deploy",
+        ]);
+        let mut read = Vec::new();
+        let mut since = None;
+        loop {
+            let page = event::List { since, limit: Some(2), ..event::List::default() };
+            let page = world.fleet.call(page).await.unwrap();
+            assert!(page.events.len() <= 2);
+            read.extend(page.events);
+            since = Some(page.position);
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(read, all);
+        let end = world.fleet.call(event::List { since: since.clone(), ..event::List::default() }).await.unwrap();
+        assert_eq!((end.events.len(), end.more, Some(end.position)), (0, false, since));
+
+        let of = |kind: Option<&str>, resource: Option<&str>| event::List {
+            kind: kind.map(str::to_owned), resource: resource.map(str::to_owned), ..event::List::default()
+        };
+        assert_eq!(world.follow(of(Some("task.added"), None)).await, all[..3]);
+        assert_eq!(world.follow(of(Some("task"), None)).await, all[..5]);
+        assert_eq!(world.follow(of(Some("lock"), None)).await, all[5..]);
+        assert_eq!(world.follow(of(None, Some("task/auth-2"))).await, [&all[1..2], &all[3..5]].concat());
+        assert_eq!(world.follow(of(Some("task.claimed"), Some("task/auth-2"))).await, all[3..4]);
+        assert_eq!(world.follow(of(Some("tas"), None)).await, []);
+        let from = event::List { since: Some(all[2].position.clone()), ..of(Some("task"), None) };
+        assert_eq!(world.follow(from).await, all[3..5]);
+    }
+
+    async fn a_position_that_was_never_given_out_is_refused(world: World) {
+        for since in ["", "x", "1", "-1.2", "1.x", "1.2.3", "99999999999999999999.1"] {
+            let list = event::List { since: Some(since.into()), ..event::List::default() };
+            let error = refused(world.fleet.call(list).await);
+            assert_eq!((error.code(), error.field("field").unwrap().as_str()), (Code::Invalid, Some("since")), "{since}");
+        }
+    }
+
+    async fn old_events_are_pruned_and_a_follower_is_told(world: World) {
+        world.add("old").await;
+        world.add("old too").await;
+        let old = world.follow(event::List::default()).await;
+        world.pass(31 * 86_400);
+        world.add("new").await;
+        world.follow(event::List::default()).await;
+        let pruned = world.fleet.call(event::Prune::default()).await.unwrap();
+        assert_eq!((pruned.removed, pruned.more), (2, false));
+        assert_eq!(world.fleet.call(event::Prune::default()).await.unwrap().removed, 0);
+        assert_eq!(resources(&world.follow(event::List::default()).await), ["task.added task/auth-3"]);
+
+        let since = |position: &str| event::List { since: Some(position.into()), ..event::List::default() };
+        let error = refused(world.fleet.call(since(&old[0].position)).await);
+        assert_eq!(error.code(), Code::NotFound);
+        let oldest = error.field("oldest").unwrap().as_str().unwrap();
+        assert_eq!(oldest, old[1].position);
+        assert_eq!(resources(&world.follow(since(oldest)).await), ["task.added task/auth-3"]);
+    }
+
+    async fn pruning_keeps_what_a_request_id_needs_for_seven_days(world: World) {
+        let now = event::Prune { older_than_ms: Some(Millis(0)) };
+        world.story("
+            add plain           -> auth-1
+            add one request=q1  -> auth-2
+            add other           -> auth-3
+        ").await;
+        world.clock.advance(Duration::from_millis(7 * 86_400_000));
+        world.follow(event::List::default()).await;
+        assert_eq!(world.fleet.call(now.clone()).await.unwrap().removed, 1);
+        world.story("add one request=q1 -> auth-2").await;
+        world.clock.advance(Duration::from_millis(1));
+        assert_eq!(world.fleet.call(now).await.unwrap().removed, 2);
+        world.story("add one request=q1 -> auth-4").await;
+    }
+
+    async fn pruning_is_bounded(world: World) {
+        let tasks = (0..1500).map(|n| task::plan::Item { title: format!("t{n}"), ..Default::default() }).collect();
+        world.fleet.call(task::Plan { tasks, ..task::Plan::default() }).await.unwrap();
+        world.pass(31 * 86_400);
+        settled(&world).await;
+        let first = world.fleet.call(event::Prune::default()).await.unwrap();
+        assert_eq!((first.removed, first.more), (1000, true));
+        let second = world.fleet.call(event::Prune::default()).await.unwrap();
+        assert_eq!((second.removed, second.more), (500, false));
+    }
+}
+
+/// Waits until no older transaction runs, on PostgreSQL.
+async fn settled(world: &World) {
+    let last = event::List { since: None, limit: Some(1), ..event::List::default() };
+    for _ in 0..1000 {
+        if !world.fleet.call(last.clone()).await.unwrap().events.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the log was not readable within 10 s");
+}
+
+mod on_postgres {
+    use super::*;
+
+    /// A transaction that took its number first and commits last: a follower that read past it would never
+    /// see it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_follower_does_not_miss_who_began_first_and_commits_last() {
+        let world = World::postgres().await;
+        let (began, has_begun) = tokio::sync::watch::channel(false);
+        let (go, may_go) = tokio::sync::watch::channel(false);
+        let fleet = world.again().await;
+        let slow = tokio::spawn(async move {
+            fleet
+                .transaction(move |tx| {
+                    let (began, mut may_go) = (began.clone(), may_go.clone());
+                    Box::pin(async move {
+                        tx.call(task::Add::new("slow", "began first")).await?;
+                        began.send_replace(true);
+                        may_go.wait_for(|go| *go).await.expect("the test goes on");
+                        Ok(())
+                    })
+                })
+                .await
+        });
+        has_begun.clone().wait_for(|begun| *begun).await.unwrap();
+        world.add("began second").await;
+
+        let early = world.fleet.call(event::List::default()).await.unwrap();
+        assert_eq!(
+            resources(&early.events),
+            [""; 0],
+            "what is newer than a running transaction waits for it"
+        );
+        let pruned = world.fleet.call(event::Prune { older_than_ms: Some(Millis(0)) }).await.unwrap();
+        world.pass(1);
+        let again = world.fleet.call(event::Prune { older_than_ms: Some(Millis(0)) }).await.unwrap();
+        assert_eq!((pruned.removed, again.removed), (0, 0), "what nobody could read yet is not pruned");
+
+        go.send_replace(true);
+        slow.await.unwrap().unwrap();
+        let rest = event::List { since: Some(early.position), ..event::List::default() };
+        assert_eq!(
+            resources(&world.follow(rest).await),
+            ["task.added task/slow-1", "task.added task/auth-1"]
+        );
+        world.assert_sound().await;
+    }
+
+    /// The number of an event is taken when it is written; the order is that of the transactions.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_rolled_back_event_leaves_no_gap_to_wait_for() {
+        let world = World::postgres().await;
+        let failed = world.fleet.transaction(|tx| {
+            Box::pin(async move {
+                tx.call(task::Add::new("auth", "never")).await?;
+                tx.execute("select 1 / cast(?1 as bigint)", params![0]).await
+            })
+        });
+        assert_eq!(code(failed.await), Code::Internal);
+        world.add("after").await;
+        assert_eq!(resources(&world.follow(event::List::default()).await), ["task.added task/auth-1"]);
+    }
+}

@@ -1,0 +1,167 @@
+//! The registry: everything that an interface makes of the ops must be there.
+
+use crate::world::World;
+use fencepost::op::{self, Op, Visit};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+
+#[test]
+fn every_op_is_listed() {
+    let list = op::registry().into_iter().map(|op| {
+        let access = format!("{:?}", op.access).to_lowercase();
+        format!("{:<16} {access}{}", op.name, if op.reads { " reads" } else { "" })
+    });
+    insta::assert_snapshot!(list.collect::<Vec<_>>().join("\n"), @r#"
+    task/add         agent
+    task/plan        agent
+    task/ready       reader reads
+    task/claim       agent
+    task/claim_many  agent
+    task/progress    agent
+    task/checkpoint  agent
+    task/done        agent
+    task/done_many   agent
+    task/fail        agent
+    task/show        reader reads
+    task/list        reader reads
+    task/why         reader reads
+    task/offer       agent
+    task/assign      agent
+    task/accept      agent
+    task/reject      agent
+    task/park        agent
+    task/unpark      agent
+    task/cancel      agent
+    task/retry       agent
+    task/edit        agent
+    task/note        agent
+    task/depend      agent
+    task/undepend    agent
+    board/list       reader reads
+    lock/claim       agent
+    claim/guard      reader reads
+    claim/renew      agent
+    claim/release    agent
+    claim/list       reader reads
+    claim/unclaim    admin
+    run/list         reader reads
+    run/renew        agent
+    run/end          agent
+    event/list       reader reads
+    event/prune      admin
+    admin/check      reader reads
+    admin/prune      admin
+    admin/restored   admin
+    "#);
+}
+
+#[test]
+fn a_name_is_a_noun_and_a_verb_and_is_used_once() {
+    let mut seen = HashSet::new();
+    for op in op::registry() {
+        let (noun, verb) = op.name.split_once('/').expect(op.name);
+        let plain =
+            |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(plain(noun) && plain(verb), "{}", op.name);
+        assert!(seen.insert(op.name), "{} is there twice", op.name);
+        assert_eq!(op::find(op.name).unwrap().name, op.name);
+    }
+}
+
+#[test]
+fn every_op_says_what_it_does_and_refuses_what_it_does_not_know() {
+    for op in op::registry() {
+        let schema = (op.request)().to_value();
+        let description =
+            schema["description"].as_str().unwrap_or_else(|| panic!("{} has no doc comment", op.name));
+        assert!(description.ends_with('.'), "{}: {description:?} is not a sentence", op.name);
+        let open =
+            objects(&schema).filter(|object| object["additionalProperties"] != Value::Bool(false)).count();
+        assert_eq!(open, 0, "{} takes fields that it does not know: {schema:#}", op.name);
+    }
+}
+
+/// Every part of a schema that describes fields.
+fn objects(schema: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    let own = schema.get("properties").map(|_| schema);
+    let parts = match schema {
+        Value::Object(fields) => fields.values().collect::<Vec<_>>(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    Box::new(own.into_iter().chain(parts.into_iter().flat_map(objects)))
+}
+
+#[test]
+fn durations_are_named_in_milliseconds() {
+    for op in op::registry() {
+        for schema in [(op.request)().to_value(), (op.reply)().to_value()] {
+            for (name, field) in objects(&schema).flat_map(|object| object["properties"].as_object().unwrap())
+            {
+                let is_span = field.to_string().contains("/Millis");
+                assert_eq!(is_span, name.ends_with("_ms"), "{}: {name} is {field}", op.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_least_request_of_every_op_survives_the_wire() {
+    struct RoundTrips(usize);
+    impl Visit for RoundTrips {
+        fn op<O: Op>(&mut self) {
+            let schema = schemars::schema_for!(O).to_value();
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let field = |name: &Value| {
+                let name = name.as_str().unwrap();
+                let value = match schema["properties"][name]["type"].as_str() {
+                    Some("integer") => json!(7),
+                    Some("array") => json!([]),
+                    _ => json!("x"),
+                };
+                (name.to_owned(), value)
+            };
+            let least = Value::Object(required.iter().map(field).collect());
+            let once: O =
+                op::decode(&least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
+            let wire = serde_json::to_string(&once).unwrap();
+            let twice: O = op::decode(&wire).unwrap_or_else(|e| panic!("{} {wire}: {e}", O::NAME));
+            assert_eq!(serde_json::to_string(&twice).unwrap(), wire, "{}", O::NAME);
+            self.0 += 1;
+        }
+    }
+    let mut visited = RoundTrips(0);
+    op::visit_all(&mut visited);
+    assert_eq!(visited.0, op::registry().len());
+}
+
+/// A reader has no lock and no transaction of its own: an op that says it reads must not write.
+#[tokio::test]
+async fn what_reads_runs_where_nothing_can_be_written() {
+    let world = World::sqlite().await;
+    world
+        .story(
+            "
+        add one     -> auth-1
+        claim run=r -> task/auth-1@1
+    ",
+        )
+        .await;
+    for op in op::registry().iter().filter(|op| op.reads) {
+        let request = match op.name {
+            "task/show" | "task/why" => json!({ "task": "auth-1" }),
+            "claim/guard" => json!({ "token": "task/auth-1@1" }),
+            _ => json!({}),
+        };
+        op.call(&world.fleet, &request.to_string()).await.unwrap_or_else(|e| panic!("{}: {e}", op.name));
+    }
+}
+
+#[test]
+fn an_unknown_op_names_its_neighbours() {
+    let hint = |name| op::find(name).unwrap_err().hint_text().unwrap().to_owned();
+    insta::assert_snapshot!(hint("lock/dance"), @r#"
+    there are lock/claim
+    "#);
+    assert!(hint("dance").contains("task/claim"));
+}

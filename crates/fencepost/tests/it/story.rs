@@ -1,0 +1,102 @@
+//! Stories: one line is a verb, what it is given, and what must come of it.
+//!
+//! ```text
+//! add one offer=bob                 -> auth-1 offered
+//! claim auth-1 run=b agent=bob      -> task/auth-1@1 reviewing
+//! +30s claim auth-1 run=e agent=eve -> refused not_ready
+//! show auth-1                       -> offered reviews=1
+//! ```
+//!
+//! `+30s` lets time pass first. Every verb goes through the registry, as JSON, as an interface would call it.
+
+use crate::world::World;
+use fencepost::{Error, op};
+use serde_json::{Map, Value, json};
+
+impl World {
+    pub async fn story(&self, text: &str) {
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (asked, expected) = line.split_once("->").unwrap_or_else(|| panic!("no arrow in: {line}"));
+            let answer = self.ask(asked.trim()).await;
+            check(line, expected.trim(), &answer);
+        }
+    }
+
+    /// One line without its arrow.
+    async fn ask(&self, asked: &str) -> Result<Value, Error> {
+        let mut words = asked.split_whitespace().peekable();
+        if let Some(seconds) = words.next_if(|word| word.starts_with('+')) {
+            self.pass(seconds.trim_matches(['+', 's']).parse().expect("+31s"));
+        }
+        let verb = words.next().expect("a verb");
+        let (name, target) = match verb {
+            "add" => ("task/add".into(), "title"),
+            "release" | "renew" | "guard" => (format!("claim/{verb}"), "token"),
+            "unclaim" => ("claim/unclaim".into(), "resource"),
+            "end" => ("run/end".into(), "run"),
+            "done" | "fail" | "progress" | "checkpoint" => (format!("task/{verb}"), "token"),
+            _ => (format!("task/{verb}"), "task"),
+        };
+        let mut request = Map::new();
+        for word in words {
+            let (key, value) = word.split_once('=').unwrap_or((target, word));
+            request.insert(key.into(), given(verb, key, value));
+        }
+        let named = request.contains_key("task");
+        if matches!(verb, "add" | "ready") || (verb == "claim" && !named) {
+            request.entry("board").or_insert("auth".into());
+        }
+        if verb == "claim" {
+            request.entry("ttl_ms").or_insert(30_000.into());
+        }
+        self.call(&name, &Value::Object(request)).await
+    }
+
+    /// Calls an op by its name.
+    pub async fn call(&self, name: &str, request: &Value) -> Result<Value, Error> {
+        op::find(name)?.call(&self.fleet, &request.to_string()).await
+    }
+}
+
+fn given(verb: &str, key: &str, value: &str) -> Value {
+    match (key, value.parse::<i64>()) {
+        ("tags", _) => value.split(',').collect(),
+        ("after", _) if verb == "add" => value.split(',').collect(),
+        (_, Ok(number)) => number.into(),
+        _ if value == "true" || value == "false" => (value == "true").into(),
+        _ => value.into(),
+    }
+}
+
+/// What a word after the arrow speaks of: a token, an id, a status, or a field by its name.
+fn check(line: &str, expected: &str, answer: &Result<Value, Error>) {
+    let (expected, of) = match (expected.strip_prefix("refused "), answer) {
+        (None, Ok(reply)) => (expected.to_owned(), reply.clone()),
+        (Some(expected), Err(error)) => (format!("code={expected}"), json!(error)),
+        (None, Err(error)) => panic!("{line}\nwas refused: {error:?}"),
+        (Some(_), Ok(reply)) => panic!("{line}\nwas not refused: {reply:#}"),
+    };
+    for word in expected.split_whitespace() {
+        let (key, value) = word.split_once('=').unwrap_or_else(|| match word {
+            _ if word.contains('@') => ("claim.token", word),
+            _ if word.contains('-') => ("id", word),
+            _ => ("status", word),
+        });
+        let pointer = format!("/{}", key.replace('.', "/"));
+        let found = [&of, &of["task"]].into_iter().find_map(|of| of.pointer(&pointer));
+        assert_eq!(plain(found), value, "`{key}` in: {line}\n{of:#}");
+    }
+}
+
+/// A value as a story writes it. Of a list of tasks the ids, of a list of reasons what they are.
+fn plain(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "none".into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(list)) if list.is_empty() => "none".into(),
+        Some(Value::Array(list)) => list.iter().map(|item| plain(Some(item))).collect::<Vec<_>>().join(","),
+        Some(Value::Object(of)) if of.contains_key("id") => plain(of.get("id")),
+        Some(Value::Object(of)) if of.contains_key("what") => plain(of.get("what")),
+        Some(other) => other.to_string(),
+    }
+}
