@@ -217,6 +217,8 @@ impl Before {
 
 /// Does what was due. Gives how many things it changed.
 pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
+    // Its events are not what the request did: the request would look like a repeat of itself.
+    let request = tx.opening.request.take();
     let mut changed = 0;
     for item in todo {
         changed += match *item {
@@ -225,6 +227,7 @@ pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
             Todo::Settle => run::settle::settle(tx).await?,
         };
     }
+    tx.opening.request = request;
     Ok(changed)
 }
 
