@@ -71,7 +71,7 @@ impl Op for Claim {
         statements.extend(load_locked(&self.name));
         let mut answers = tx.pipeline(statements).await?;
         let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
-        if let Some(repeat) = tx.opening.repeat.first() {
+        if let Some(repeat) = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed") {
             let repeated = found.filter(|lock| Some(lock.fence) == repeat.fence);
             return self.repeated(tx, repeated);
         }
