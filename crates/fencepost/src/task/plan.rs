@@ -111,7 +111,7 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     }
     let after = resolve(&items)?;
     if !tx.opening.repeat.is_empty() {
-        return repeated(tx).await;
+        return repeated(tx, &items).await;
     }
     let known = Known::read(tx, &items, &after).await?;
     let fresh: Vec<usize> = (0..items.len()).filter(|i| known.by_item[*i].is_none()).collect();
@@ -424,11 +424,17 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
     Ok(full(tx, &records.iter().collect::<Vec<_>>(), vec![]).await?.1)
 }
 
-/// The same request again: the tasks that it added, as they are now.
-async fn repeated(tx: &mut Tx<'_>) -> Result<Planned> {
-    let ids: Vec<TaskId> =
+/// The same request again: the tasks that it added or found by their keys, as they are now.
+async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
+    let added: Vec<TaskId> =
         tx.opening.repeat.iter().filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();
-    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing: Vec::new() })
+    let known = Known::read(tx, items, &[]).await?.by_item;
+    let existing: Vec<Option<TaskId>> =
+        known.into_iter().map(|task| task.map(|task| task.id).filter(|id| !added.contains(id))).collect();
+    let mut added = added.into_iter();
+    let ids: Vec<TaskId> = existing.iter().filter_map(|id| id.clone().or_else(|| added.next())).collect();
+    let existing = existing.iter().flatten().map(ToString::to_string).collect();
+    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing })
 }
 
 #[cfg(test)]
