@@ -36,6 +36,8 @@ use tokio_postgres::{
 pub(crate) use url::Target;
 
 const TRIES: u32 = 6;
+/// How far the database's clock must have been set back before the fleet is told.
+const CLOCK_STEP_MS: i64 = 1000;
 /// Past this many, `join_all` no longer starts its futures in order.
 const PIPELINE_MAX: usize = 30;
 
@@ -122,13 +124,35 @@ impl Postgres {
     }
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
+    ///
+    /// A node that sees the database's clock set back tells the others how far, so that a node that has only
+    /// just come does not keep the dead alive. It holds until the database is started anew.
     async fn begin(&self, session: &Session, before: &Before) -> Result<(Time, Opening)> {
+        loop {
+            let (now, ahead, told, opening) = self.read_clock(session, before).await?;
+            if ahead - told < CLOCK_STEP_MS {
+                return Ok((now, opening));
+            }
+            let tell = Stmt::new(
+                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1
+                 where ahead_ms is null or ahead_ms < ?1 or boot is distinct from extract(epoch from pg_postmaster_start_time())::text",
+                params![ahead],
+            );
+            session.finish(session.pipeline(&[tell]).await).await?;
+        }
+    }
+
+    /// The time; how far it is ahead of the database's clock; how far the fleet was told it is.
+    async fn read_clock(&self, session: &Session, before: &Before) -> Result<(Time, i64, i64, Opening)> {
         let ticks = self.options.clock.ticks();
         let least = self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).least(ticks);
         let mut statements = vec![
             Stmt::new("begin", params![]),
             Stmt::new(
-                "select greatest(coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint), ?2) as now",
+                "select greatest(wall + told, ?2) as now, greatest(wall + told, ?2) - wall as ahead, told from (
+                   select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
+                     case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
+                   from fleet) as clock",
                 params![self.options.clock.wall(true), least],
             ),
         ];
@@ -137,11 +161,12 @@ impl Postgres {
         statements.push(Due::statement());
         session.open.store(true, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
-        let now: Time = answers[1].rows[0].get("now")?;
+        let clock = &answers[1].rows[0];
+        let (now, ahead, told) = (clock.get("now")?, clock.get("ahead")?, clock.get("told")?);
         let ticks = self.options.clock.ticks();
         self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).now(now, ticks);
         let due = Due::read(&answers.pop().unwrap_or_default())?;
-        Ok((now, before.read(due, answers.split_off(2))?))
+        Ok((now, ahead, told, before.read(due, answers.split_off(2))?))
     }
 
     async fn session(&self) -> Result<Session> {
