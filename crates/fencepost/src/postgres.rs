@@ -99,6 +99,7 @@ impl Postgres {
     async fn attempt<T>(&self, before: &Before, caller: &Caller, place: Place, work: &Work<T>) -> Result<T> {
         let session = self.session().await?;
         let mut settled = 0;
+        let mut waits = 0;
         loop {
             let (mut now, mut opening) = self.begin(&session, before).await?;
             let todo = before.todo(&opening, now);
@@ -113,14 +114,46 @@ impl Postgres {
                 settled = session.finish(outlast(&mut tx, &todo).await).await?;
                 (now, opening) = self.begin(&session, before).await?;
             }
-            let again = before.settles() && settled > 0 && opening.due.is_due(now);
+            let due = before.settles() && opening.due.is_due(now);
             let mut tx = Tx { db: Db::Postgres(&session), now, caller: caller.clone(), opening, place };
             let result = work(&mut tx).await;
             let result = session.finish(result).await;
-            if !(again && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
+            if !(due && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
                 return result;
             }
+            // Nothing to take, but something is due. If we settled none of it, others are at it: see what
+            // they free. What a claim under way keeps from being settled is not waited for.
+            if settled == 0 {
+                if waits == TRIES {
+                    return result;
+                }
+                waits += 1;
+                self.wait_for_others(&session, now).await?;
+            }
         }
+    }
+
+    /// Until those who give back what is due now have committed. They skip what is locked, so none of them
+    /// waits for this.
+    async fn wait_for_others(&self, session: &Session, now: Time) -> Result<()> {
+        let statements = [
+            Stmt::new("begin", params![]),
+            Stmt::new(
+                "select 1 from run where (ended_at is null and expires_at <= ?1)
+                 or (ended_at is not null and settled = 0) order by key limit 64 for key share",
+                params![now],
+            ),
+            Stmt::new(
+                "select 1 from task where until_at <= ?1 or delayed_until <= ?1 order by seq limit 256 for key share",
+                params![now],
+            ),
+            Stmt::new(
+                "select 1 from lock where until_at <= ?1 order by name limit 256 for key share",
+                params![now],
+            ),
+        ];
+        session.open.store(true, Ordering::SeqCst);
+        session.finish(session.pipeline(&statements).await.map(drop)).await
     }
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
