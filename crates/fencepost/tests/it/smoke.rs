@@ -1,7 +1,4 @@
-use crate::{
-    on_both,
-    world::{World, code},
-};
+use crate::{on_both, world::code};
 use fencepost::{Code, task};
 
 on_both! {

@@ -121,6 +121,33 @@ impl World {
             self.fleet.call(fencepost::event::List { limit: Some(1000), ..Default::default() }).await;
         events.expect("events").events.into_iter().map(|event| event.kind).collect()
     }
+
+    /// This world through a fleet that is opened anew.
+    pub async fn reopened(&self) -> Self {
+        Self { fleet: self.again().await, ..self.clone() }
+    }
+
+    /// The fleet in another file, at the same time of day.
+    pub async fn at(&self, url: &str) -> Self {
+        Self { url: url.into(), ..self.clone() }.reopened().await
+    }
+
+    /// Every event's kind, as stored: also what a follower on PostgreSQL may not read yet, because some
+    /// transaction of another test is still open.
+    pub async fn log(&self) -> Vec<String> {
+        let read = self.fleet.transaction(|tx| {
+            Box::pin(async move {
+                let rows = tx.query("select kind from event order by id", fencepost::params![]).await?;
+                rows.iter().map(|row| row.get("kind")).collect::<Result<Vec<String>>>()
+            })
+        });
+        read.await.expect("events")
+    }
+
+    /// How often this kind of event was logged.
+    pub async fn times(&self, kind: &str) -> usize {
+        self.log().await.iter().filter(|logged| *logged == kind).count()
+    }
 }
 
 pub fn options(clock: &ManualClock) -> Options {
