@@ -2,10 +2,10 @@
 //! not the second call waits, so that without its rule the harm itself is what fails.
 
 use crate::{
-    steps::{meet, run_to_commit, start},
+    steps::{hold, meet, run_to_commit, start},
     world::{World, code},
 };
-use fencepost::{Code, Millis, claim, claim::Verdict, lock, run, task};
+use fencepost::{Code, Millis, Op, claim, claim::Verdict, lock, run, task};
 
 fn end(run: &str) -> run::End {
     run::End { run: run.into(), reason: None }
@@ -132,6 +132,39 @@ async fn a_completion_that_comes_after_the_end_is_refused() {
     world.assert_sound().await;
 }
 
+/// The run ends after the op has read that it is alive, and before it writes: the write itself looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_under_a_claim_checks_it_in_the_same_statement() {
+    async fn refused_by_the_write<O: Op>(world: &World, op: impl FnOnce(String) -> O) {
+        let id = world.add("first").await;
+        let token = world.claim(&id, "a").await.unwrap();
+        // Rows can be read and locked meanwhile, but not written; then the run is ended as `run/end` does it.
+        let end =
+            "update run set ended_at = opened_at, reason = 'ended' where name = 'a' and ended_at is null";
+        let ending = hold(world, "lock table task in share mode", end).await;
+        let writing = start(&world.fleet, op(token));
+        ending.holds_up(world, &writing).await;
+        ending.commit().await.unwrap();
+        let refused = writing.await.unwrap().err().map(|e| e.code());
+        assert_eq!(refused, Some(Code::LeaseExpired), "{}", O::NAME);
+        world.claim(&id, "b").await.unwrap();
+        world.assert_sound().await;
+    }
+    let world = World::postgres().await;
+    refused_by_the_write(&world, task::Done::new).await;
+    refused_by_the_write(&world, |token| task::Fail::new(token, "late")).await;
+    refused_by_the_write(&world, claim::Release::new).await;
+    refused_by_the_write(&world, |token| task::Progress::new(token, "late")).await;
+    refused_by_the_write(&world, |token| task::SaveCheckpoint {
+        token,
+        ordinal: 1,
+        phase: "late".into(),
+        ..task::SaveCheckpoint::default()
+    })
+    .await;
+    assert_eq!(world.times("task.completed").await + world.times("task.progress").await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completion_before_the_end_stands() {
     let world = World::postgres().await;
@@ -176,13 +209,15 @@ async fn a_completion_sees_the_task_that_is_being_added_after_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_edges_at_once_close_no_circle() {
     let world = World::postgres().await;
-    for title in ["first", "second", "third"] {
+    for title in ["first", "second", "third", "fourth"] {
         world.add(title).await;
     }
     let edge =
         |task: &str, after: &str| task::Depend { task: task.into(), after: after.into(), request: None };
     world.fleet.call(edge("auth-2", "auth-1")).await.unwrap();
-    let (one, other) = meet(&world, edge("auth-3", "auth-2"), edge("auth-1", "auth-3")).await;
+    world.fleet.call(edge("auth-4", "auth-3")).await.unwrap();
+    // The two have no task in common, so only the lock on all edges keeps them apart.
+    let (one, other) = meet(&world, edge("auth-3", "auth-2"), edge("auth-1", "auth-4")).await;
     one.unwrap();
     assert_eq!(code(other), Code::Invalid);
     world.assert_sound().await;

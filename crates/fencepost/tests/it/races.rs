@@ -144,8 +144,10 @@ on_both! {
         let [one, other] = fleets(&world).await;
         for round in 0..ROUNDS {
             let (a, b) = (world.add("a").await, world.add("b").await);
-            let edge = |task: &str, after: &str| task::Depend { task: task.into(), after: after.into(), request: None };
-            let (first, second) = tokio::join!(one.call(edge(&a, &b)), other.call(edge(&b, &a)));
+            let (after_a, after_b) = (world.add_after("c", &[&a]).await, world.add_after("d", &[&b]).await);
+            let edge =
+                |task: &str, after: &str| task::Depend { task: task.into(), after: after.into(), request: None };
+            let (first, second) = tokio::join!(one.call(edge(&a, &after_b)), other.call(edge(&b, &after_a)));
             assert!(first.is_ok() != second.is_ok(), "round {round}: {first:?} {second:?}");
             assert_eq!(code(first.and(second)), Code::Invalid);
             let waiting = world.show(&a).await.waiting_on + world.show(&b).await.waiting_on;

@@ -51,6 +51,30 @@ pub async fn run_to_commit<O: Op>(world: &World, op: O) -> Open<O::Reply> {
     Open { pid, commit, task }
 }
 
+/// Runs a statement on a connection of its own and stops; the second statement comes just before its COMMIT.
+pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Open<u64> {
+    let fleet = world.again().await;
+    let (ready, mut at_commit) = mpsc::channel(1);
+    let commit = Arc::new(Semaphore::new(0));
+    let gate = commit.clone();
+    let task = tokio::spawn(async move {
+        fleet
+            .transaction(move |tx| {
+                let (ready, gate) = (ready.clone(), gate.clone());
+                Box::pin(async move {
+                    tx.execute(first, params![]).await?;
+                    let pid = tx.query("select pg_backend_pid() as pid", params![]).await?[0].get("pid")?;
+                    let _ = ready.send(pid).await;
+                    let _ = gate.acquire().await;
+                    tx.execute(last, params![]).await
+                })
+            })
+            .await
+    });
+    let pid = at_commit.recv().await.expect("the statement runs");
+    Open { pid, commit, task }
+}
+
 /// Calls an op in the background.
 pub fn start<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
     let fleet = fleet.clone();
