@@ -92,9 +92,11 @@ async fn a_renewal_that_comes_after_the_end_revives_nobody() {
     let token = world.claim(&id, "a").await.unwrap();
     world.pass(20);
     let (ended, renewed) = meet(&world, end("a"), claim::Renew::new(&token)).await;
-    ended.unwrap();
+    let ended = ended.unwrap().run;
     assert_eq!(code(renewed), Code::LeaseExpired);
     assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+    let all = run::List { all: true, ..run::List::default() };
+    assert_eq!(world.fleet.call(all).await.unwrap().runs, [ended], "an ended run is never written to again");
 
     let token = world.claim(&id, "a").await.unwrap();
     world.pass(20);

@@ -229,7 +229,7 @@ on_both! {
         world.pass(20);
         refused_everywhere(&world, &token, Code::LeaseExpired).await;
         assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
-        assert_eq!(held_by(&world.fleet, "a").await, [uncapped.clone()]);
+        assert_eq!(held_by(&world.fleet, "a").await, [uncapped.as_str()]);
         sweep(&world).await;
         let task = world.show(&id).await;
         assert_eq!((task.status, task.attempts), (task::Status::Unassigned, 1));

@@ -1,7 +1,7 @@
 //! PostgreSQL, step by step: an op that has run and is not committed, and others that wait for it.
 
 use crate::world::World;
-use fencepost::{Fleet, Op, Result, params};
+use fencepost::{BoxFuture, Fleet, Op, Result, Tx, params};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -29,6 +29,25 @@ pub struct Open<R> {
 
 /// Runs an op on a connection of its own, and stops before its COMMIT.
 pub async fn run_to_commit<O: Op>(world: &World, op: O) -> Open<O::Reply> {
+    open(world, move |tx| Box::pin(tx.call(op.clone())), |_| Box::pin(async { Ok(()) })).await
+}
+
+/// Runs a statement on a connection of its own and stops; the second statement comes just before its COMMIT.
+pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Open<u64> {
+    open(
+        world,
+        move |tx| Box::pin(tx.execute(first, params![])),
+        move |tx| Box::pin(async move { tx.execute(last, params![]).await.map(drop) }),
+    )
+    .await
+}
+
+async fn open<R: Send + 'static>(
+    world: &World,
+    first: impl for<'t> Fn(&'t mut Tx<'_>) -> BoxFuture<'t, Result<R>> + Clone + Send + Sync + 'static,
+    last: impl for<'t> Fn(&'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> + Clone + Send + Sync + 'static,
+) -> Open<R> {
+    assert!(world.is_postgres(), "on SQLite nothing is uncommitted while another writes");
     let fleet = world.again().await;
     let (ready, mut at_commit) = mpsc::channel(1);
     let commit = Arc::new(Semaphore::new(0));
@@ -36,42 +55,20 @@ pub async fn run_to_commit<O: Op>(world: &World, op: O) -> Open<O::Reply> {
     let task = tokio::spawn(async move {
         fleet
             .transaction(move |tx| {
-                let (op, ready, gate) = (op.clone(), ready.clone(), gate.clone());
+                let (first, last) = (first.clone(), last.clone());
+                let (ready, gate) = (ready.clone(), gate.clone());
                 Box::pin(async move {
-                    let reply = tx.call(op).await?;
+                    let reply = first(tx).await?;
                     let pid = tx.query("select pg_backend_pid() as pid", params![]).await?[0].get("pid")?;
                     let _ = ready.send(pid).await;
                     let _ = gate.acquire().await;
+                    last(tx).await?;
                     Ok(reply)
                 })
             })
             .await
     });
-    let pid = at_commit.recv().await.expect("the op runs to its COMMIT");
-    Open { pid, commit, task }
-}
-
-/// Runs a statement on a connection of its own and stops; the second statement comes just before its COMMIT.
-pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Open<u64> {
-    let fleet = world.again().await;
-    let (ready, mut at_commit) = mpsc::channel(1);
-    let commit = Arc::new(Semaphore::new(0));
-    let gate = commit.clone();
-    let task = tokio::spawn(async move {
-        fleet
-            .transaction(move |tx| {
-                let (ready, gate) = (ready.clone(), gate.clone());
-                Box::pin(async move {
-                    tx.execute(first, params![]).await?;
-                    let pid = tx.query("select pg_backend_pid() as pid", params![]).await?[0].get("pid")?;
-                    let _ = ready.send(pid).await;
-                    let _ = gate.acquire().await;
-                    tx.execute(last, params![]).await
-                })
-            })
-            .await
-    });
-    let pid = at_commit.recv().await.expect("the statement runs");
+    let pid = at_commit.recv().await.expect("it runs to its COMMIT");
     Open { pid, commit, task }
 }
 
