@@ -414,7 +414,7 @@ impl Lite {
         let columns = self
             .columns
             .entry(key)
-            .or_insert_with(|| prepared.column_names().into_iter().map(Into::into).collect())
+            .or_insert_with(|| prepared.column_names().map(Into::into).collect())
             .clone();
         let mut found = prepared.query(params).map_err(sqlite_error)?;
         let mut rows = Vec::new();

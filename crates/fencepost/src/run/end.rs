@@ -40,7 +40,7 @@ impl Op for End {
             return self.ended_before(tx).await;
         };
         let reason = self.reason.as_deref().unwrap_or("ended");
-        end(tx, &[row.clone()], reason).await?;
+        end(tx, std::slice::from_ref(&row), reason).await?;
         settle::give_back(tx).await?;
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
         Ok(Ended { run: run.view(tx.now) })

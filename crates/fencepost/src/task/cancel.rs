@@ -35,7 +35,7 @@ impl Op for Cancel {
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         check::request(self.request.as_deref())?;
         let details = self.reason.as_ref().map(|reason| serde_json::json!({ "reason": reason }));
-        change(tx, &self.task, "task.cancelled", details, |task, now| cancel(task, now)).await
+        change(tx, &self.task, "task.cancelled", details, cancel).await
     }
 }
 
