@@ -251,19 +251,25 @@ pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
 }
 
 impl Tx<'_> {
-    /// Opens an op in a transaction that is already under way: what is due is done in it.
-    pub(crate) async fn open(&mut self, before: &Before) -> Result<()> {
-        for _ in 0..2 {
-            let mut statements = vec![Due::statement()];
-            statements.extend(before.statements());
-            let mut answers = self.pipeline(statements).await?;
-            let due = Due::read(&answers.remove(0))?;
-            self.opening = before.read(due, answers)?;
-            let todo = before.todo(&self.opening, self.now);
-            if todo.is_empty() || outlast(self, &todo).await? == 0 {
-                break;
-            }
+    /// Opens an op in a transaction that is already under way: one batch of what is due is done in it.
+    /// Gives how many things that changed.
+    pub(crate) async fn open(&mut self, before: &Before) -> Result<u64> {
+        self.look_round(before).await?;
+        let todo = before.todo(&self.opening, self.now);
+        if todo.is_empty() {
+            return Ok(0);
         }
+        let changed = outlast(self, &todo).await?;
+        self.look_round(before).await?;
+        Ok(changed)
+    }
+
+    async fn look_round(&mut self, before: &Before) -> Result<()> {
+        let mut statements = before.statements();
+        statements.push(Due::statement());
+        let mut answers = self.pipeline(statements).await?;
+        let due = Due::read(&answers.pop().unwrap_or_default())?;
+        self.opening = before.read(due, answers)?;
         Ok(())
     }
 }

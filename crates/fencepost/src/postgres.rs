@@ -36,6 +36,8 @@ use tokio_postgres::{
 pub(crate) use url::Target;
 
 const TRIES: u32 = 6;
+/// How far the database's clock must have been set back before the fleet is told.
+const CLOCK_STEP_MS: i64 = 1000;
 /// Past this many, `join_all` no longer starts its futures in order.
 const PIPELINE_MAX: usize = 30;
 
@@ -130,6 +132,7 @@ impl Postgres {
     ) -> Result<T> {
         let session = self.session().await?;
         let mut settled = 0;
+        let mut waits = 0;
         loop {
             let (mut now, mut opening) = self.begin(&session, before).await?;
             let todo = before.todo(&opening, now);
@@ -149,26 +152,80 @@ impl Postgres {
                     })?;
                 (now, opening) = self.begin(&session, before).await?;
             }
-            let again = before.settles() && settled > 0 && opening.due.is_due(now);
+            let due = before.settles() && opening.due.is_due(now);
             let mut tx = Tx { db: Db::Postgres(&session), now, caller: caller.clone(), opening, place };
             let result = work(&mut tx).await;
             committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;
             committing.store(false, Ordering::SeqCst);
-            if !(again && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
+            if !(due && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
                 return result;
+            }
+            // Nothing to take, but something is due. If we settled none of it, others are at it: see what
+            // they free. What a claim under way keeps from being settled is not waited for.
+            if settled == 0 {
+                if waits == TRIES {
+                    return result;
+                }
+                waits += 1;
+                self.wait_for_others(&session, now).await?;
             }
         }
     }
 
+    /// Until those who give back what is due now have committed. They skip what is locked, so none of them
+    /// waits for this.
+    async fn wait_for_others(&self, session: &Session, now: Time) -> Result<()> {
+        let statements = [
+            Stmt::new("begin", params![]),
+            Stmt::new(
+                "select 1 from run where (ended_at is null and expires_at <= ?1)
+                 or (ended_at is not null and settled = 0) order by key limit 64 for key share",
+                params![now],
+            ),
+            Stmt::new(
+                "select 1 from task where until_at <= ?1 or delayed_until <= ?1 order by seq limit 256 for key share",
+                params![now],
+            ),
+            Stmt::new(
+                "select 1 from lock where until_at <= ?1 order by name limit 256 for key share",
+                params![now],
+            ),
+        ];
+        session.open.store(true, Ordering::SeqCst);
+        session.finish(session.pipeline(&statements).await.map(drop)).await
+    }
+
     /// BEGIN, the clock and the op's opening reads: one round trip.
+    ///
+    /// A node that sees the database's clock set back tells the others how far, so that a node that has only
+    /// just come does not keep the dead alive. It holds until the database is started anew.
     async fn begin(&self, session: &Session, before: &Before) -> Result<(Time, Opening)> {
+        loop {
+            let (now, ahead, told, opening) = self.read_clock(session, before).await?;
+            if ahead - told < CLOCK_STEP_MS {
+                return Ok((now, opening));
+            }
+            let tell = Stmt::new(
+                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1
+                 where ahead_ms is null or ahead_ms < ?1 or boot is distinct from extract(epoch from pg_postmaster_start_time())::text",
+                params![ahead],
+            );
+            session.finish(session.pipeline(&[tell]).await).await?;
+        }
+    }
+
+    /// The time; how far it is ahead of the database's clock; how far the fleet was told it is.
+    async fn read_clock(&self, session: &Session, before: &Before) -> Result<(Time, i64, i64, Opening)> {
         let ticks = self.options.clock.ticks();
         let least = self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).least(ticks);
         let mut statements = vec![
             Stmt::new("begin", params![]),
             Stmt::new(
-                "select greatest(coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint), ?2) as now",
+                "select greatest(wall + told, ?2) as now, greatest(wall + told, ?2) - wall as ahead, told from (
+                   select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
+                     case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
+                   from fleet) as clock",
                 params![self.options.clock.wall(true), least],
             ),
         ];
@@ -178,11 +235,12 @@ impl Postgres {
         session.open.store(true, Ordering::SeqCst);
         session.failed.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
-        let now: Time = answers[1].rows[0].get("now")?;
+        let clock = &answers[1].rows[0];
+        let (now, ahead, told) = (clock.get("now")?, clock.get("ahead")?, clock.get("told")?);
         let ticks = self.options.clock.ticks();
         self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).now(now, ticks);
         let due = Due::read(&answers.pop().unwrap_or_default())?;
-        Ok((now, before.read(due, answers.split_off(2))?))
+        Ok((now, ahead, told, before.read(due, answers.split_off(2))?))
     }
 
     async fn session(&self) -> Result<Session> {

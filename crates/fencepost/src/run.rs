@@ -81,7 +81,7 @@ impl RunRow {
     pub fn renewal(&self, wanted: Option<Millis>, now: Time) -> Option<Millis> {
         let ttl = wanted.map_or(self.ttl, |wanted| wanted.max(self.ttl));
         let used = ttl.0 - self.expires_at.since(now).0;
-        (used >= ttl.0 / 4).then_some(ttl)
+        (ttl > self.ttl || used >= ttl.0 / 4).then_some(ttl)
     }
 
     pub fn view(&self, now: Time) -> Run {
@@ -225,6 +225,7 @@ mod tests {
         assert_eq!(run(1000, 1000).renewal(None, Time(249)), None);
         assert_eq!(run(1000, 1000).renewal(None, Time(250)), Some(Millis(1000)));
         assert_eq!(run(1000, 1000).renewal(Some(Millis(4000)), Time(0)), Some(Millis(4000)));
+        assert_eq!(run(1000, 1000).renewal(Some(Millis(1001)), Time(0)), Some(Millis(1001)));
         assert_eq!(run(1000, 1000).renewal(Some(Millis(10)), Time(0)), None);
     }
 }

@@ -74,14 +74,19 @@ impl Tx<'_> {
     /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         let before = op.before();
-        self.open(&before).await?;
-        self.execute("savepoint op", vec![]).await?;
-        let reply = op.run(self).await;
-        if reply.is_err() {
-            self.execute("rollback to savepoint op", vec![]).await?;
+        loop {
+            let changed = self.open(&before).await?;
+            self.execute("savepoint op", vec![]).await?;
+            let reply = op.clone().run(self).await;
+            if reply.is_err() {
+                self.execute("rollback to savepoint op", vec![]).await?;
+            }
+            self.execute("release savepoint op", vec![]).await?;
+            let empty = reply.as_ref().is_err_and(|e| e.code().is_nothing_to_take());
+            if !(empty && changed > 0 && before.settles() && self.opening.due.is_due(self.now)) {
+                return reply;
+            }
         }
-        self.execute("release savepoint op", vec![]).await?;
-        reply
     }
 }
 

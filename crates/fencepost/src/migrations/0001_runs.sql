@@ -10,9 +10,10 @@ create function fence_each(list text) returns table (key bigint, value jsonb)
 */
 
 -- One row. `floor`: no fence at or below it is given out again. `boot` and `ahead_ms`: how far the wall clock was
--- seen ahead of that boot's ticks, so that setting it back does not keep the dead alive. `restored`: this is a
--- backup that was put back. `normal_boot`: the boot in which commits were not synced one by one. `pruned_*`:
--- events up to this position are gone.
+-- seen ahead of that boot's ticks, so that setting it back does not keep the dead alive; on PostgreSQL, how far the
+-- fleet's time is ahead of the database's clock since that was set back. `restored`: this is a backup that was put
+-- back. `normal_boot`: the boot in which commits were not synced one by one. `pruned_*`: events up to this position
+-- are gone.
 create table fleet (
   one integer primary key check (one = 1),
   floor integer not null default 0,

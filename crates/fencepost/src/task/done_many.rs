@@ -4,6 +4,7 @@ use super::{
     save_set,
 };
 use crate::{
+    before::Before,
     claim::Last,
     error::{Code, Error, Result},
     event::Event,
@@ -51,6 +52,11 @@ impl Op for DoneMany {
     const NAME: &'static str = "task/done_many";
     const ACCESS: Access = Access::Agent;
     type Reply = DidMany;
+
+    /// What is completed together was claimed by one run: the first token speaks for it.
+    fn before(&self) -> Before {
+        self.tasks.first().map_or_else(Before::nothing, |first| Before::holds(&first.token))
+    }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<DidMany> {
         check::range("tasks", self.tasks.len() as i64, 1, CLAIMS_MAX)?;

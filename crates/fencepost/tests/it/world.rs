@@ -116,12 +116,6 @@ impl World {
         self.fleet.call(run::End { run: run.into(), reason: None }).await.expect("ended");
     }
 
-    pub async fn kinds(&self) -> Vec<String> {
-        let events =
-            self.fleet.call(fencepost::event::List { limit: Some(1000), ..Default::default() }).await;
-        events.expect("events").events.into_iter().map(|event| event.kind).collect()
-    }
-
     /// The whole log as it is stored, a line each: `task.claimed task/auth-1 unassigned>in_progress r/bob @1`.
     /// (On PostgreSQL `event/list` holds back what is newer than the oldest transaction of any test.)
     pub async fn log(&self) -> Vec<String> {
@@ -147,6 +141,33 @@ impl World {
             ))
         };
         rows.await.expect("the log").iter().map(|row| line(row).expect("an event")).collect()
+    }
+
+    /// This world through a fleet that is opened anew.
+    pub async fn reopened(&self) -> Self {
+        Self { fleet: self.again().await, ..self.clone() }
+    }
+
+    /// The fleet in another file, at the same time of day.
+    pub async fn at(&self, url: &str) -> Self {
+        Self { url: url.into(), ..self.clone() }.reopened().await
+    }
+
+    /// Every event's kind, as stored: also what a follower on PostgreSQL may not read yet, because some
+    /// transaction of another test is still open.
+    pub async fn kinds(&self) -> Vec<String> {
+        let read = self.fleet.transaction(|tx| {
+            Box::pin(async move {
+                let rows = tx.query("select kind from event order by id", fencepost::params![]).await?;
+                rows.iter().map(|row| row.get("kind")).collect::<Result<Vec<String>>>()
+            })
+        });
+        read.await.expect("events")
+    }
+
+    /// How often this kind of event was logged.
+    pub async fn times(&self, kind: &str) -> usize {
+        self.kinds().await.iter().filter(|logged| *logged == kind).count()
     }
 }
 

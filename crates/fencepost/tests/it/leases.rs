@@ -1,0 +1,466 @@
+//! A lease that is over is over: for every verb, whoever looks, swept or not.
+
+use crate::{
+    on_both,
+    world::{START, World, code, refused},
+};
+use fencepost::{Code, Fleet, Millis, Time, claim, claim::Verdict, lock, run, task};
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Every verb under a claim refuses this token, with this code.
+async fn refused_everywhere(world: &World, token: &str, expected: Code) {
+    let fleet = &world.fleet;
+    let checkpoint = task::SaveCheckpoint {
+        token: token.into(),
+        ordinal: 9,
+        phase: "late".into(),
+        ..task::SaveCheckpoint::default()
+    };
+    let said = [
+        ("claim/renew", code(fleet.call(claim::Renew::new(token)).await)),
+        ("task/progress", code(fleet.call(task::Progress::new(token, "late")).await)),
+        ("task/checkpoint", code(fleet.call(checkpoint).await)),
+        ("task/done", code(fleet.call(done(token, "late")).await)),
+        ("task/fail", code(fleet.call(task::Fail::new(token, "late")).await)),
+        ("claim/release", code(fleet.call(claim::Release::new(token)).await)),
+    ];
+    for (verb, code) in said {
+        assert_eq!(code, expected, "{verb} {token}");
+    }
+    let many = task::DoneMany { tasks: vec![completion(token)] };
+    assert_eq!(fleet.call(many).await.unwrap().results[0].code(), Some(expected), "task/done_many {token}");
+}
+
+fn done(token: &str, output: &str) -> task::Done {
+    task::Done { token: token.into(), output: Some(output.into()) }
+}
+
+fn completion(token: &str) -> task::done_many::Completion {
+    task::done_many::Completion { token: token.into(), output: None }
+}
+
+fn renew_run(run: &str, ttl: Option<i64>) -> run::Renew {
+    run::Renew { run: run.into(), ttl_ms: ttl.map(Millis::seconds) }
+}
+
+/// A claim that finds nothing, but settles what is due.
+async fn sweep(world: &World) {
+    assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::BoardFinished);
+}
+
+async fn find_run(world: &World, name: &str) -> run::Run {
+    let all = run::List { all: true, limit: Some(1000) };
+    let runs = world.fleet.call(all).await.unwrap().runs;
+    runs.into_iter().find(|run| run.name == name).expect("the run")
+}
+
+/// When the run's lease ends, in seconds after the test began.
+async fn lease_end(world: &World, run: &str) -> i64 {
+    find_run(world, run).await.expires_at.since(START.parse::<Time>().unwrap()).0 / 1000
+}
+
+async fn held_by(fleet: &Fleet, run: &str) -> Vec<String> {
+    let list = claim::List { run: Some(run.into()), limit: Some(1000) };
+    fleet.call(list).await.unwrap().claims.into_iter().map(|claim| claim.token).collect()
+}
+
+on_both! {
+    async fn a_holder_whose_lease_is_over_is_refused_everywhere(world: World) {
+        let id = world.add("first").await;
+        let old = world.claim(&id, "a").await.unwrap();
+        world.pass(30);
+
+        refused_everywhere(&world, &old, Code::LeaseExpired).await;
+        assert_eq!(world.guard(&old).await, Verdict::LeaseExpired);
+        assert_eq!(world.show(&id).await.status, task::Status::InProgress, "nothing has swept it yet");
+        assert_eq!(code(world.fleet.call(renew_run("a", None)).await), Code::LeaseExpired);
+
+        sweep(&world).await;
+        assert_eq!(world.show(&id).await.status, task::Status::Unassigned);
+        refused_everywhere(&world, &old, Code::LeaseExpired).await;
+        assert_eq!(world.guard(&old).await, Verdict::LeaseExpired);
+        assert_eq!(code(world.fleet.call(renew_run("a", None)).await), Code::LeaseExpired);
+
+        let new = world.claim(&id, "b").await.unwrap();
+        refused_everywhere(&world, &old, Code::LeaseExpired).await;
+        assert_eq!(world.guard(&old).await, Verdict::AlreadyClaimed);
+        assert_eq!(world.guard(&new).await, Verdict::Ok);
+
+        world.fleet.call(done(&new, "b's")).await.unwrap();
+        refused_everywhere(&world, &old, Code::AlreadyFinished).await;
+        assert_eq!(world.guard(&old).await, Verdict::AlreadyFinished);
+        let task = world.show(&id).await;
+        assert_eq!((task.status, task.output.as_deref()), (task::Status::Completed, Some("b's")));
+        assert_eq!((task.progress.len(), task.checkpoint), (0, None));
+    }
+
+    async fn a_lock_whose_lease_is_over_is_refused(world: World) {
+        let claim = |run: &str| lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new("deploy", run) };
+        let old = world.fleet.call(claim("a")).await.unwrap().claim.token;
+        world.pass(30);
+        for settled in [false, true] {
+            assert_eq!(world.guard(&old).await, Verdict::LeaseExpired, "settled: {settled}");
+            assert_eq!(code(world.fleet.call(claim::Renew::new(&old)).await), Code::LeaseExpired);
+            assert_eq!(code(world.fleet.call(claim::Release::new(&old)).await), Code::LeaseExpired);
+            sweep(&world).await;
+        }
+        let new = world.fleet.call(claim("b")).await.unwrap().claim.token;
+        assert_eq!((old.as_str(), new.as_str()), ("lock/deploy@1", "lock/deploy@2"));
+        assert_eq!(code(world.fleet.call(claim::Release::new(&old)).await), Code::LeaseExpired);
+        assert_eq!(world.guard(&new).await, Verdict::Ok);
+    }
+
+    async fn a_name_that_comes_back_gets_none_of_its_old_claims(world: World) {
+        let add = task::Add { max_attempts: Some(100), ..task::Add::new("auth", "much tried") };
+        let id = world.fleet.call(add).await.unwrap().task.id;
+        let mut tokens = Vec::new();
+        for n in 1..=50 {
+            tokens.push(world.claim(&id, &format!("run-{n}")).await.unwrap());
+            world.pass(30);
+        }
+        world.add("another").await;
+        let back = world.claim("auth-2", "run-40").await.unwrap();
+        assert_eq!(tokens[39], "task/auth-1@40");
+        refused_everywhere(&world, &tokens[39], Code::LeaseExpired).await;
+        assert_eq!(world.guard(&tokens[39]).await, Verdict::LeaseExpired);
+        assert_eq!(held_by(&world.fleet, "run-40").await, [back]);
+        assert_eq!(world.show(&id).await.attempts, 50);
+    }
+
+    async fn at_exactly_its_end_a_lease_is_over(world: World) {
+        let id = world.add("first").await;
+        let token = world.claim(&id, "a").await.unwrap();
+        world.clock.advance(Duration::from_millis(29_999));
+        assert_eq!(world.guard(&token).await, Verdict::Ok);
+        assert_eq!(code(world.claim(&id, "b").await), Code::AlreadyClaimed);
+        world.clock.advance(Duration::from_millis(1));
+        assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+        assert_eq!(held_by(&world.fleet, "a").await, [""; 0]);
+        assert!(!find_run(&world, "a").await.alive);
+        assert_eq!(code(world.done(&token).await), Code::LeaseExpired);
+        world.claim(&id, "b").await.unwrap();
+    }
+
+    /// What the node saw before the clock was set back, the others need not have seen.
+    async fn a_clock_set_back_keeps_no_dead_holder_alive(world: World) {
+        let id = world.add("first").await;
+        let old = world.claim(&id, "a").await.unwrap();
+        world.clock.set_back(HOUR);
+        world.pass(29);
+        assert_eq!(world.guard(&old).await, Verdict::Ok);
+        world.pass(1);
+        let other = world.again().await;
+        assert_eq!(other.call(claim::Guard::new(&old)).await.unwrap().reason, Verdict::LeaseExpired);
+        assert_eq!(world.guard(&old).await, Verdict::LeaseExpired);
+        assert_eq!(code(other.call(done(&old, "late")).await), Code::LeaseExpired);
+        let claim = task::Claim { ttl_ms: Some(Millis::seconds(30)), ..task::Claim::of(&id, "b") };
+        let new = other.call(claim).await.unwrap().claim.token;
+        world.pass(29);
+        assert_eq!(world.guard(&new).await, Verdict::Ok, "b has its whole lease");
+        world.pass(1);
+        assert_eq!(world.guard(&new).await, Verdict::LeaseExpired);
+    }
+
+    async fn a_crash_before_the_first_heartbeat_is_an_attempt(world: World) {
+        let id = world.add("poison").await;
+        for attempt in 1..=3 {
+            world.claim(&id, &format!("r{attempt}")).await.unwrap();
+            assert_eq!(world.show(&id).await.attempts, attempt);
+            world.pass(30);
+        }
+        assert_eq!(code(world.claim(&id, "r4").await), Code::AlreadyFinished);
+        sweep(&world).await;
+        let task = world.show(&id).await;
+        assert_eq!(task.status, task::Status::Failed);
+        let reason = task.failure_reason.unwrap();
+        assert!(reason.contains("3 attempts") && reason.contains("`r3`"), "{reason}");
+        assert_eq!(code(world.claim_next("r4").await), Code::BoardFinished);
+    }
+
+    async fn a_release_gives_the_attempt_back(world: World) {
+        let id = world.add("first").await;
+        for n in 1..=5 {
+            let token = world.claim(&id, "a").await.unwrap();
+            assert_eq!(token, format!("task/auth-1@{n}"));
+            world.fleet.call(claim::Release::new(&token)).await.unwrap();
+            assert_eq!(world.show(&id).await.attempts, 0);
+        }
+    }
+
+    async fn a_poison_task_is_handed_out_alone(world: World) {
+        for n in 1..=5 {
+            world.add(&format!("task {n}")).await;
+        }
+        let many = |run: &str| task::ClaimMany {
+            count: 5,
+            board: Some("auth".into()),
+            run: run.into(),
+            ttl_ms: Some(Millis::seconds(300)),
+            ..task::ClaimMany::default()
+        };
+        world.claim("auth-3", "crashes").await.unwrap();
+        world.pass(30);
+        let mut handed = Vec::new();
+        for run in ["a", "b", "c"] {
+            let claims = world.fleet.call(many(run)).await.unwrap().claims;
+            handed.push(claims.into_iter().map(|claimed| claimed.task.id).collect::<Vec<_>>());
+        }
+        assert_eq!(handed, [vec!["auth-1", "auth-2"], vec!["auth-3"], vec!["auth-4", "auth-5"]]);
+    }
+
+    async fn a_cap_ends_a_claim_however_often_it_is_renewed(world: World) {
+        let id = world.add("first").await;
+        let other = world.add("second").await;
+        let capped = task::Claim {
+            ttl_ms: Some(Millis::seconds(30)),
+            max_ms: Some(Millis::seconds(60)),
+            ..task::Claim::of(&id, "a")
+        };
+        let token = world.fleet.call(capped).await.unwrap().claim.token;
+        let uncapped = world.claim(&other, "a").await.unwrap();
+        for _ in 0..2 {
+            world.pass(20);
+            world.fleet.call(claim::Renew::new(&token)).await.unwrap();
+        }
+        let renewed = world.fleet.call(claim::Renew::new(&token)).await.unwrap().claim;
+        assert_eq!(renewed.expires_at.since(START.parse().unwrap()), Millis::seconds(60));
+        world.pass(20);
+        refused_everywhere(&world, &token, Code::LeaseExpired).await;
+        assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+        assert_eq!(held_by(&world.fleet, "a").await, [uncapped.as_str()]);
+        sweep(&world).await;
+        let task = world.show(&id).await;
+        assert_eq!((task.status, task.attempts), (task::Status::Unassigned, 1));
+        assert_eq!(world.guard(&uncapped).await, Verdict::Ok, "the run lives on");
+        world.claim(&id, "b").await.unwrap();
+    }
+
+    async fn a_capped_lock_is_free_when_its_time_is_up(world: World) {
+        let capped = lock::Claim { max_ms: Some(Millis::seconds(60)), ..lock::Claim::new("deploy", "a") };
+        let token = world.fleet.call(capped).await.unwrap().claim.token;
+        world.pass(59);
+        assert_eq!(code(world.fleet.call(lock::Claim::new("deploy", "b")).await), Code::AlreadyClaimed);
+        world.pass(1);
+        assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+        sweep(&world).await;
+        assert_eq!(world.times("lock.lapsed").await, 1);
+        world.fleet.call(lock::Claim::new("deploy", "b")).await.unwrap();
+    }
+
+    async fn ending_a_run_is_final(world: World) {
+        let id = world.add("first").await;
+        let old = world.claim(&id, "a").await.unwrap();
+        let lock = world.fleet.call(lock::Claim::new("deploy", "a")).await.unwrap().claim.token;
+        let end = run::End { run: "a".into(), reason: Some("over".into()) };
+        let ended = world.fleet.call(end.clone()).await.unwrap().run;
+        assert!(!ended.alive);
+        refused_everywhere(&world, &old, Code::LeaseExpired).await;
+        assert_eq!(world.guard(&lock).await, Verdict::LeaseExpired);
+        assert_eq!(code(world.fleet.call(renew_run("a", None)).await), Code::LeaseExpired);
+
+        world.pass(1);
+        assert_eq!(world.fleet.call(end).await.unwrap().run, ended, "ending twice is safe");
+        assert_eq!(world.times("run.ended").await, 1);
+
+        let new = world.claim(&id, "a").await.unwrap();
+        assert_eq!(world.guard(&old).await, Verdict::AlreadyClaimed);
+        assert_eq!(held_by(&world.fleet, "a").await, [new], "the lock did not come back with the name");
+        assert_ne!(find_run(&world, "a").await.opened_at, ended.opened_at);
+        let unknown = run::End { run: "nobody".into(), reason: None };
+        assert_eq!(code(world.fleet.call(unknown).await), Code::NotFound);
+    }
+
+    /// The rule behind `before.rs`: a refused op's savepoint would undo the giving back, each time.
+    async fn refused_claims_do_not_undo_the_giving_back(world: World) {
+        let id = world.add("first").await;
+        world.claim(&id, "a").await.unwrap();
+        world.pass(30);
+        for _ in 0..3 {
+            sweep(&world).await;
+            assert_eq!(world.show(&id).await.status, task::Status::Unassigned);
+        }
+        assert_eq!(world.times("run.ended").await, 1);
+        assert_eq!(world.times("task.lapsed").await, 1);
+    }
+
+    async fn what_a_dead_run_held_is_given_back_in_bounded_batches(world: World) {
+        dead_run_with_600(&world).await;
+        world.claim_next("b").await.unwrap();
+        let left = find_run(&world, "dead").await.holds;
+        assert!((1..600).contains(&left), "one claim gave back {} at once", 600 - left);
+
+        // The only tasks on this board are the last to be given back.
+        world.fleet.call(task::Claim::next("zed", "c")).await.unwrap();
+        assert_eq!(find_run(&world, "dead").await.holds, 0);
+        assert_eq!(world.times("run.ended").await, 1);
+    }
+
+    async fn a_named_claim_does_not_wait_for_the_batches(world: World) {
+        dead_run_with_600(&world).await;
+        assert_eq!(world.claim("zed-2", "b").await.unwrap(), "task/zed-2@2");
+        assert!(find_run(&world, "dead").await.holds > 0);
+    }
+
+    async fn inside_a_transaction_a_dead_run_is_no_obstacle_either(world: World) {
+        dead_run_with_600(&world).await;
+        let claimed = world
+            .fleet
+            .transaction(|tx| Box::pin(async move { tx.call(task::Claim::next("zed", "b")).await }))
+            .await;
+        assert_eq!(claimed.unwrap().claim.token, "task/zed-1@2");
+    }
+}
+
+async fn dead_run_with_600(world: &World) {
+    for (board, count) in [("auth", 598), ("zed", 2)] {
+        let item = task::plan::Item { title: "one of many".into(), ..task::plan::Item::default() };
+        let plan = task::Plan { board: Some(board.into()), tasks: vec![item; count], request: None };
+        world.fleet.call(plan).await.unwrap();
+    }
+    let many = task::ClaimMany {
+        count: 600,
+        run: "dead".into(),
+        ttl_ms: Some(Millis::seconds(30)),
+        ..task::ClaimMany::default()
+    };
+    assert_eq!(world.fleet.call(many).await.unwrap().claims.len(), 600);
+    world.pass(30);
+}
+
+mod heard {
+    use super::*;
+
+    /// A run with a lease of 40 s, so that a quarter is 10 s, and what it holds.
+    async fn run_of_40(world: &World, tasks: usize) -> Vec<String> {
+        for n in 0..tasks {
+            world.add(&format!("task {n}")).await;
+        }
+        let many = task::ClaimMany {
+            count: tasks as i64,
+            run: "a".into(),
+            ttl_ms: Some(Millis::seconds(40)),
+            ..task::ClaimMany::default()
+        };
+        let claims = world.fleet.call(many).await.unwrap().claims;
+        claims.into_iter().map(|claimed| claimed.claim.token).collect()
+    }
+
+    on_both! {
+        async fn every_writing_call_with_a_token_renews_its_run(world: World) {
+            let tokens = run_of_40(&world, 7).await;
+            let mut end = 40;
+            macro_rules! renews {
+                ($($op:expr),* $(,)?) => {$(
+                    world.pass(10);
+                    end += 10;
+                    world.fleet.call($op).await.unwrap();
+                    assert_eq!(lease_end(&world, "a").await, end, "{}", stringify!($op));
+                )*};
+            }
+            renews![
+                claim::Renew::new(&tokens[0]),
+                renew_run("a", None),
+                task::Progress::new(&tokens[1], "half way"),
+                task::SaveCheckpoint {
+                    token: tokens[1].clone(),
+                    ordinal: 1,
+                    phase: "built".into(),
+                    ..task::SaveCheckpoint::default()
+                },
+                task::Done::new(&tokens[2]),
+                task::DoneMany { tasks: vec![completion(&tokens[3]), completion(&tokens[4])] },
+                task::Fail::new(&tokens[5], "broken"),
+                claim::Release::new(&tokens[6]),
+                task::Claim::of("auth-7", "a"),
+                lock::Claim::new("deploy", "a"),
+            ];
+        }
+
+        async fn guards_and_reads_do_not(world: World) {
+            let tokens = run_of_40(&world, 1).await;
+            world.pass(20);
+            assert_eq!(world.guard(&tokens[0]).await, Verdict::Ok);
+            world.show("auth-1").await;
+            world.kinds().await;
+            held_by(&world.fleet, "a").await;
+            world.fleet.call(task::List::default()).await.unwrap();
+            world.fleet.call(task::Ready::default()).await.unwrap();
+            assert_eq!(lease_end(&world, "a").await, 40);
+        }
+
+        async fn nothing_is_written_before_a_quarter_of_the_lease_is_used(world: World) {
+            let tokens = run_of_40(&world, 1).await;
+            world.pass(9);
+            let renewed = world.fleet.call(claim::Renew::new(&tokens[0])).await.unwrap().claim;
+            assert_eq!(renewed.expires_at.since(START.parse().unwrap()), Millis::seconds(40));
+            assert_eq!(lease_end(&world, "a").await, 40);
+            world.pass(1);
+            world.fleet.call(claim::Renew::new(&tokens[0])).await.unwrap();
+            assert_eq!(lease_end(&world, "a").await, 50);
+        }
+
+        async fn a_refused_call_is_heard_all_the_same(world: World) {
+            let tokens = run_of_40(&world, 1).await;
+            world.pass(10);
+            assert_eq!(code(world.claim_next("a").await), Code::NoneReady);
+            assert_eq!(lease_end(&world, "a").await, 50);
+            world.pass(10);
+            assert_eq!(code(world.claim("auth-1", "a").await), Code::AlreadyClaimed);
+            assert_eq!(lease_end(&world, "a").await, 60);
+            world.pass(10);
+            let nameless = task::Progress::new(&tokens[0], "");
+            assert_eq!(code(world.fleet.call(nameless).await), Code::Invalid);
+            assert_eq!(lease_end(&world, "a").await, 70);
+        }
+
+        async fn a_ttl_becomes_longer_and_never_shorter(world: World) {
+            let tokens = run_of_40(&world, 1).await;
+            world.fleet.call(renew_run("a", Some(44))).await.unwrap();
+            assert_eq!(lease_end(&world, "a").await, 44, "a little longer is longer");
+            world.fleet.call(renew_run("a", Some(10))).await.unwrap();
+            assert_eq!(lease_end(&world, "a").await, 44);
+            let longer = claim::Renew { token: tokens[0].clone(), ttl_ms: Some(Millis::seconds(60)) };
+            world.fleet.call(longer).await.unwrap();
+            assert_eq!(lease_end(&world, "a").await, 60);
+            let longest = lock::Claim { ttl_ms: Some(Millis::seconds(90)), ..lock::Claim::new("deploy", "a") };
+            let claim = world.fleet.call(longest).await.unwrap().claim;
+            assert_eq!(claim.expires_at.since(START.parse().unwrap()), Millis::seconds(90));
+            world.pass(30);
+            world.claim_next("a").await.unwrap_err();
+            assert_eq!(lease_end(&world, "a").await, 120, "the claim's 30 s did not shorten it");
+        }
+
+        async fn a_token_of_a_lost_claim_renews_nobody(world: World) {
+            let old = run_of_40(&world, 1).await.remove(0);
+            world.pass(40);
+            let claim = task::Claim { ttl_ms: Some(Millis::seconds(40)), ..task::Claim::of("auth-1", "b") };
+            world.fleet.call(claim).await.unwrap();
+            world.pass(20);
+            let error = refused(world.fleet.call(task::Progress::new(&old, "late")).await);
+            assert_eq!(error.field("holder"), Some(&"b".into()));
+            assert_eq!(lease_end(&world, "b").await, 80);
+            assert!(!find_run(&world, "a").await.alive);
+        }
+    }
+}
+
+/// The file knows when it was last written: a machine that starts anew with its clock an hour behind does not
+/// give a dead holder that hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn across_a_reboot_a_dead_holder_lives_no_longer_than_its_ttl() {
+    let world = World::sqlite().await;
+    let id = world.add("first").await;
+    let old = world.claim(&id, "a").await.unwrap();
+    world.pass(20);
+    world.clock.set_back(HOUR);
+    world.clock.reboot();
+    let booted = world.reopened().await;
+    assert_eq!(code(booted.claim(&id, "b").await), Code::AlreadyClaimed);
+    booted.pass(30);
+    assert_eq!(booted.guard(&old).await, Verdict::LeaseExpired);
+    assert_eq!(code(booted.done(&old).await), Code::LeaseExpired);
+    booted.claim(&id, "b").await.unwrap();
+    booted.assert_sound().await;
+}

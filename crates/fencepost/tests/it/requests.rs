@@ -1,0 +1,325 @@
+//! Asking twice is safe: the same request, or the same ending, gives the first answer and is done once.
+
+use crate::{
+    on_both,
+    world::{World, code, refused},
+};
+use fencepost::{Code, Fleet, Millis, Op, Result, claim, lock, params, task};
+use serde_json::json;
+
+/// Asks twice in a row: one answer, and not one event more than from asking once.
+async fn twice<O: Op>(world: &World, op: O) -> O::Reply {
+    let first = world.fleet.call(op.clone()).await.unwrap_or_else(|e| panic!("{}: {e}", O::NAME));
+    let events = world.kinds().await;
+    let second = world.again().await.call(op).await.unwrap_or_else(|e| panic!("{} again: {e}", O::NAME));
+    assert_eq!(json!(first), json!(second), "{}", O::NAME);
+    assert_eq!(world.kinds().await, events, "{}", O::NAME);
+    first
+}
+
+/// Asks at once through two fleets; both get the same answer.
+async fn at_once<O: Op>(fleets: &[Fleet; 2], op: O) -> O::Reply {
+    let (first, second) = tokio::join!(fleets[0].call(op.clone()), fleets[1].call(op));
+    let (first, second) = (first.expect(O::NAME), second.expect(O::NAME));
+    assert_eq!(json!(first), json!(second), "{}", O::NAME);
+    first
+}
+
+/// A request id.
+fn id(name: impl ToString) -> Option<String> {
+    Some(name.to_string())
+}
+
+fn claim_next(request: &str) -> task::Claim {
+    task::Claim { ttl_ms: Some(Millis::seconds(30)), request: id(request), ..task::Claim::next("auth", "a") }
+}
+
+fn lock_claim(name: &str, run: &str, request: &str) -> lock::Claim {
+    lock::Claim { ttl_ms: Some(Millis::seconds(30)), request: id(request), ..lock::Claim::new(name, run) }
+}
+
+fn item(title: &str, key: Option<&str>) -> task::plan::Item {
+    task::plan::Item { title: title.into(), key: key.map(str::to_owned), ..task::plan::Item::default() }
+}
+
+on_both! {
+    async fn the_same_request_twice_in_a_row_is_done_once(world: World) {
+        let task = |name: &str| name.to_owned();
+        twice(&world, task::Add { request: id("add"), ..task::Add::new("auth", "first") }).await;
+        let plan = vec![item("second", None), item("third", None), item("fourth", None)];
+        twice(&world, task::Plan { board: Some("auth".into()), tasks: plan, request: id("plan") }).await;
+        twice(&world, task::Note { task: task("auth-1"), text: "see wiki".into(), request: id("note") }).await;
+        twice(&world, task::Edit {
+            task: task("auth-1"), title: Some("better".into()), request: id("edit"), ..task::Edit::default()
+        }).await;
+        twice(&world, task::Park { task: task("auth-1"), reason: "later".into(), request: id("park") }).await;
+        twice(&world, task::Unpark { task: task("auth-1"), request: id("unpark") }).await;
+        twice(&world, task::Depend {
+            task: task("auth-2"), after: task("auth-1"), request: id("depend")
+        }).await;
+        twice(&world, task::Undepend {
+            task: task("auth-2"), after: task("auth-1"), request: id("undepend")
+        }).await;
+        twice(&world, task::Offer { task: task("auth-1"), to: "codex".into(), request: id("offer") }).await;
+        twice(&world, task::Assign { task: task("auth-2"), to: "codex".into(), request: id("assign") }).await;
+        twice(&world, task::Cancel { task: task("auth-1"), request: id("cancel"), ..task::Cancel::default() }).await;
+        twice(&world, task::Retry { task: task("auth-1"), request: id("retry") }).await;
+        let token = twice(&world, claim_next("claim")).await.claim.token;
+        twice(&world, task::Progress { request: id("progress"), ..task::Progress::new(&token, "half way") }).await;
+        twice(&world, task::ClaimMany {
+            count: 2, run: "many".into(), request: id("many"), ..task::ClaimMany::default()
+        }).await;
+        twice(&world, lock_claim("deploy", "a", "lock")).await;
+        assert_eq!(world.show("auth-1").await.notes.len(), 1);
+        let id = token.strip_prefix("task/").and_then(|rest| rest.split('@').next()).unwrap();
+        assert_eq!(world.show(id).await.progress.len(), 1);
+    }
+
+    async fn the_same_request_at_once_is_done_once(world: World) {
+        let fleets = [world.again().await, world.again().await];
+        for round in 0..20 {
+            let request = |what: &str| id(format!("{what}-{round}"));
+            let added = at_once(&fleets, task::Add { request: request("add"), ..task::Add::new("auth", "t") }).await;
+            let id = added.task.id;
+            let note = task::Note { task: id.clone(), text: "n".into(), request: request("note") };
+            at_once(&fleets, note).await;
+            let run = format!("r{round}");
+            let claim = task::Claim { request: request("claim"), ..task::Claim::next("auth", &run) };
+            assert_eq!(at_once(&fleets, claim).await.task.id, id);
+            let many = task::ClaimMany {
+                count: 3, board: Some("bulk".into()), run: run.clone(), request: request("many"),
+                ..task::ClaimMany::default()
+            };
+            let plan = task::Plan {
+                board: Some("bulk".into()), tasks: vec![item("x", None); 3], request: request("plan"),
+            };
+            at_once(&fleets, plan).await;
+            assert_eq!(at_once(&fleets, many).await.claims.len(), 3);
+            let deploy = lock::Claim { request: request("lock"), ..lock::Claim::new(format!("l{round}"), &run) };
+            at_once(&fleets, deploy).await;
+        }
+        assert_eq!(world.times("task.added").await, 20 * 4);
+        assert_eq!(world.times("task.claimed").await, 20 * 4);
+        assert_eq!(world.times("task.noted").await, 20);
+        assert_eq!(world.times("lock.claimed").await, 20);
+    }
+
+    async fn a_claim_asked_again_after_the_work_is_done_is_still_its_answer(world: World) {
+        world.add("first").await;
+        let first = world.fleet.call(claim_next("r")).await.unwrap();
+        world.done(&first.claim.token).await.unwrap();
+        world.pass(3600);
+        let again = world.fleet.call(claim_next("r")).await.unwrap();
+        assert_eq!(again.claim.token, first.claim.token);
+        assert_eq!(again.task.status, task::Status::Completed);
+    }
+
+    async fn a_claim_asked_again_after_it_lapsed_takes_nothing_new(world: World) {
+        world.add("first").await;
+        world.fleet.call(claim_next("r")).await.unwrap();
+        world.fleet.call(lock_claim("deploy", "a", "l")).await.unwrap();
+        world.pass(30);
+        for _ in 0..2 {
+            assert_eq!(code(world.fleet.call(claim_next("r")).await), Code::LeaseExpired);
+            assert_eq!(code(world.fleet.call(lock_claim("deploy", "a", "l")).await), Code::LeaseExpired);
+        }
+        world.claim_next("b").await.unwrap();
+        world.fleet.call(lock::Claim::new("deploy", "b")).await.unwrap();
+        assert_eq!(code(world.fleet.call(claim_next("r")).await), Code::LeaseExpired);
+        assert_eq!(code(world.fleet.call(lock_claim("deploy", "a", "l")).await), Code::LeaseExpired);
+        assert_eq!(world.times("task.claimed").await, 2);
+    }
+
+    async fn a_task_asked_for_again_after_it_is_finished_is_not_added_anew(world: World) {
+        let add = task::Add { request: id("r"), ..task::Add::new("auth", "first") };
+        world.fleet.call(add.clone()).await.unwrap();
+        let token = world.claim_next("a").await.unwrap();
+        world.done(&token).await.unwrap();
+        world.pass(6 * 86_400);
+        let again = world.fleet.call(add).await.unwrap().task;
+        assert_eq!((again.id.as_str(), again.status), ("auth-1", task::Status::Completed));
+        assert_eq!(code(world.claim_next("a").await), Code::BoardFinished);
+    }
+
+    /// What is given back before the claim is not what the request did.
+    async fn a_first_request_that_buries_the_dead_is_no_repeat(world: World) {
+        world.add("first").await;
+        world.claim_next("dead").await.unwrap();
+        world.fleet.call(lock_claim("deploy", "dead", "1")).await.unwrap();
+        world.pass(30);
+        let first = world.fleet.call(claim_next("2")).await.unwrap();
+        assert_eq!(first.claim.token, "task/auth-1@2");
+        assert_eq!(world.fleet.call(claim_next("2")).await.unwrap(), first);
+
+        world.pass(30);
+        let embedded = world
+            .fleet
+            .transaction(|tx| Box::pin(async move { tx.call(claim_next("3")).await }))
+            .await
+            .unwrap();
+        assert_eq!(embedded.claim.token, "task/auth-1@3");
+        assert_eq!(world.fleet.call(claim_next("3")).await.unwrap().claim, embedded.claim);
+    }
+
+    /// With so many dead that one batch does not reach this one, the claim itself buries it.
+    async fn a_request_that_takes_over_a_dead_runs_lock_is_answered_again(world: World) {
+        for n in 0..70 {
+            world.fleet.call(lock_claim(&format!("l{n}"), &format!("dead-{n}"), &format!("{n}"))).await.unwrap();
+            world.clock.advance(std::time::Duration::from_millis(1));
+        }
+        world.pass(30);
+        let first = world.fleet.call(lock_claim("l69", "a", "takes")).await.unwrap();
+        assert_eq!(first.claim.token, "lock/l69@2");
+        assert_eq!(world.fleet.call(lock_claim("l69", "a", "takes")).await.unwrap(), first);
+    }
+
+    async fn a_plan_asked_again_answers_with_all_of_it(world: World) {
+        world.fleet.call(task::Add { key: Some("k".into()), ..task::Add::new("auth", "known") }).await.unwrap();
+        let tasks = vec![item("new", None), item("known", Some("k")), item("keyed", Some("j")), item("new", None)];
+        let plan = task::Plan { board: Some("auth".into()), tasks, request: id("r") };
+        let planned = twice(&world, plan).await;
+        let ids: Vec<_> = planned.tasks.iter().map(|task| task.id.as_str()).collect();
+        assert_eq!(ids, ["auth-2", "auth-1", "auth-3", "auth-4"]);
+        assert_eq!(planned.existing, ["auth-1"]);
+    }
+
+    async fn a_refused_request_may_be_asked_again(world: World) {
+        assert_eq!(code(world.fleet.call(claim_next("r")).await), Code::BoardFinished);
+        world.add("first").await;
+        assert_eq!(world.fleet.call(claim_next("r")).await.unwrap().claim.token, "task/auth-1@1");
+    }
+}
+
+mod endings {
+    use super::*;
+
+    async fn held(world: &World) -> String {
+        let id = world.add("first").await;
+        world.claim(&id, "a").await.unwrap()
+    }
+
+    fn done(token: &str, output: &str) -> task::Done {
+        task::Done { token: token.into(), output: Some(output.into()) }
+    }
+
+    fn release(token: &str, note: &str) -> claim::Release {
+        claim::Release { token: token.into(), note: Some(note.into()) }
+    }
+
+    on_both! {
+        async fn the_same_completion_again_is_the_first_answer(world: World) {
+            let token = held(&world).await;
+            twice(&world, done(&token, "built")).await;
+            world.pass(60);
+            world.end("a").await;
+            twice(&world, done(&token, "built")).await;
+            for error in [
+                refused(world.fleet.call(done(&token, "built better")).await),
+                refused(world.fleet.call(task::Done::new(&token)).await),
+                refused(world.fleet.call(task::Fail::new(&token, "no")).await),
+                refused(world.fleet.call(claim::Release::new(&token)).await),
+            ] {
+                assert_eq!(error.code(), Code::AlreadyFinished, "{error}");
+            }
+            assert_eq!(world.show("auth-1").await.output.as_deref(), Some("built"));
+            assert_eq!(world.times("task.completed").await, 1);
+        }
+
+        async fn the_same_failure_again_is_the_first_answer(world: World) {
+            let token = held(&world).await;
+            let retry = task::Fail { retry: true, ..task::Fail::new(&token, "flaky") };
+            twice(&world, retry.clone()).await;
+            assert_eq!(code(world.fleet.call(task::Fail::new(&token, "flaky")).await), Code::AlreadyFinished);
+            assert_eq!(code(world.done(&token).await), Code::AlreadyFinished);
+            world.pass(10);
+            let second = world.claim("auth-1", "b").await.unwrap();
+            assert_eq!(world.guard(&second).await, claim::Verdict::Ok);
+            twice(&world, retry).await;
+            assert_eq!(world.guard(&second).await, claim::Verdict::Ok, "a late repeat harms nobody");
+        }
+
+        async fn the_same_release_again_is_the_first_answer(world: World) {
+            let token = held(&world).await;
+            twice(&world, release(&token, "not mine")).await;
+            assert_eq!(code(world.fleet.call(release(&token, "other")).await), Code::AlreadyFinished);
+            assert_eq!(code(world.done(&token).await), Code::AlreadyFinished);
+            let task = world.show("auth-1").await;
+            assert_eq!((task.attempts, task.notes.len()), (0, 1));
+
+            let lock = world.fleet.call(lock::Claim::new("deploy", "a")).await.unwrap().claim.token;
+            twice(&world, claim::Release::new(&lock)).await;
+        }
+
+        async fn a_late_repeat_is_answered_while_another_holds_it(world: World) {
+            let token = held(&world).await;
+            world.fleet.call(claim::Release::new(&token)).await.unwrap();
+            let second = world.claim("auth-1", "b").await.unwrap();
+            world.fleet.call(claim::Release::new(&token)).await.unwrap();
+            assert_eq!(world.guard(&second).await, claim::Verdict::Ok);
+            world.fleet.call(done(&second, "built")).await.unwrap();
+            assert_eq!(code(world.fleet.call(claim::Release::new(&token)).await), Code::AlreadyFinished);
+        }
+
+        async fn completions_at_once_are_accepted_once(world: World) {
+            let fleets = [world.again().await, world.again().await];
+            for round in 0..20 {
+                let token = held(&world).await;
+                at_once(&fleets, done(&token, "same")).await;
+                let token = held(&world).await;
+                let (a, b) = tokio::join!(fleets[0].call(done(&token, "a")), fleets[1].call(done(&token, "b")));
+                let won = if a.is_ok() { "a" } else { "b" };
+                assert!(a.is_ok() != b.is_ok(), "round {round}: {a:?} {b:?}");
+                assert_eq!(code(a.and(b)), Code::AlreadyFinished);
+                let id = token.trim_start_matches("task/").trim_end_matches("@1");
+                assert_eq!(world.show(id).await.output.as_deref(), Some(won));
+            }
+            assert_eq!(world.times("task.completed").await, 40);
+        }
+
+        /// The embedder's own rows must not be written twice.
+        async fn in_an_embedders_transaction_a_repeat_is_an_error(world: World) {
+            async fn ship<O: Op>(fleet: &Fleet, op: O) -> Result<O::Reply> {
+                fleet
+                    .transaction(move |tx| {
+                        let op = op.clone();
+                        Box::pin(async move {
+                            tx.execute("insert into parcel(name) values ('one')", params![]).await?;
+                            tx.call(op).await
+                        })
+                    })
+                    .await
+            }
+            async fn parcels(world: &World) -> i64 {
+                let count = world.fleet.transaction(|tx| {
+                    Box::pin(async move {
+                        tx.execute("create table if not exists parcel(name text)", params![]).await?;
+                        tx.query("select count(*) as n from parcel", params![]).await?[0].get::<i64>("n")
+                    })
+                });
+                count.await.unwrap()
+            }
+            assert_eq!(parcels(&world).await, 0);
+            let token = held(&world).await;
+            assert_eq!(code(ship(&world.fleet, done("task/auth-1@7", "x")).await), Code::NotFound);
+            assert_eq!(parcels(&world).await, 0);
+            ship(&world.fleet, done(&token, "built")).await.unwrap();
+            assert_eq!(parcels(&world).await, 1);
+            let again = refused(ship(&world.fleet, done(&token, "built")).await);
+            assert_eq!((again.code(), again.field("repeat")), (Code::AlreadyFinished, Some(&true.into())));
+            let other = refused(ship(&world.fleet, done(&token, "other")).await);
+            assert_eq!((other.code(), other.field("repeat")), (Code::AlreadyFinished, None));
+            assert_eq!(parcels(&world).await, 1);
+
+            for op in [release, |token: &str, _: &str| claim::Release::new(token)] {
+                let token = held(&world).await;
+                world.fleet.call(op(&token, "n")).await.unwrap();
+                assert_eq!(refused(ship(&world.fleet, op(&token, "n")).await).field("repeat"), Some(&true.into()));
+            }
+            let token = held(&world).await;
+            world.fleet.call(task::Fail::new(&token, "no")).await.unwrap();
+            let again = refused(ship(&world.fleet, task::Fail::new(&token, "no")).await);
+            assert_eq!(again.field("repeat"), Some(&true.into()));
+            assert_eq!(parcels(&world).await, 1);
+        }
+    }
+}
