@@ -210,9 +210,37 @@ impl Ratchet {
         self.ahead = Some(ahead);
         Time(ticks + ahead)
     }
-    /// The least that `now` can be.
-    pub fn least(&self, ticks: i64) -> Option<Time> {
-        self.ahead.map(|ahead| Time(ticks + ahead))
+}
+
+/// A database's clock, as one node sees it beside its own ticks.
+///
+/// The two drift apart a little, so a clock that is behind by less than a second, or by a thousandth of the time
+/// since it was last read, is believed. One that is further behind was set back: time then goes on from where
+/// it was. `ahead` is how far the fleet was told to be ahead of the database, by a node that saw it happen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Watch {
+    seen: Option<(Time, i64)>,
+}
+
+impl Watch {
+    pub fn now(&mut self, wall: Time, ahead: Millis, ticks: i64) -> Time {
+        let now = match self.seen {
+            None => wall.plus(ahead),
+            Some((then, at)) => {
+                let passed = (ticks - at).max(0);
+                let expected = Time(then.0 + passed);
+                let drift = Millis(passed / 1000 + 1000);
+                // Without help first: somebody may have set it right again.
+                let believed = [wall, wall.plus(ahead)].into_iter().find(|at| at.plus(drift) >= expected);
+                believed.unwrap_or(expected)
+            }
+        };
+        self.seen = Some((now, ticks));
+        now
+    }
+    /// It has seen the clock before, so what it says of it can be told to others.
+    pub fn is_experienced(&self) -> bool {
+        self.seen.is_some()
     }
 }
 
@@ -233,6 +261,22 @@ mod tests {
         let mut ratchet = Ratchet::default();
         ratchet.now(Time(1_000_000), 0);
         assert_eq!(ratchet.now(Time(9_000_000), 1000), Time(9_000_000));
+    }
+
+    #[test]
+    fn a_databases_clock_is_believed_until_it_is_set_back() {
+        let hour = 3_600_000;
+        let mut watch = Watch::default();
+        assert_eq!(watch.now(Time(10 * hour), Millis(0), 0), Time(10 * hour));
+        // A little behind is drift, however long it goes on.
+        assert_eq!(watch.now(Time(11 * hour - 3000), Millis(0), hour), Time(11 * hour - 3000));
+        // An hour behind is not: time goes on, and so it does for whoever is told.
+        let set_back = watch.now(Time(10 * hour), Millis(0), hour + 31_000);
+        assert_eq!(set_back, Time(11 * hour + 28_000));
+        let told = set_back.since(Time(10 * hour));
+        assert_eq!(Watch::default().now(Time(10 * hour), told, 5), set_back);
+        // Set right again, it is believed again.
+        assert_eq!(watch.now(Time(11 * hour + 32_000), told, hour + 32_000), Time(11 * hour + 32_000));
     }
 
     #[test]

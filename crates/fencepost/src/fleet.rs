@@ -104,7 +104,7 @@ impl Fleet {
     pub async fn open_with(url: &str, options: Options) -> Result<Self> {
         let stats = Arc::new(Stats::default());
         let store = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            Store::Postgres(Postgres::open(url, &options, stats.clone()).await?)
+            Store::Postgres(Postgres::connect(url, &options, stats.clone()).await?)
         } else {
             let path = sqlite_path(url)?;
             let (at, stats) = (path.clone(), stats.clone());

@@ -9,7 +9,7 @@ mod url;
 
 use crate::{
     before::{Before, Due, Opening, outlast},
-    clock::{Ratchet, Time},
+    clock::{Millis, Time, Watch},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
     migrate::{self, MIGRATIONS},
@@ -24,7 +24,7 @@ use std::{
     error::Error as _,
     pin::pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -43,7 +43,7 @@ const PIPELINE_MAX: usize = 30;
 
 pub(crate) struct Postgres {
     pool: Pool,
-    ratchet: Mutex<Ratchet>,
+    watch: Mutex<Watch>,
     options: Options,
     stats: Arc<Stats>,
 }
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Postgres {
 }
 
 impl Postgres {
-    pub async fn open(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
+    pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let mut target = Target::parse(url)?;
         // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too.
         let given = target.config.get_options().unwrap_or_default();
@@ -70,7 +70,7 @@ impl Postgres {
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .build()
             .map_err(Error::internal)?;
-        let store = Self { pool, ratchet: Mutex::default(), options: options.clone(), stats };
+        let store = Self { pool, watch: Mutex::default(), options: options.clone(), stats };
         store.migrate(&target.schema, options.schema_version.unwrap_or(migrate::latest())).await?;
         Ok(store)
     }
@@ -198,35 +198,38 @@ impl Postgres {
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
     ///
-    /// A node that sees the database's clock set back tells the others how far, so that a node that has only
-    /// just come does not keep the dead alive. It holds until the database is started anew.
+    /// A node that sees the database's clock set back tells the others how far, so that one that has only just
+    /// come does not keep the dead alive; and it takes that back when the clock is set right.
     async fn begin(&self, session: &Session, before: &Before) -> Result<(Time, Opening)> {
         loop {
-            let (now, ahead, told, opening) = self.read_clock(session, before).await?;
-            if ahead - told < CLOCK_STEP_MS {
+            let experienced = self.watch().is_experienced();
+            let (wall, told, opening) = self.open(session, before).await?;
+            let now = self.watch().now(wall, told, self.options.clock.ticks());
+            let ahead = now.since(wall);
+            if !experienced || (ahead.0 - told.0).abs() < CLOCK_STEP_MS {
                 return Ok((now, opening));
             }
             let tell = Stmt::new(
-                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1
-                 where ahead_ms is null or ahead_ms < ?1 or boot is distinct from extract(epoch from pg_postmaster_start_time())::text",
+                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1",
                 params![ahead],
             );
             session.finish(session.pipeline(&[tell]).await).await?;
         }
     }
 
-    /// The time; how far it is ahead of the database's clock; how far the fleet was told it is.
-    async fn read_clock(&self, session: &Session, before: &Before) -> Result<(Time, i64, i64, Opening)> {
-        let ticks = self.options.clock.ticks();
-        let least = self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).least(ticks);
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database's clock, how far the fleet was told to be ahead of it, and what the op opens with.
+    async fn open(&self, session: &Session, before: &Before) -> Result<(Time, Millis, Opening)> {
         let mut statements = vec![
             Stmt::new("begin", params![]),
             Stmt::new(
-                "select greatest(wall + told, ?2) as now, greatest(wall + told, ?2) - wall as ahead, told from (
-                   select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
-                     case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
-                   from fleet) as clock",
-                params![self.options.clock.wall(true), least],
+                "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
+                   case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
+                 from fleet",
+                params![self.options.clock.wall(true)],
             ),
         ];
         // The due read comes after the request's lock, so that it sees what the first try did.
@@ -235,12 +238,9 @@ impl Postgres {
         session.open.store(true, Ordering::SeqCst);
         session.failed.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
-        let clock = &answers[1].rows[0];
-        let (now, ahead, told) = (clock.get("now")?, clock.get("ahead")?, clock.get("told")?);
-        let ticks = self.options.clock.ticks();
-        self.ratchet.lock().unwrap_or_else(PoisonError::into_inner).now(now, ticks);
+        let (wall, told) = (answers[1].rows[0].get("wall")?, answers[1].rows[0].get("told")?);
         let due = Due::read(&answers.pop().unwrap_or_default())?;
-        Ok((now, ahead, told, before.read(due, answers.split_off(2))?))
+        Ok((wall, told, before.read(due, answers.split_off(2))?))
     }
 
     async fn session(&self) -> Result<Session> {

@@ -6,7 +6,15 @@ use crate::{
     world::{fresh_schema, postgres_url, refused},
 };
 use fencepost::{Code, Fleet, task};
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 /// A proxy, the fleet's address through it, and the fleet's schema.
 async fn proxy() -> (Proxy, String, String) {
@@ -171,21 +179,23 @@ async fn a_server_that_goes_away_and_comes_back() {
     fleet.call(add(0)).await.unwrap();
 
     // Calls all through a crash: each succeeds or says clearly that it did not, and all can be asked again.
+    let restarted = Arc::new(AtomicBool::new(false));
     let busy = tokio::spawn({
-        let fleet = fleet.clone();
+        let (fleet, restarted) = (fleet.clone(), restarted.clone());
         async move {
             let mut failed = Vec::new();
             for n in 1..100_000 {
                 match fleet.call(add(n)).await {
-                    Ok(_) if !failed.is_empty() => return (n, failed),
+                    Ok(_) if restarted.load(Ordering::SeqCst) => return (n, failed),
                     Ok(_) => {}
                     Err(e) => failed.push((n, e)),
                 }
             }
-            panic!("the restart was not noticed");
+            panic!("the restart never ended");
         }
     });
     tokio::task::block_in_place(|| server.run("restart"));
+    restarted.store(true, Ordering::SeqCst);
     let (last, failed) =
         tokio::time::timeout(Duration::from_secs(60), busy).await.expect("it goes on").unwrap();
     for (n, error) in &failed {
