@@ -24,6 +24,9 @@ struct Args {
     /// Seconds for each figure
     #[arg(long)]
     seconds: Option<u64>,
+    /// Only claim+done by 64 callers on SQLite, to be watched by a profiler
+    #[arg(long)]
+    profile: bool,
     /// (used by the bench itself) claim and complete on this file until killed or out of time
     #[arg(long, hide = true)]
     child: Option<String>,
@@ -38,6 +41,9 @@ async fn main() -> Result<()> {
     if let Some(url) = &args.child {
         return processes::child(url, span).await;
     }
+    if args.profile {
+        return profile(span).await;
+    }
     let scale = if args.quick { 10 } else { 1 };
     let mut targets = Vec::new();
     if args.only.as_deref() != Some("postgres") {
@@ -51,6 +57,15 @@ async fn main() -> Result<()> {
         println!("  {name:<66} {reached:>6.2}   (target {wanted})");
     }
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
+    Ok(())
+}
+
+async fn profile(span: Duration) -> Result<()> {
+    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let path = dir.path().join("fence.db");
+    let fleet = open(&path, Durability::Normal).await?;
+    seed::sqlite(&path, "work", 400_000);
+    println!("{:.0} claim+done a second", engine::cycles(&fleet, "work", 64, span).await?);
     Ok(())
 }
 

@@ -45,17 +45,17 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// Reads `run.key as run_key, run.name as run_name, …` beside the item's own columns.
-    pub fn read(row: &Row) -> Result<Option<Self>> {
-        let Some(run_key) = row.get::<Option<i64>>("run_key")? else { return Ok(None) };
+    pub fn read(row: &mut Row) -> Result<Option<Self>> {
+        let Some(run_key) = row.take::<Option<i64>>("run_key")? else { return Ok(None) };
         Ok(Some(Self {
             run_key,
-            run: row.get("run_name")?,
-            agent: row.get("run_agent")?,
-            run_expires_at: row.get("run_expires_at")?,
-            run_ended_at: row.get("run_ended_at")?,
+            run: row.take("run_name")?,
+            agent: row.take("run_agent")?,
+            run_expires_at: row.take("run_expires_at")?,
+            run_ended_at: row.take("run_ended_at")?,
             fence: row.get("fence")?,
             claimed_at: row.get("claimed_at")?,
-            until: row.get("until_at")?,
+            until: row.take("until_at")?,
         }))
     }
     pub fn is_alive(&self, now: Time) -> bool {
@@ -102,9 +102,9 @@ impl Last {
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { fence, verb: verb.into(), digest }
     }
-    pub fn read(row: &Row) -> Result<Option<Self>> {
-        let Some(fence) = row.get::<Option<i64>>("last_fence")? else { return Ok(None) };
-        Ok(Some(Self { fence, verb: row.get("last_verb")?, digest: row.get("last_digest")? }))
+    pub fn read(row: &mut Row) -> Result<Option<Self>> {
+        let Some(fence) = row.take::<Option<i64>>("last_fence")? else { return Ok(None) };
+        Ok(Some(Self { fence, verb: row.take("last_verb")?, digest: row.take("last_digest")? }))
     }
 }
 

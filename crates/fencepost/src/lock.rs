@@ -41,12 +41,12 @@ macro_rules! columns {
 pub(crate) use columns;
 
 impl Record {
-    pub fn read(row: &Row) -> Result<Self> {
+    pub fn read(mut row: Row) -> Result<Self> {
         Ok(Self {
             name: row.get("name")?,
             fence: row.get("fence")?,
-            hold: Hold::read(row)?,
-            last: Last::read(row)?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
         })
     }
     pub fn look(&self) -> Look {
@@ -102,7 +102,7 @@ impl Record {
 /// The lock's row, locked if the caller means to write.
 pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
     let rows = tx.query(columns!("where lock.name = ?1"), params![name]).await?;
-    rows.first().map(Record::read).transpose()
+    rows.into_iter().next().map(Record::read).transpose()
 }
 
 pub(crate) fn load_locked(name: &str) -> Vec<Stmt> {

@@ -466,7 +466,7 @@ const LOGIN: &str = "check the user, the password and the database in the addres
 fn read_row(row: &tokio_postgres::Row, columns: Arc<[Box<str>]>) -> Result<Row> {
     let types = row.columns().iter().enumerate();
     let values = types.map(|(i, column)| read_value(row, i, column.type_())).collect::<Result<_>>()?;
-    Ok(Row { columns, values })
+    Ok(Row::new(columns, values))
 }
 
 fn read_value(row: &tokio_postgres::Row, i: usize, ty: &Type) -> Result<Value> {

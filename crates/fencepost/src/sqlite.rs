@@ -460,7 +460,7 @@ impl Lite {
             let values = (0..width)
                 .map(|i| row.get_ref(i).map_err(sqlite_error).and_then(value))
                 .collect::<Result<_>>()?;
-            rows.push(Row { columns: columns.clone(), values });
+            rows.push(Row::new(columns.clone(), values));
         }
         let affected = rows.len() as u64;
         Ok(Answer { rows, affected })

@@ -13,7 +13,13 @@ use crate::{
     postgres::Session,
     sqlite::Lite,
 };
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -175,62 +181,91 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 }
 
 /// One row; its columns are read by name.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Row {
-    pub(crate) columns: Arc<[Box<str>]>,
-    pub(crate) values: Vec<Value>,
+    columns: Arc<[Box<str>]>,
+    values: Vec<Value>,
+    /// The column after the one read last. Most rows are read in order, and need not be searched.
+    next: AtomicUsize,
 }
 
 impl Row {
+    pub(crate) fn new(columns: Arc<[Box<str>]>, values: Vec<Value>) -> Self {
+        Self { columns, values, next: AtomicUsize::new(0) }
+    }
     pub fn get<T: FromValue>(&self, column: &str) -> Result<T> {
-        let at = self
-            .columns
-            .iter()
-            .position(|name| **name == *column)
-            .ok_or_else(|| Error::internal(format!("the statement has no column `{column}`")))?;
-        T::from_value(&self.values[at])
-            .ok_or_else(|| Error::internal(format!("column `{column}` holds {:?}", self.values[at])))
+        let at = self.position(column)?;
+        read(column, self.values[at].clone())
+    }
+
+    /// The same, but a text is moved out instead of copied.
+    pub fn take<T: FromValue>(&mut self, column: &str) -> Result<T> {
+        let at = self.position(column)?;
+        let value = match &mut self.values[at] {
+            Value::Text(text) => Value::Text(std::mem::take(text)),
+            other => other.clone(),
+        };
+        read(column, value)
+    }
+
+    fn position(&self, column: &str) -> Result<usize> {
+        let next = self.next.load(Ordering::Relaxed);
+        let at = match self.columns.get(next) {
+            Some(name) if **name == *column => next,
+            _ => self
+                .columns
+                .iter()
+                .position(|name| **name == *column)
+                .ok_or_else(|| Error::internal(format!("the statement has no column `{column}`")))?,
+        };
+        self.next.store(at + 1, Ordering::Relaxed);
+        Ok(at)
     }
 }
 
+fn read<T: FromValue>(column: &str, value: Value) -> Result<T> {
+    T::from_value(value).map_err(|value| Error::internal(format!("column `{column}` holds {value:?}")))
+}
+
+/// What a column can be read as. A value that does not fit is given back.
 pub trait FromValue: Sized {
-    fn from_value(value: &Value) -> Option<Self>;
+    fn from_value(value: Value) -> Result<Self, Value>;
 }
 impl FromValue for i64 {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         match value {
-            Value::Int(v) => Some(*v),
-            _ => None,
+            Value::Int(v) => Ok(v),
+            other => Err(other),
         }
     }
 }
 impl FromValue for bool {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         i64::from_value(value).map(|v| v != 0)
     }
 }
 impl FromValue for Time {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         i64::from_value(value).map(Time)
     }
 }
 impl FromValue for Millis {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         i64::from_value(value).map(Millis)
     }
 }
 impl FromValue for String {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         match value {
-            Value::Text(v) => Some(v.clone()),
-            _ => None,
+            Value::Text(v) => Ok(v),
+            other => Err(other),
         }
     }
 }
 impl<T: FromValue> FromValue for Option<T> {
-    fn from_value(value: &Value) -> Option<Self> {
+    fn from_value(value: Value) -> Result<Self, Value> {
         match value {
-            Value::Null => Some(None),
+            Value::Null => Ok(None),
             other => T::from_value(other).map(Some),
         }
     }

@@ -66,8 +66,8 @@ impl Op for List {
             (tasks, &task as &(dyn Fn(&Row) -> Result<Resource> + Sync)),
             (locks, &|row: &Row| Ok(Resource::Lock(row.get("name")?))),
         ] {
-            for row in rows {
-                let hold = Hold::read(&row)?.filter(|hold| hold.is_alive(tx.now));
+            for mut row in rows {
+                let hold = Hold::read(&mut row)?.filter(|hold| hold.is_alive(tx.now));
                 if let Some(hold) = hold {
                     claims.push(hold.claim(&resource(&row)?));
                 }

@@ -55,11 +55,11 @@ impl Op for List {
                 Stmt::new("select pruned_xact, pruned_id from fleet", params![]),
                 Stmt::new(
                     "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
-                     where (xact, id) > (?1, ?2)
+                     where (/*pg xact,*/ id) > (/*pg ?1,*/ ?2)
                      and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
                      and (cast(?5 as text) is null or resource = ?5)
                      /*pg and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                     order by xact, id limit ?6",
+                     order by /*pg xact,*/ id limit ?6",
                     params![from.xact, from.id, self.kind.as_deref(), noun, self.resource.as_deref(), limit + 1],
                 ),
             ])

@@ -48,7 +48,7 @@ impl Op for Prune {
             .query(
                 "select xact, id, at, request from event
                  /*pg where xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                 order by xact, id limit ?1",
+                 order by /*pg xact,*/ id limit ?1",
                 params![BATCH],
             )
             .await?;
@@ -62,8 +62,12 @@ impl Op for Prune {
             last = Some(Position { xact: row.get("xact")?, id: row.get("id")? });
         }
         let Some(last) = last else { return Ok(Pruned { removed: 0, more: false }) };
-        let removed =
-            tx.execute("delete from event where (xact, id) <= (?1, ?2)", params![last.xact, last.id]).await?;
+        let removed = tx
+            .execute(
+                "delete from event where (/*pg xact,*/ id) <= (/*pg ?1,*/ ?2)",
+                params![last.xact, last.id],
+            )
+            .await?;
         tx.execute(
             "update fleet set pruned_xact = ?1, pruned_id = ?2 where (pruned_xact, pruned_id) < (?1, ?2)",
             params![last.xact, last.id],

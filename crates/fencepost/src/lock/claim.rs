@@ -70,7 +70,8 @@ impl Op for Claim {
         let mut statements = vec![holder.enter(tx.now)];
         statements.extend(load_locked(&self.name));
         let mut answers = tx.pipeline(statements).await?;
-        let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
+        let found =
+            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         if tx.opening.is_repeat("lock.claimed", Some(&Resource::Lock(self.name.clone())))? {
             let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
             let fence = claimed.and_then(|did| did.fence);

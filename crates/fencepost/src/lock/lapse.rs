@@ -20,7 +20,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
             params![key_set(runs.iter().copied()), ITEMS],
         )
         .await?;
-    free(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+    free(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
 /// One batch of claims whose own end has come.
@@ -31,7 +31,7 @@ pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
             params![tx.now, ITEMS],
         )
         .await?;
-    free(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+    free(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
 async fn free(tx: &mut Tx<'_>, locks: Vec<Record>) -> Result<u64> {

@@ -33,7 +33,7 @@ pub(crate) async fn unclaim(
 
 async fn find(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
     let mut answers = tx.pipeline(load_locked(name)).await?;
-    answers.remove(1).rows.first().map(Record::read).transpose()
+    answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
 }
 
 async fn free(

@@ -67,7 +67,7 @@ create index lock_until on lock(until_at) where until_at is not null;
 create index lock_free on lock(updated_at) where run is null;
 
 -- The append-only log. On PostgreSQL order is (xact, id), because sequence order is not commit order; on SQLite
--- `xact` is always 0. `request` is the id under which a client may ask again.
+-- `xact` is always 0, and nothing looks at it. `request` is the id under which a client may ask again.
 create table event (
   id integer primary key autoincrement,
   xact integer not null default /*pg (pg_current_xact_id()::text::bigint) --*/ 0
@@ -83,7 +83,8 @@ create table event (
   request text,
   details text
 ) strict;
+/*pg
 create index event_position on event(xact, id);
+*/
 create index event_request on event(request) where request is not null;
 create index event_resource on event(resource, id);
-create index event_age on event(at);

@@ -64,7 +64,8 @@ create index task_board_mine on task(assignee, board, priority desc, seq) where 
 create index task_held on task(run) where run is not null;
 create index task_until on task(until_at) where until_at is not null;
 create index task_delay on task(delayed_until) where delayed_until is not null;
-create index task_open on task(status, board) where finished_at is null;
+create index task_assigned on task(board) where ready = 2;
+create index task_waiting on task(board) where ready = 0 and run is null and finished_at is null;
 create index task_failed on task(board) where status = 'failed';
 create index task_finished on task(finished_at) where finished_at is not null;
 

@@ -127,7 +127,8 @@ impl Wish {
         statements.extend(super::record::locked(id));
         let mut answers = tx.pipeline(statements).await?;
         let run_key = holder.key(&answers[0].rows)?;
-        let found = answers.pop().unwrap_or_default().rows.first().map(Record::read).transpose()?;
+        let found =
+            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
@@ -137,7 +138,7 @@ impl Wish {
                     .hint(format!("fence claim {id} --resume gives its token again")));
             }
             let claim = hold.claim(&found.resource());
-            let (_, mut views) = full(tx, &[&found], vec![]).await?;
+            let (_, mut views) = full(tx, vec![found], vec![]).await?;
             return Ok(vec![Claimed { claim, task: views.remove(0) }]);
         }
         let mut events = Vec::new();
@@ -172,7 +173,7 @@ impl Wish {
                 .pop()
                 .unwrap_or_default()
                 .rows
-                .iter()
+                .into_iter()
                 .map(Record::read)
                 .collect::<Result<Vec<_>>>()?;
             if let Some(first) = answers.pop() {
@@ -282,9 +283,10 @@ impl Wish {
             many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
         };
         statements.push(events);
-        let taken: Vec<&Record> = changes.iter().map(|(_, after)| after).collect();
-        let (answers, views) = full(tx, &taken, statements).await?;
-        if written.unwrap_or(answers[0].affected as usize) < changes.len() {
+        let wanted = changes.len();
+        let taken = changes.into_iter().map(|(_, after)| after).collect();
+        let (answers, views) = full(tx, taken, statements).await?;
+        if written.unwrap_or(answers[0].affected as usize) < wanted {
             return Err(Error::again(format!("run `{}` ended at this moment", self.run)));
         }
         Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
@@ -292,29 +294,32 @@ impl Wish {
 
     /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
     async fn nothing(&self, tx: &mut Tx<'_>) -> Result<Error> {
-        macro_rules! count {
-            ($what:literal) => {
+        macro_rules! counts {
+            ($where:literal) => {
                 concat!(
-                    "(select count(*) from (select 1 from task where ",
-                    $what,
-                    " and (cast(?1 as text) is null or board = ?1) limit 1000) as t)"
+                    "select (select count(*) from (select 1 from task where run is not null and ",
+                    $where,
+                    " limit 1000) as t) as claimed,
+                      (select count(*) from (select 1 from task
+                        where ready = 0 and run is null and finished_at is null and ",
+                    $where,
+                    " limit 1000) as t)
+                      + (select count(*) from (select 1 from task where ready = 1 and ",
+                    $where,
+                    " limit 1000) as t)
+                      + (select count(*) from (select 1 from task where ready = 2 and ",
+                    $where,
+                    " limit 1000) as t) as waiting,
+                      (select count(*) from (select 1 from task where status = 'failed' and ",
+                    $where,
+                    " limit 1000) as t) as failed"
                 )
             };
         }
-        let rows = tx
-            .query(
-                concat!(
-                    "select ",
-                    count!("finished_at is null and status in ('in_progress', 'reviewing')"),
-                    " as claimed, ",
-                    count!("finished_at is null and status in ('unassigned', 'pending', 'offered')"),
-                    " as waiting, ",
-                    count!("status = 'failed'"),
-                    " as failed"
-                ),
-                params![self.board.as_deref()],
-            )
-            .await?;
+        let rows = match &self.board {
+            Some(board) => tx.query(counts!("board = ?1"), params![board]).await?,
+            None => tx.query(counts!("true"), params![]).await?,
+        };
         let count = |name| rows[0].get::<i64>(name);
         let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
         let place = self.board.as_ref().map_or("the fleet".into(), |board| format!("board `{board}`"));
@@ -393,7 +398,7 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
             None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
             None => return Err(over().with("fence", fence)),
         };
-        let (_, mut views) = full(tx, &[&task], vec![]).await?;
+        let (_, mut views) = full(tx, vec![task], vec![]).await?;
         claimed.push(Claimed { claim, task: views.remove(0) });
     }
     if claimed.is_empty() { Err(over()) } else { Ok(claimed) }

@@ -46,7 +46,7 @@ impl Op for Done {
         if let Some(task) = &found
             && is_repeat(tx, task, &Last::new(token.fence, "done", &[output]))?
         {
-            return Ok(Changed { task: task.view(tx.now) });
+            return Ok(Changed { task: task.clone().view(tx.now) });
         }
         let found = held(found, &token, tx)?;
         let task = complete(&found, output, tx);

@@ -76,7 +76,7 @@ impl Op for DoneMany {
             let decided = decide(tx, found.remove(id), token, completion.output.as_deref());
             let (task, error) = match decided {
                 Ok((before, after)) => {
-                    let view = after.view(tx.now);
+                    let view = after.clone().view(tx.now);
                     if before.hold.is_some() {
                         changes.push((before, after));
                     }
@@ -124,7 +124,7 @@ async fn lock(tx: &mut Tx<'_>, wanted: &[(Token, TaskId)]) -> Result<HashMap<Tas
     );
     let mut answers = tx.pipeline(vec![lock, Stmt::new(sql, params![rows])]).await?;
     let tasks = answers.remove(1).rows;
-    tasks.iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
+    tasks.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 
 /// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.

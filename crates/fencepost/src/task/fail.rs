@@ -55,7 +55,7 @@ impl Op for Fail {
         if let Some(task) = &found
             && is_repeat(tx, task, &Last::new(token.fence, "fail", &self.content()))?
         {
-            return Ok(Changed { task: task.view(tx.now) });
+            return Ok(Changed { task: task.clone().view(tx.now) });
         }
         let found = held(found, &token, tx)?;
         let task = self.apply(&found, tx.now);

@@ -65,7 +65,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
             params![key_set(runs.iter().copied()), ITEMS],
         )
         .await?;
-    give_back(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+    give_back(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
 /// One batch of claims whose own end has come.
@@ -76,7 +76,7 @@ pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
             params![tx.now, ITEMS],
         )
         .await?;
-    give_back(tx, rows.iter().map(Record::read).collect::<Result<_>>()?).await
+    give_back(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
 async fn give_back(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<u64> {

@@ -74,7 +74,7 @@ impl Op for List {
             )
             .await?;
         let mut tasks = rows
-            .iter()
+            .into_iter()
             .map(|row| Record::read(row).map(|task| task.view(tx.now)))
             .collect::<Result<Vec<_>>>()?;
         let more = tasks.len() as i64 > limit;

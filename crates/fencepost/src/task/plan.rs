@@ -369,7 +369,7 @@ impl Known {
                  order by task.seq /*pg for share of task*/"
             );
             for row in tx.query(sql, params![rows]).await? {
-                let task = Record::read(&row)?;
+                let task = Record::read(row)?;
                 let item = task.key.as_deref().and_then(|key| keys.get(key)).copied();
                 if let Some(item) = item {
                     known.by_item[item] = Some(task);
@@ -414,14 +414,14 @@ pub(super) async fn lock_all<'i>(
     );
     let mut answers = tx.pipeline(vec![lock, Stmt::new(sql, params![rows])]).await?;
     let tasks = answers.remove(1).rows;
-    tasks.iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
+    tasks.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 
 /// Tasks by their ids, in that order.
 async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
     if let [id] = ids {
         let found = load(tx, id).await?;
-        return Ok(full(tx, &found.iter().collect::<Vec<_>>(), vec![]).await?.1);
+        return Ok(full(tx, found.into_iter().collect(), vec![]).await?.1);
     }
     let rows = set(ids.iter().map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
     let sql = columns!(
@@ -430,8 +430,8 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
          order by item.key"
     );
     let records = tx.query(sql, params![rows]).await?;
-    let records = records.iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    Ok(full(tx, &records.iter().collect::<Vec<_>>(), vec![]).await?.1)
+    let records = records.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    Ok(full(tx, records, vec![]).await?.1)
 }
 
 /// The same request again: the tasks that it added, and those that it found by their keys, as they are now.

@@ -76,11 +76,11 @@ impl Op for Ready {
             statements.push(Stmt::new(due, params![tx.now, board, self.agent.as_deref(), limit]));
         }
         let answers = tx.pipeline(statements).await?;
-        let rows = answers.iter().flat_map(|answer| &answer.rows);
+        let rows = answers.into_iter().flat_map(|answer| answer.rows);
         let mut tasks = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
         // Whatever has an assignee here is the asking agent's own.
         tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(ReadyTasks { tasks: tasks.iter().map(|task| task.view(tx.now)).collect() })
+        Ok(ReadyTasks { tasks: tasks.into_iter().map(|task| task.view(tx.now)).collect() })
     }
 }

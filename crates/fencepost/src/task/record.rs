@@ -79,41 +79,41 @@ macro_rules! unheld {
 pub(crate) use unheld;
 
 impl Record {
-    pub fn read(row: &Row) -> Result<Self> {
-        let status: String = row.get("status")?;
+    pub fn read(mut row: Row) -> Result<Self> {
+        let status: String = row.take("status")?;
         let status = Status::ALL.into_iter().find(|s| s.as_str() == status);
-        let tags: Option<String> = row.get("tags")?;
+        let tags: Option<String> = row.take("tags")?;
         Ok(Self {
-            seq: row.get("seq")?,
-            id: TaskId { board: row.get("board")?, n: row.get("n")? },
-            title: row.get("title")?,
-            kind: row.get("kind")?,
-            priority: row.get("priority")?,
+            seq: row.take("seq")?,
+            id: TaskId { board: row.take("board")?, n: row.take("n")? },
+            title: row.take("title")?,
+            kind: row.take("kind")?,
+            priority: row.take("priority")?,
             tags: tags.map_or(Ok(Vec::new()), |tags| serde_json::from_str(&tags)).map_err(Error::internal)?,
-            source: row.get("source")?,
-            creator: row.get("creator")?,
-            key: row.get("idempotency_key")?,
-            max_attempts: row.get("max_attempts")?,
-            created_at: row.get("created_at")?,
+            source: row.take("source")?,
+            creator: row.take("creator")?,
+            key: row.take("idempotency_key")?,
+            max_attempts: row.take("max_attempts")?,
+            created_at: row.take("created_at")?,
             status: status
                 .ok_or_else(|| Error::internal("a task has a status that this fence does not know"))?,
-            assignee: row.get("assignee")?,
-            offered_to: row.get("offered_to")?,
-            offered_at: row.get("offered_at")?,
-            accepted_at: row.get("accepted_at")?,
-            rejection_reason: row.get("rejection_reason")?,
-            parked: row.get("parked")?,
-            delayed_until: row.get("delayed_until")?,
-            waiting_on: row.get("waiting_on")?,
-            attempts: row.get("attempts")?,
-            reviews: row.get("reviews")?,
-            lapsed: row.get("lapsed")?,
-            fence: row.get("fence")?,
-            hold: Hold::read(row)?,
-            last: Last::read(row)?,
-            failure_reason: row.get("failure_reason")?,
-            updated_at: row.get("updated_at")?,
-            finished_at: row.get("finished_at")?,
+            assignee: row.take("assignee")?,
+            offered_to: row.take("offered_to")?,
+            offered_at: row.take("offered_at")?,
+            accepted_at: row.take("accepted_at")?,
+            rejection_reason: row.take("rejection_reason")?,
+            parked: row.take("parked")?,
+            delayed_until: row.take("delayed_until")?,
+            waiting_on: row.take("waiting_on")?,
+            attempts: row.take("attempts")?,
+            reviews: row.take("reviews")?,
+            lapsed: row.take("lapsed")?,
+            fence: row.take("fence")?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
+            failure_reason: row.take("failure_reason")?,
+            updated_at: row.take("updated_at")?,
+            finished_at: row.take("finished_at")?,
         })
     }
 
@@ -182,31 +182,32 @@ impl Record {
             .with("expires_at", hold.expires_at())
     }
 
-    pub fn view(&self, now: Time) -> Task {
+    pub fn view(self, now: Time) -> Task {
         let alive = self.hold.as_ref().filter(|hold| hold.is_alive(now));
+        let claim = alive.map(|hold| hold.claim(&self.resource()));
         Task {
             id: self.id.to_string(),
             board: self.id.board.clone(),
-            title: self.title.clone(),
+            title: self.title,
             status: self.status,
             priority: self.priority,
-            kind: self.kind.clone(),
-            tags: self.tags.clone(),
-            source: self.source.clone(),
-            creator: self.creator.clone(),
-            idempotency_key: self.key.clone(),
-            assignee: self.assignee.clone(),
-            offered_to: self.offered_to.clone(),
+            kind: self.kind,
+            tags: self.tags,
+            source: self.source,
+            creator: self.creator,
+            idempotency_key: self.key,
+            assignee: self.assignee,
+            offered_to: self.offered_to,
             offered_at: self.offered_at,
             accepted_at: self.accepted_at,
-            rejection_reason: self.rejection_reason.clone(),
-            parked: self.parked.clone(),
+            rejection_reason: self.rejection_reason,
+            parked: self.parked,
             delayed_until: self.delayed_until,
             waiting_on: self.waiting_on,
             attempts: self.attempts,
             max_attempts: self.max_attempts,
-            failure_reason: self.failure_reason.clone(),
-            claim: alive.map(|hold| hold.claim(&self.resource())),
+            failure_reason: self.failure_reason,
+            claim,
             created_at: self.created_at,
             updated_at: self.updated_at,
             finished_at: self.finished_at,
@@ -227,13 +228,13 @@ impl Record {
 
 pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
     let rows = tx.query(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]).await?;
-    rows.first().map(Record::read).transpose()
+    rows.into_iter().next().map(Record::read).transpose()
 }
 
 /// Locks first, reads after: a read that waited for the lock would show the run as it was before.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
     let mut answers = tx.pipeline(locked(id)).await?;
-    answers.remove(1).rows.first().map(Record::read).transpose()
+    answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
 }
 
 pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {

@@ -24,7 +24,7 @@ impl Op for Show {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-        let (_, mut views) = full(tx, &[&task], vec![]).await?;
+        let (_, mut views) = full(tx, vec![task], vec![]).await?;
         Ok(Changed { task: views.remove(0) })
     }
 }

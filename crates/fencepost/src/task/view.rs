@@ -161,7 +161,7 @@ pub struct Checkpoint {
 const HISTORY: i64 = 200;
 
 /// The statements that [`full`] reads: everything long about a set of tasks.
-fn statements(tasks: &[&Record]) -> Vec<Stmt> {
+fn statements(tasks: &[Record]) -> Vec<Stmt> {
     let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
     vec![
         by_keys!(
@@ -189,14 +189,14 @@ fn statements(tasks: &[&Record]) -> Vec<Stmt> {
 /// Tasks with all that a worker needs. `first` are run before, in the same round trip; their answers come first.
 pub(crate) async fn full(
     tx: &mut Tx<'_>,
-    tasks: &[&Record],
+    tasks: Vec<Record>,
     first: Vec<Stmt>,
 ) -> Result<(Vec<Answer>, Vec<Task>)> {
     let own = first.len();
-    let mut answers = tx.pipeline(first.into_iter().chain(statements(tasks)).collect()).await?;
+    let mut answers = tx.pipeline(first.into_iter().chain(statements(&tasks)).collect()).await?;
     let long = answers.split_off(own);
-    let mut views: Vec<Task> = tasks.iter().map(|task| task.view(tx.now)).collect();
     let at: HashMap<i64, usize> = tasks.iter().enumerate().map(|(i, task)| (task.seq, i)).collect();
+    let mut views: Vec<Task> = tasks.into_iter().map(|task| task.view(tx.now)).collect();
     let json = |text: Option<String>| {
         text.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)
     };

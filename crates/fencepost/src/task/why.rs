@@ -43,7 +43,7 @@ impl Op for Why {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Because> {
         let id = TaskId::check("task", &self.task)?;
         let mut task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-        let (_, mut views) = full(tx, &[&task], vec![]).await?;
+        let (_, mut views) = full(tx, vec![task.clone()], vec![]).await?;
         let view = views.remove(0);
         // What a dead run holds is seen as the next claim will find it.
         if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
