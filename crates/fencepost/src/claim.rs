@@ -98,8 +98,9 @@ impl Last {
             hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
             hash.update(part.unwrap_or_default());
         }
-        let digest = hash.finalize();
-        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.finalize()[..8]);
+        let digest = format!("{:016x}", u64::from_be_bytes(first));
         Self { fence, verb: verb.into(), digest }
     }
     pub fn read(row: &mut Row) -> Result<Option<Self>> {

@@ -4,6 +4,7 @@
 //! what it held is given back in bounded batches. A name that comes back gets a new row.
 
 use crate::{
+    claim::Hold,
     clock::{Millis, Time},
     error::{Code, Error, Result},
     names::check,
@@ -53,9 +54,14 @@ pub(crate) struct RunRow {
     pub reason: Option<String>,
 }
 
-pub(crate) const BY_NAME: &str =
-    "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-     where name = ?1 and ended_at is null";
+macro_rules! runs {
+    ($rest:literal) => {
+        concat!("select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run ", $rest)
+    };
+}
+pub(crate) use runs;
+
+pub(crate) const BY_NAME: &str = runs!("where name = ?1 and ended_at is null");
 
 impl RunRow {
     pub fn read(row: &Row) -> Result<Self> {
@@ -179,6 +185,20 @@ impl Holder {
                  returning key",
                 params![&self.name, self.agent.as_deref(), self.ttl, now, self.expires_at],
             ),
+        }
+    }
+
+    /// What it will hold.
+    pub fn hold(&self, run_key: i64, fence: i64, max: Option<Millis>, now: Time) -> Hold {
+        Hold {
+            run_key,
+            run: self.name.clone(),
+            agent: self.agent.clone(),
+            run_expires_at: self.expires_at,
+            run_ended_at: None,
+            fence,
+            claimed_at: now,
+            until: max.map(|max| now.plus(max)),
         }
     }
 

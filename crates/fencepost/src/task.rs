@@ -16,7 +16,9 @@ use crate::{
     params,
     tx::{Stmt, Tx},
 };
-pub(crate) use record::{Record, Under, columns, load, load_locked, save, save_set, unheld};
+pub(crate) use record::{
+    Lock, Record, Under, Was, columns, load, load_locked, load_set, save, save_set, state, unheld,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub(crate) use view::full;
@@ -96,6 +98,14 @@ impl Status {
             Status::Cancelled => "cancelled",
         }
     }
+    /// Only the claim and its outcome change: nobody else is asked, and nothing is set aside.
+    fn leads_straight_to(self, next: Status) -> bool {
+        matches!(
+            (self, next),
+            (Status::Unassigned | Status::Pending | Status::InProgress, Status::InProgress)
+                | (Status::InProgress, Status::Completed)
+        )
+    }
     pub fn is_finished(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
@@ -147,7 +157,7 @@ pub(crate) async fn change(
         fence: held.map(|hold| hold.fence),
         ..task.event(kind, before.status)
     });
-    let mut statements = save(&found, &task, Under::Nobody, tx.now);
+    let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
     statements.push(Event::insert_many(tx, events)?);
     tx.pipeline(statements).await?;
     Ok(Changed { task: task.view(tx.now) })

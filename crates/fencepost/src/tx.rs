@@ -210,14 +210,10 @@ impl Row {
 
     fn position(&self, column: &str) -> Result<usize> {
         let next = self.next.load(Ordering::Relaxed);
-        let at = match self.columns.get(next) {
-            Some(name) if **name == *column => next,
-            _ => self
-                .columns
-                .iter()
-                .position(|name| **name == *column)
-                .ok_or_else(|| Error::internal(format!("the statement has no column `{column}`")))?,
-        };
+        let at = (next..self.columns.len())
+            .chain(0..next.min(self.columns.len()))
+            .find(|&at| *self.columns[at] == *column)
+            .ok_or_else(|| Error::internal(format!("the statement has no column `{column}`")))?;
         self.next.store(at + 1, Ordering::Relaxed);
         Ok(at)
     }

@@ -2,7 +2,7 @@ use super::{Record, load_locked};
 use crate::{
     before::Before,
     claim::{self, Hold, next_fence},
-    clock::{Millis, Time},
+    clock::Millis,
     error::{Code, Error, Result},
     event::Event,
     names::{Resource, check},
@@ -97,7 +97,8 @@ impl Claim {
             events.push(free.event("lock.lapsed", &lock));
         }
         let fence = next_fence(tx, lock.fence);
-        let taken = Record { fence, hold: Some(self.hold(tx.now, &holder, run_key, fence)), ..free.clone() };
+        let taken =
+            Record { fence, hold: Some(holder.hold(run_key, fence, self.max_ms, tx.now)), ..free.clone() };
         events.push(taken.event("lock.claimed", &free));
         let statements = vec![taken.save(&lock, tx.now), Event::insert_many(tx, events)?];
         let written = tx.pipeline(statements).await?.remove(0).affected;
@@ -109,7 +110,7 @@ impl Claim {
         let floor = tx.query("select floor from fleet /*pg for share*/", params![]).await?;
         let fence = floor[0].get::<i64>("floor")? + 1;
         let free = Record { name: self.name.clone(), fence, hold: None, last: None };
-        let hold = self.hold(tx.now, &holder, run_key, fence);
+        let hold = holder.hold(run_key, fence, self.max_ms, tx.now);
         let insert = Stmt::new(
             "insert into lock(name, run, fence, until_at, claimed_at, updated_at)
              select ?1, ?2, ?3, ?4, ?5, ?5
@@ -121,19 +122,6 @@ impl Claim {
         let event = taken.event("lock.claimed", &free).insert(tx);
         let written = tx.pipeline(vec![insert, event]).await?.remove(0).affected;
         self.reply(&taken, written)
-    }
-
-    fn hold(&self, now: Time, holder: &Holder, run_key: i64, fence: i64) -> Hold {
-        Hold {
-            run_key,
-            run: holder.name.clone(),
-            agent: holder.agent.clone(),
-            run_expires_at: holder.expires_at,
-            run_ended_at: None,
-            fence,
-            claimed_at: now,
-            until: self.max_ms.map(|max| now.plus(max)),
-        }
     }
 
     fn reply(&self, lock: &Record, written: u64) -> Result<Claimed> {

@@ -1,4 +1,4 @@
-use super::{BY_NAME, Run, RunRow, check_name, settle};
+use super::{BY_NAME, Run, RunRow, check_name, runs, settle};
 use crate::{
     error::{Code, Error, Result},
     event::Event,
@@ -50,13 +50,7 @@ impl Op for End {
 impl End {
     /// Asking twice is safe: the last incarnation is shown as it ended.
     async fn ended_before(self, tx: &mut Tx<'_>) -> Result<Ended> {
-        let rows = tx
-            .query(
-                "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-                 where name = ?1 order by key desc limit 1",
-                params![&self.run],
-            )
-            .await?;
+        let rows = tx.query(runs!("where name = ?1 order by key desc limit 1"), params![&self.run]).await?;
         match rows.first().map(RunRow::read).transpose()? {
             Some(run) => Ok(Ended { run: run.view(tx.now) }),
             None => Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run))
@@ -90,8 +84,7 @@ pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Resul
 pub(crate) async fn lapse(tx: &mut Tx<'_>, key: i64) -> Result<u64> {
     let rows = tx
         .query(
-            "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-             where key = ?1 and ended_at is null and expires_at <= ?2 /*pg for update*/",
+            runs!("where key = ?1 and ended_at is null and expires_at <= ?2 /*pg for update*/"),
             params![key, tx.now],
         )
         .await?;

@@ -1,6 +1,6 @@
 //! Giving back what the dead held, and waking what slept: in bounded batches, before a claim looks.
 
-use super::{RunRow, end::end};
+use super::{RunRow, end::end, runs};
 use crate::{
     error::Result,
     lock, params, task,
@@ -15,9 +15,10 @@ pub(crate) const ITEMS: i64 = 256;
 pub(crate) async fn settle(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
-            "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-             where ended_at is null and expires_at <= ?1 order by expires_at limit ?2
-             /*pg for update skip locked*/",
+            runs!(
+                "where ended_at is null and expires_at <= ?1 order by expires_at limit ?2
+             /*pg for update skip locked*/"
+            ),
             params![tx.now, RUNS],
         )
         .await?;

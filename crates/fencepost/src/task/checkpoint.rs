@@ -58,7 +58,7 @@ impl Op for SaveCheckpoint {
         }
         let mut task = found.clone();
         task.updated_at = tx.now;
-        let mut statements = save(&found, &task, Under::Claim, tx.now);
+        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
         let text = serde_json::to_string(&new).map_err(Error::internal)?;
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
         statements.push(Stmt::new(

@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, Under, full, not_found, save, save_set, unheld};
+use super::{Record, Status, Task, Under, Was, full, not_found, save, save_set, unheld};
 use crate::{
     before::Before,
     claim::{self, Hold, next_fence},
@@ -147,7 +147,7 @@ impl Wish {
             events.push(super::lapse::lapse(&mut free, tx.now));
         }
         let status = takeable(&free, holder.agent.as_deref())?;
-        self.take(tx, vec![(found, free, status)], holder, run_key, events).await
+        self.take(tx, vec![(found.was(), free, status)], holder, run_key, events).await
     }
 
     /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
@@ -188,7 +188,7 @@ impl Wish {
         }
         match entered {
             Some(run_key) if !found.is_empty() => {
-                let found = found.into_iter().map(|task| (task.clone(), task, Status::InProgress)).collect();
+                let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
                 self.take(tx, found, holder, run_key, Vec::new()).await
             }
             _ => Err(self.nothing(tx).await?),
@@ -252,34 +252,25 @@ impl Wish {
     async fn take(
         &self,
         tx: &mut Tx<'_>,
-        found: Vec<(Record, Record, Status)>,
+        found: Vec<(Was, Record, Status)>,
         holder: Holder,
         run_key: i64,
         mut events: Vec<Event>,
     ) -> Result<Vec<Claimed>> {
         let mut changes = Vec::with_capacity(found.len());
-        for (found, free, status) in found {
-            let fence = next_fence(tx, found.fence);
-            let hold = Hold {
-                run_key,
-                run: holder.name.clone(),
-                agent: holder.agent.clone(),
-                run_expires_at: holder.expires_at,
-                run_ended_at: None,
-                fence,
-                claimed_at: tx.now,
-                until: self.max.map(|max| tx.now.plus(max)),
-            };
+        for (was, free, status) in found {
+            let fence = next_fence(tx, was.fence);
+            let hold = holder.hold(run_key, fence, self.max, tx.now);
             let from = free.status;
             // A review is not an attempt at the work.
             let attempts = free.attempts + i64::from(status == Status::InProgress);
             let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
             events.push(taken.event("task.claimed", from));
-            changes.push((found, taken));
+            changes.push((was, taken));
         }
         let events = Event::insert_many(tx, events)?;
         let (mut statements, written) = match changes.as_slice() {
-            [(before, after)] => (save(before, after, Under::NewClaim, tx.now), None),
+            [(was, after)] => (save(was, after, Under::NewClaim, tx.now), None),
             many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
         };
         statements.push(events);

@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, Under, lapse, not_found, plan::lock_all, record, save};
+use super::{Changed, Lock, Record, Status, Under, lapse, load_set, not_found, record, save};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -41,7 +41,7 @@ impl Op for Depend {
         let mut statements = Vec::new();
         if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
             let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
-            statements.extend(save(&found, &task, Under::Nobody, tx.now));
+            statements.extend(save(&found.was(), &task, Under::Nobody, tx.now));
             statements.push(lapsed);
         }
         task.unfinished()?;
@@ -69,7 +69,7 @@ impl Op for Depend {
 pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Record, Record)> {
     let (id, other) = (TaskId::check("task", task)?, TaskId::check("after", after)?);
     tx.query("select name from gate where name = 'edges' /*pg for update*/", params![]).await?;
-    let mut others = lock_all(tx, [&other].into_iter()).await?;
+    let mut others = load_set(tx, [&other].into_iter(), Lock::ToDependOn).await?;
     let task = super::load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
     let other = others.remove(&other).ok_or_else(|| not_found(&other))?;
     Ok((task, other))

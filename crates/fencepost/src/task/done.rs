@@ -44,14 +44,15 @@ impl Op for Done {
         check::optional_text("output", output, OUTPUT_MAX)?;
         let found = load_locked(tx, &id).await?;
         if let Some(task) = &found
-            && is_repeat(tx, task, &Last::new(token.fence, "done", &[output]))?
+            && is_repeat(tx, task, &token, "done", &[output])?
         {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }
         let found = held(found, &token, tx)?;
-        let task = complete(&found, output, tx);
-        let mut statements = save(&found, &task, Under::Claim, tx.now);
-        statements.push(super::release::ended(&task, &found, "task.completed", None).insert(tx));
+        let was = found.was();
+        let task = complete(found, output, tx);
+        let mut statements = save(&was, &task, Under::Claim, tx.now);
+        statements.push(super::release::ended(&task, &was, "task.completed", None).insert(tx));
         if let Some(output) = output {
             statements.push(Stmt::new(
                 "update task_doc set output = ?2 where task = ?1",
@@ -76,9 +77,15 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
 
 /// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
 /// that is an error, so that what it wrote beside it is not written twice.
-pub(super) fn is_repeat(tx: &Tx<'_>, task: &Record, asked: &Last) -> Result<bool> {
-    let Some(last) = task.last.as_ref().filter(|last| last.fence == asked.fence) else { return Ok(false) };
-    if last != asked {
+pub(super) fn is_repeat(
+    tx: &Tx<'_>,
+    task: &Record,
+    token: &Token,
+    verb: &str,
+    content: &[Option<&str>],
+) -> Result<bool> {
+    let Some(last) = task.last.as_ref().filter(|last| last.fence == token.fence) else { return Ok(false) };
+    if *last != Last::new(token.fence, verb, content) {
         let ends = ["done", "fail", "release"];
         if !ends.contains(&last.verb.as_str()) {
             return Ok(false);
@@ -123,14 +130,14 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
 }
 
 /// The rule.
-pub(super) fn complete(task: &Record, output: Option<&str>, tx: &Tx<'_>) -> Record {
+pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Record {
     let mut task = Record {
         status: Status::Completed,
         lapsed: false,
         failure_reason: None,
         updated_at: tx.now,
         finished_at: Some(tx.now),
-        ..task.clone()
+        ..task
     };
     task.end_claim("done", &[output]);
     task

@@ -1,11 +1,10 @@
 use super::{
-    Record, Task, Under, columns,
+    Lock, Record, Task, Under, Was,
     done::{complete, dependents, held, is_repeat, task_token, unblock},
-    save_set,
+    load_set, save_set,
 };
 use crate::{
     before::Before,
-    claim::Last,
     error::{Code, Error, Result},
     event::Event,
     names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
@@ -69,16 +68,16 @@ impl Op for DoneMany {
             }
             wanted.push((token, id));
         }
-        let mut found = lock(tx, &wanted).await?;
+        let mut found = load_set(tx, wanted.iter().map(|(_, id)| id), Lock::ToWrite).await?;
         let mut results = Vec::with_capacity(wanted.len());
         let mut changes = Vec::new();
         for (completion, (token, id)) in self.tasks.iter().zip(&wanted) {
             let decided = decide(tx, found.remove(id), token, completion.output.as_deref());
             let (task, error) = match decided {
-                Ok((before, after)) => {
+                Ok((was, after)) => {
                     let view = after.clone().view(tx.now);
-                    if before.hold.is_some() {
-                        changes.push((before, after));
+                    if was.hold.is_some() {
+                        changes.push((was, after));
                     }
                     (Some(view), None)
                 }
@@ -94,43 +93,20 @@ impl Op for DoneMany {
 }
 
 /// The task before and after; the same twice if it was completed in just this way before.
-fn decide(
-    tx: &Tx<'_>,
-    found: Option<Record>,
-    token: &Token,
-    output: Option<&str>,
-) -> Result<(Record, Record)> {
+fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str>) -> Result<(Was, Record)> {
     if let Some(task) = &found
-        && is_repeat(tx, task, &Last::new(token.fence, "done", &[output]))?
+        && is_repeat(tx, task, token, "done", &[output])?
     {
-        return Ok((task.clone(), task.clone()));
+        return Ok((task.was(), task.clone()));
     }
-    let before = held(found, token, tx)?;
-    let after = complete(&before, output, tx);
-    Ok((before, after))
-}
-
-async fn lock(tx: &mut Tx<'_>, wanted: &[(Token, TaskId)]) -> Result<HashMap<TaskId, Record>> {
-    let rows = set(wanted.iter().map(|(_, id)| serde_json::json!({ "board": id.board, "n": id.n })))?;
-    let lock = Stmt::lock(
-        "select 1 from json_each(?1) as item
-         join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
-         order by task.seq for update of task",
-        params![rows.clone()],
-    );
-    let sql = columns!(
-        "join json_each(?1) as item
-           on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
-    );
-    let mut answers = tx.pipeline(vec![lock, Stmt::new(sql, params![rows])]).await?;
-    let tasks = answers.remove(1).rows;
-    tasks.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
+    let task = held(found, token, tx)?;
+    Ok((task.was(), complete(task, output, tx)))
 }
 
 /// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.
 async fn write(
     tx: &mut Tx<'_>,
-    changes: &[(Record, Record)],
+    changes: &[(Was, Record)],
     asked: &[Completion],
     wanted: &[(Token, TaskId)],
 ) -> Result<()> {
@@ -143,7 +119,7 @@ async fn write(
     });
     let events = changes
         .iter()
-        .map(|(before, after)| super::release::ended(after, before, "task.completed", None))
+        .map(|(was, after)| super::release::ended(after, was, "task.completed", None))
         .collect();
     let statements = vec![
         Event::insert_many(tx, events)?,

@@ -5,7 +5,6 @@ use super::{
 };
 use crate::{
     before::Before,
-    claim::Last,
     clock::{Millis, Time},
     error::Result,
     names::{TEXT_MAX, TTL_MAX, check},
@@ -53,7 +52,7 @@ impl Op for Fail {
         }
         let found = load_locked(tx, &id).await?;
         if let Some(task) = &found
-            && is_repeat(tx, task, &Last::new(token.fence, "fail", &self.content()))?
+            && is_repeat(tx, task, &token, "fail", &self.content())?
         {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }
@@ -61,8 +60,8 @@ impl Op for Fail {
         let task = self.apply(&found, tx.now);
         let kind = if task.status == Status::Failed { "task.failed" } else { "task.retrying" };
         let details = serde_json::json!({ "reason": self.reason, "attempt": task.attempts });
-        let mut statements = save(&found, &task, Under::Claim, tx.now);
-        statements.push(super::release::ended(&task, &found, kind, Some(details)).insert(tx));
+        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+        statements.push(super::release::ended(&task, &found.was(), kind, Some(details)).insert(tx));
         written(tx.pipeline(statements).await?, &token)?;
         Ok(Changed { task: task.view(tx.now) })
     }

@@ -85,10 +85,10 @@ async fn give_back(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<u64> {
     }
     let mut events = Vec::with_capacity(tasks.len());
     let mut changes = Vec::with_capacity(tasks.len());
-    for before in tasks {
-        let mut after = before.clone();
-        events.push(lapse(&mut after, tx.now));
-        changes.push((before, after));
+    for mut task in tasks {
+        let was = task.was();
+        events.push(lapse(&mut task, tx.now));
+        changes.push((was, task));
     }
     let written = save_set(tx, &changes, Under::Nobody).await?.len() as u64;
     let events = Event::insert_many(tx, events)?;

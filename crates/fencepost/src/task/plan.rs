@@ -1,4 +1,4 @@
-use super::{MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load};
+use super::{Lock, MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load, load_set};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -382,7 +382,7 @@ impl Known {
         });
         let ids: BTreeSet<&TaskId> = named.collect();
         if !ids.is_empty() {
-            known.by_id = lock_all(tx, ids.iter().copied()).await?;
+            known.by_id = load_set(tx, ids.iter().copied(), Lock::ToDependOn).await?;
             if let Some(missing) = ids.iter().find(|id| !known.by_id.contains_key(id)) {
                 return Err(Error::new(
                     Code::NotFound,
@@ -394,27 +394,6 @@ impl Known {
         }
         Ok(known)
     }
-}
-
-/// Tasks that something is to depend on, locked against being completed meanwhile.
-pub(super) async fn lock_all<'i>(
-    tx: &mut Tx<'_>,
-    ids: impl Iterator<Item = &'i TaskId>,
-) -> Result<HashMap<TaskId, Record>> {
-    let rows = set(ids.map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
-    let lock = Stmt::lock(
-        "select 1 from json_each(?1) as item
-         join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
-         order by task.seq for share of task",
-        params![rows.clone()],
-    );
-    let sql = columns!(
-        "join json_each(?1) as item
-           on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
-    );
-    let mut answers = tx.pipeline(vec![lock, Stmt::new(sql, params![rows])]).await?;
-    let tasks = answers.remove(1).rows;
-    tasks.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 
 /// Tasks by their ids, in that order.

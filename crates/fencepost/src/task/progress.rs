@@ -49,7 +49,7 @@ impl Op for Progress {
         }
         let mut task = found.clone();
         task.updated_at = tx.now;
-        let mut statements = save(&found, &task, Under::Claim, tx.now);
+        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
         let details = serde_json::json!({ "text": self.text });
         statements.push(task.event("task.progress", task.status).details(details).insert(tx));
         statements.push(note::insert(tx, task.seq, "progress", found.hold.as_ref(), &self.text));

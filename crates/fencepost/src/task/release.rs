@@ -1,8 +1,8 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
-use super::{Record, Status, Under, load_locked, not_found, save};
+use super::{Record, Status, Under, Was, load_locked, not_found, save};
 use crate::{
-    claim::{Last, require},
+    claim::require,
     error::Result,
     event::Event,
     names::{TaskId, Token},
@@ -29,7 +29,7 @@ pub(crate) async fn release(
 ) -> Result<String> {
     let found = load_locked(tx, id).await?;
     if let Some(task) = &found
-        && super::done::is_repeat(tx, task, &Last::new(token.fence, "release", &[note]))?
+        && super::done::is_repeat(tx, task, token, "release", &[note])?
     {
         return Ok(task.status.as_str().into());
     }
@@ -38,8 +38,8 @@ pub(crate) async fn release(
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     give_back(&mut task, "release", &[note]);
     task.lapsed = false;
-    let mut statements = save(&found, &task, Under::Claim, tx.now);
-    statements.push(ended(&task, &found, "task.released", None).insert(tx));
+    let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+    statements.push(ended(&task, &found.was(), "task.released", None).insert(tx));
     if let (Some(note), Some(hold)) = (note, &found.hold) {
         statements.push(super::note::insert(tx, task.seq, "note", Some(hold), note));
     }
@@ -58,9 +58,9 @@ pub(crate) async fn unclaim(
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
-    let mut statements = save(&found, &task, Under::Nobody, tx.now);
+    let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
     // Who took it away is the caller, not the holder.
-    let event = Event { agent: None, ..ended(&task, &found, "task.unclaimed", details) };
+    let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
     statements.push(event.insert(tx));
     tx.pipeline(statements).await?;
     Ok((Some(run), task.status.as_str().into()))
@@ -69,16 +69,16 @@ pub(crate) async fn unclaim(
 /// An event of a claim that ended: it names the run and the fence that the task no longer carries.
 pub(super) fn ended(
     task: &Record,
-    before: &Record,
+    was: &Was,
     kind: &'static str,
     details: Option<serde_json::Value>,
 ) -> Event {
-    let hold = before.hold.as_ref();
+    let hold = was.hold.as_ref();
     Event {
         run: hold.map(|hold| hold.run.clone()),
         agent: hold.and_then(|hold| hold.agent.clone()),
         fence: hold.map(|hold| hold.fence),
         details,
-        ..task.event(kind, before.status)
+        ..task.event(kind, was.status)
     }
 }
