@@ -12,6 +12,10 @@ use clap::Parser;
 use fencepost::{Durability, Fleet, Options, Result};
 use std::{path::Path, time::Duration};
 
+/// The one that `fence` has; by hand and engine alike.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measure the engine
 #[derive(Debug, Parser)]
 struct Args {
