@@ -17,6 +17,8 @@ use crate::{
 pub struct Before {
     /// It takes things, so what the dead hold is given back first.
     settles: bool,
+    /// It wants to know what is due.
+    looks: bool,
     heard: Option<Heard>,
     request: Option<String>,
 }
@@ -31,14 +33,18 @@ impl Before {
     pub fn nothing() -> Self {
         Self::default()
     }
+    /// For an op that only reads.
+    pub fn looks() -> Self {
+        Self { looks: true, ..Self::default() }
+    }
     /// For an op that claims for a run. (A malformed name is the op's to refuse.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
         let heard = run::check_name(run).is_ok().then(|| Heard::Run { name: run.into(), ttl: sane(ttl) });
-        Self { settles: true, heard, request: None }
+        Self { settles: true, looks: true, heard, request: None }
     }
     /// For an op that only says that a run is there.
     pub fn hears(run: &str, ttl: Option<Millis>) -> Self {
-        Self { settles: false, ..Self::claims(run, ttl) }
+        Self { settles: false, looks: false, ..Self::claims(run, ttl) }
     }
     /// For a writing op under a token. (A malformed one is the op's to refuse.)
     pub fn holds(token: &str) -> Self {
@@ -164,6 +170,11 @@ impl Before {
         self.settles
     }
 
+    /// The read of what is due, if the op wants it. On PostgreSQL it is the dearest of those an op opens with.
+    pub(crate) fn due(&self) -> Option<Stmt> {
+        self.looks.then(Due::statement)
+    }
+
     /// The reads that this op opens with. On PostgreSQL, ops with the same request id wait for each other
     /// here: a retry on another node must not miss its uncommitted first try.
     pub(crate) fn statements(&self) -> Vec<Stmt> {
@@ -212,6 +223,12 @@ impl Before {
             opening.run = rows.first().map(run::RunRow::read).transpose()?;
         }
         Ok(opening)
+    }
+
+    /// The same, with what is due at the end, if it was asked for.
+    pub(crate) fn read_all(&self, mut answers: Vec<Answer>) -> Result<Opening> {
+        let due = if self.looks { Due::read(&answers.pop().unwrap_or_default())? } else { Due::default() };
+        self.read(due, answers)
     }
 
     pub(crate) fn todo(&self, opening: &Opening, now: Time) -> Vec<Todo> {
@@ -266,10 +283,9 @@ impl Tx<'_> {
 
     async fn look_round(&mut self, before: &Before) -> Result<()> {
         let mut statements = before.statements();
-        statements.push(Due::statement());
-        let mut answers = self.pipeline(statements).await?;
-        let due = Due::read(&answers.pop().unwrap_or_default())?;
-        self.opening = before.read(due, answers)?;
+        statements.extend(before.due());
+        let answers = self.pipeline(statements).await?;
+        self.opening = before.read_all(answers)?;
         Ok(())
     }
 }

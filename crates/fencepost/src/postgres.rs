@@ -8,7 +8,7 @@ mod tls;
 mod url;
 
 use crate::{
-    before::{Before, Due, Opening, outlast},
+    before::{Before, Opening, outlast},
     clock::{Millis, Time, Watch},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
@@ -118,7 +118,7 @@ impl Postgres {
     }
 
     pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
-        self.write(Before::nothing(), caller, Place::Own, work).await
+        self.write(Before::looks(), caller, Place::Own, work).await
     }
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
@@ -234,13 +234,12 @@ impl Postgres {
         ];
         // The due read comes after the request's lock, so that it sees what the first try did.
         statements.extend(before.statements());
-        statements.push(Due::statement());
+        statements.extend(before.due());
         session.open.store(true, Ordering::SeqCst);
         session.failed.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
         let (wall, told) = (answers[1].rows[0].get("wall")?, answers[1].rows[0].get("told")?);
-        let due = Due::read(&answers.pop().unwrap_or_default())?;
-        Ok((wall, told, before.read(due, answers.split_off(2))?))
+        Ok((wall, told, before.read_all(answers.split_off(2))?))
     }
 
     async fn session(&self) -> Result<Session> {

@@ -1,4 +1,4 @@
-use super::{Lock, MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load, load_set};
+use super::{Lock, MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load_set};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -161,17 +161,32 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
             "origin": item.origin.as_ref().map(ToString::to_string),
         }));
     }
-    let inserted = write(tx, board, tasks, edges, tags, events).await?;
-    if inserted < fresh.len() {
-        return Err(Error::again("a task with the same idempotency key was added at this moment"));
-    }
     let ids: Vec<TaskId> = (0..items.len())
         .map(|i| match &known.by_item[i] {
             Some(task) => task.id.clone(),
             None => TaskId { board: board.into(), n: number[&i] },
         })
         .collect();
-    Ok(Planned { tasks: by_ids(tx, &ids).await?, existing })
+    let alone = edges.is_empty() && fresh.len() == items.len();
+    let mut statements = writes(tx, board, tasks, edges, tags, events)?;
+    statements.push(select(&ids)?);
+    let mut answers = tx.pipeline(statements).await?;
+    if answers[0].affected < fresh.len() as u64 {
+        return Err(Error::again("a task with the same idempotency key was added at this moment"));
+    }
+    let added = answers.pop().unwrap_or_default().rows.into_iter().map(Record::read);
+    let added = added.collect::<Result<Vec<_>>>()?;
+    if !alone {
+        return Ok(Planned { tasks: full(tx, added, vec![]).await?.1, existing });
+    }
+    // Nothing is known of them but what was given: no need to ask, while the board's counter is held.
+    let views = added.into_iter().zip(items).map(|(task, item)| Task {
+        body: item.body,
+        done_when: item.done_when,
+        origin: item.origin,
+        ..task.view(tx.now)
+    });
+    Ok(Planned { tasks: views.collect(), existing })
 }
 
 /// The board's counter comes last in the lock order, and is held only until the commit.
@@ -186,14 +201,14 @@ async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
     Ok(rows[0].get::<i64>("next_n")? - count)
 }
 
-async fn write(
-    tx: &mut Tx<'_>,
+fn writes(
+    tx: &Tx<'_>,
     board: &str,
     tasks: Vec<serde_json::Value>,
     edges: Vec<serde_json::Value>,
     tags: Vec<serde_json::Value>,
     events: Vec<Event>,
-) -> Result<usize> {
+) -> Result<Vec<Stmt>> {
     let set_of_tasks = set(tasks)?;
     let mut statements = vec![
         Stmt::new(
@@ -237,7 +252,7 @@ async fn write(
             params![board, set(tags)?],
         ));
     }
-    Ok(tx.pipeline(statements).await?[0].affected as usize)
+    Ok(statements)
 }
 
 impl Item {
@@ -398,9 +413,14 @@ impl Known {
 
 /// Tasks by their ids, in that order.
 async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
+    let records = tx.one(select(ids)?).await?.rows;
+    let records = records.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    Ok(full(tx, records, vec![]).await?.1)
+}
+
+fn select(ids: &[TaskId]) -> Result<Stmt> {
     if let [id] = ids {
-        let found = load(tx, id).await?;
-        return Ok(full(tx, found.into_iter().collect(), vec![]).await?.1);
+        return Ok(Stmt::new(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]));
     }
     let rows = set(ids.iter().map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
     let sql = columns!(
@@ -408,9 +428,7 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
            on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
          order by item.key"
     );
-    let records = tx.query(sql, params![rows]).await?;
-    let records = records.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    Ok(full(tx, records, vec![]).await?.1)
+    Ok(Stmt::new(sql, params![rows]))
 }
 
 /// The same request again: the tasks that it added, and those that it found by their keys, as they are now.
