@@ -40,7 +40,7 @@ bench: ## Measure; options go in ARGS: make bench ARGS="--quick"
 
 .PHONY: soak
 soak: ## Run the long tests
-	$(WITH_POSTGRES) env FENCE_SOAK=1 cargo test --workspace --release --locked soak -- --nocapture
+	$(WITH_POSTGRES) cargo test --workspace --release --locked soak -- --ignored --nocapture
 
 .PHONY: clean-postgres
 clean-postgres: ## Stop the private PostgreSQL and delete it
