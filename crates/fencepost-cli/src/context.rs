@@ -1,6 +1,6 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
-use fencepost::{Error, Fleet, Op, Result};
+use fencepost::{Code, Error, Fleet, Op, Result};
 use serde::Serialize;
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
@@ -8,6 +8,7 @@ pub struct Context {
     db: Option<String>,
     run: Option<String>,
     pub agent: Option<String>,
+    request: String,
     json: bool,
 }
 
@@ -15,8 +16,20 @@ pub struct Context {
 pub const PLACE: &str = ".fence/fence.db";
 
 impl Context {
-    pub fn new(db: Option<String>, run: Option<String>, agent: Option<String>, json: bool) -> Self {
-        Self { db, run, agent, json }
+    pub fn new(
+        db: Option<String>,
+        run: Option<String>,
+        agent: Option<String>,
+        request: Option<String>,
+        json: bool,
+    ) -> Self {
+        let request = request.unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
+        Self { db, run, agent, request, json }
+    }
+
+    /// The id under which what this command makes or takes can be asked for again.
+    pub fn request(&self) -> Option<String> {
+        Some(self.request.clone())
     }
 
     /// The run that claims: the one that was named, or this terminal's.
@@ -33,7 +46,7 @@ impl Context {
         let url = match &self.db {
             Some(url) => url.clone(),
             None => found().ok_or_else(|| {
-                Error::new(fencepost::Code::NotFound, "there is no fleet here")
+                Error::new(Code::NotFound, "there is no fleet here")
                     .hint("fence init makes one in this directory; --db or FENCE_DB names another")
             })?,
         };
@@ -67,6 +80,12 @@ impl Context {
             if self.json { error.to_json().to_string() } else { format!("error: {}", error.message()) };
         if let (false, Some(hint)) = (self.json, error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
+        }
+        if !self.json && error.code() == Code::OutcomeUnknown {
+            text.push_str(&format!(
+                "\nhint: the same command with --request {} does it at most once",
+                self.request
+            ));
         }
         let _ = writeln!(std::io::stderr(), "{text}");
         ExitCode::from(error.code().exit_code())

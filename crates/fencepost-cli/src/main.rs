@@ -39,6 +39,9 @@ struct Cli {
     /// The agent that acts
     #[arg(long, global = true, env = "FENCE_AGENT", value_name = "NAME")]
     agent: Option<String>,
+    /// Asking again with the same id gives the first answer (default: a new one each time)
+    #[arg(long, global = true, value_name = "ID")]
+    request: Option<String>,
     /// Print the reply as JSON, exactly as HTTP would
     #[arg(long, global = true)]
     json: bool,
@@ -49,7 +52,7 @@ struct Cli {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    let context = Context::new(cli.db, cli.run, cli.agent, cli.json);
+    let context = Context::new(cli.db, cli.run, cli.agent, cli.request, cli.json);
     match cli.command.run(&context).await {
         Ok(code) => code,
         Err(error) => context.fail(&error),

@@ -87,9 +87,17 @@ pub(crate) struct Opening {
 impl Opening {
     /// Was this very request made before? An id that stands for something else is refused.
     pub fn is_repeat(&self, kind: &str, resource: Option<&Resource>) -> Result<bool> {
+        self.is_repeat_by(None, kind, resource)
+    }
+
+    /// The same, for a claim: what one run took is no answer for another.
+    pub fn is_repeat_by(&self, run: Option<&str>, kind: &str, resource: Option<&Resource>) -> Result<bool> {
         let resource = resource.map(ToString::to_string);
-        let same =
-            |did: &Repeat| did.kind == kind && resource.as_ref().is_none_or(|this| did.resource == *this);
+        let same = |did: &Repeat| {
+            did.kind == kind
+                && resource.as_ref().is_none_or(|this| did.resource == *this)
+                && run.is_none_or(|this| did.run.as_deref() == Some(this))
+        };
         match self.repeat.first() {
             None => Ok(false),
             Some(_) if self.repeat.iter().any(same) => Ok(true),

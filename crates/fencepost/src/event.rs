@@ -1,7 +1,8 @@
 //! The fleet's append-only log: who did what, when, from which state to which, under which fence.
 //!
-//! An event is written in the transaction of the change it tells of. Its position is opaque text, and order is
-//! commit order: on PostgreSQL a follower reads only below the oldest transaction still running.
+//! An event is written in the transaction of the change it tells of. Its position is opaque text. Nothing is
+//! missed: on PostgreSQL a follower reads only below the oldest transaction still running, in the order in which
+//! transactions began to write.
 
 use crate::{
     clock::Time,

@@ -74,15 +74,15 @@ impl Record {
         Record { hold: None, last: last.or_else(|| self.last.clone()), ..self.clone() }
     }
 
-    /// Writes the claim columns, if nobody else did since they were read.
-    fn save(&self, before: &Record, now: Time) -> Stmt {
+    /// Writes the claim columns, if nobody else did since they were read, and the run it stands on is alive.
+    fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let hold = self.hold.as_ref();
         Stmt::new(
             "update lock set run = ?3, fence = ?4, until_at = ?5, claimed_at = ?6, last_fence = ?7, last_verb = ?8,
                last_digest = ?9, updated_at = ?10
              where name = ?1 and fence = ?2
-             and (cast(?3 as bigint) is null
-               or exists (select 1 from run where key = ?3 and ended_at is null and expires_at > ?10))",
+             and (cast(?11 as bigint) is null
+               or exists (select 1 from run where key = ?11 and ended_at is null and expires_at > ?10))",
             params![
                 &self.name,
                 before.fence,
@@ -94,6 +94,7 @@ impl Record {
                 self.last.as_ref().map(|last| last.verb.as_str()),
                 self.last.as_ref().map(|last| last.digest.as_str()),
                 now,
+                alive,
             ],
         )
     }

@@ -143,6 +143,7 @@ impl Postgres {
                     caller: caller.clone(),
                     opening,
                     place: Place::Own,
+                    stirred: false,
                 };
                 // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
                 settled =
@@ -153,7 +154,14 @@ impl Postgres {
                 (now, opening) = self.begin(&session, before).await?;
             }
             let due = before.settles() && opening.due.is_due(now);
-            let mut tx = Tx { db: Db::Postgres(&session), now, caller: caller.clone(), opening, place };
+            let mut tx = Tx {
+                db: Db::Postgres(&session),
+                now,
+                caller: caller.clone(),
+                opening,
+                place,
+                stirred: false,
+            };
             let result = work(&mut tx).await;
             committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;
@@ -173,27 +181,38 @@ impl Postgres {
         }
     }
 
-    /// Until those who give back what is due now have committed. They skip what is locked, so none of them
-    /// waits for this.
+    /// Until those who give back what is due now have committed. The locks are let go in the same flight: held
+    /// any longer, they would hide the dead from those who settle them.
     async fn wait_for_others(&self, session: &Session, now: Time) -> Result<()> {
         let statements = [
             Stmt::new("begin", params![]),
             Stmt::new(
-                "select 1 from run where (ended_at is null and expires_at <= ?1)
-                 or (ended_at is not null and settled = 0) order by key limit 64 for key share",
+                "select 1 from run where ended_at is null and expires_at <= ?1 order by key limit 64 for key share",
                 params![now],
             ),
             Stmt::new(
-                "select 1 from task where until_at <= ?1 or delayed_until <= ?1 order by seq limit 256 for key share",
+                "select 1 from run where ended_at is not null and settled = 0 order by key limit 64 for key share",
+                params![],
+            ),
+            Stmt::new(
+                "select 1 from task where until_at <= ?1 order by seq limit 256 for key share",
+                params![now],
+            ),
+            Stmt::new(
+                "select 1 from task where delayed_until <= ?1 order by seq limit 256 for key share",
                 params![now],
             ),
             Stmt::new(
                 "select 1 from lock where until_at <= ?1 order by name limit 256 for key share",
                 params![now],
             ),
+            Stmt::new("commit", params![]),
         ];
         session.open.store(true, Ordering::SeqCst);
-        session.finish(session.pipeline(&statements).await.map(drop)).await
+        session.pipeline(&statements).await?;
+        session.open.store(false, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=5))).await;
+        Ok(())
     }
 
     /// BEGIN, the clock and the op's opening reads: one round trip.

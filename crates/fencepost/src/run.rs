@@ -105,11 +105,16 @@ impl RunRow {
     }
 }
 
-/// The run is heard from: its lease starts anew. An ended or lapsed run is beyond hearing.
+/// The run is heard from: its lease starts anew. An ended or lapsed run is beyond hearing. Another call may have
+/// lengthened the lease since it was read, so the write itself takes the longer ttl and the later end.
 pub(crate) async fn hear(tx: &mut Tx<'_>, key: i64, ttl: Millis) -> Result<u64> {
     tx.execute(
-        "update run set ttl_ms = ?2, expires_at = ?3 where key = ?1 and ended_at is null and expires_at > ?4",
-        params![key, ttl, tx.now.plus(ttl), tx.now],
+        "update run set ttl_ms = case when ttl_ms > ?2 then ttl_ms else ?2 end,
+           expires_at = case
+             when expires_at > ?3 + case when ttl_ms > ?2 then ttl_ms else ?2 end then expires_at
+             else ?3 + case when ttl_ms > ?2 then ttl_ms else ?2 end end
+         where key = ?1 and ended_at is null and expires_at > ?3",
+        params![key, ttl, tx.now],
     )
     .await
 }
@@ -176,13 +181,11 @@ impl Holder {
                 "select key from run where key = ?1 and ended_at is null and expires_at > ?2 for key share",
                 params![key, now],
             ),
-            // Two first claims of one name at once: the second waits here, and joins the first's run. It must
-            // not bring back a row whose lease is over.
+            // Two first claims of one name at once: the second waits here, finds the first's run, and starts over
+            // to join it. An upsert could bring back a row whose lease is over.
             None => Stmt::new(
                 "insert into run(name, agent, ttl_ms, opened_at, expires_at) values (?1, ?2, ?3, ?4, ?5)
-                 on conflict (name) where ended_at is null
-                 do update set agent = coalesce(run.agent, excluded.agent) where run.expires_at > ?4
-                 returning key",
+                 on conflict (name) where ended_at is null do nothing returning key",
                 params![&self.name, self.agent.as_deref(), self.ttl, now, self.expires_at],
             ),
         }

@@ -312,13 +312,24 @@ impl Batch<'_> {
         work: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
     ) -> Result<T> {
         self.exec("savepoint op")?;
-        let mut tx = Tx { db: Db::Sqlite(self.lite), now: self.now, caller: caller.clone(), opening, place };
+        let mut tx = Tx {
+            db: Db::Sqlite(self.lite),
+            now: self.now,
+            caller: caller.clone(),
+            opening,
+            place,
+            stirred: false,
+        };
         let result = now_or_never(|| work(&mut tx));
+        let stirred = tx.stirred;
         self.still_open()?;
         if result.is_err() {
             self.must("rollback to savepoint op")?;
         }
         self.must("release savepoint op")?;
+        if stirred {
+            self.due = Due::read(&self.run(&Due::statement())?)?;
+        }
         result
     }
 
@@ -403,7 +414,8 @@ impl Readers {
         lite.exec("begin")?;
         let result = lite.snapshot(options).and_then(|(now, due)| {
             let opening = Opening { due, ..Opening::default() };
-            let mut tx = Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own };
+            let mut tx =
+                Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own, stirred: false };
             now_or_never(|| work(&mut tx))
         });
         // A connection that does not come back clean is not used again.

@@ -135,6 +135,18 @@ pub(crate) async fn change(
     details: Option<serde_json::Value>,
     rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
 ) -> Result<Changed> {
+    change_under(tx, task, kind, details, Under::Nobody, rule).await
+}
+
+/// The same, where the rule may rest on the claim that the task is held under.
+pub(crate) async fn change_under(
+    tx: &mut Tx<'_>,
+    task: &str,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+    under: Under,
+    rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
+) -> Result<Changed> {
     let id = TaskId::check("task", task)?;
     let found = load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
     if tx.opening.is_repeat(kind, Some(&found.resource()))? {
@@ -157,9 +169,11 @@ pub(crate) async fn change(
         fence: held.map(|hold| hold.fence),
         ..task.event(kind, before.status)
     });
-    let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
+    let mut statements = save(&found.was(), &task, under, tx.now);
     statements.push(Event::insert_many(tx, events)?);
-    tx.pipeline(statements).await?;
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::new(Code::LeaseExpired, format!("the claim on `{id}` ended at this moment")));
+    }
     Ok(Changed { task: task.view(tx.now) })
 }
 

@@ -38,6 +38,8 @@ pub struct Tx<'a> {
     pub caller: Caller,
     pub(crate) opening: Opening,
     pub(crate) place: Place,
+    /// It made something due that no read at its opening could know of.
+    pub(crate) stirred: bool,
 }
 
 /// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.

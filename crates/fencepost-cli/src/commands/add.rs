@@ -57,6 +57,7 @@ impl Add {
             key: self.key,
             to: self.to,
             offer: self.offer,
+            request: context.request(),
             ..task::Add::default()
         };
         let reply = context.call(op).await?;

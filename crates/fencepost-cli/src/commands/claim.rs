@@ -46,7 +46,7 @@ impl Claim {
             ttl_ms: self.ttl,
             max_ms: self.max,
             resume: self.resume,
-            request: None,
+            request: context.request(),
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match self.quiet {

@@ -72,6 +72,19 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
     if rows.is_empty() {
         return Ok(0);
     }
+    // Looked at again under the lock: until then somebody could still come to wait for one of them.
+    let locked = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
+    let rows = tx
+        .query(
+            "select seq from task
+             where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))
+             and not exists (
+               select 1 from edge join task as waiting on waiting.seq = edge.task
+               where edge.depends_on = task.seq
+               and (waiting.finished_at is null or task.status <> 'completed'))",
+            params![locked],
+        )
+        .await?;
     let keys = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
     macro_rules! delete {
         ($table:literal, $column:literal) => {

@@ -4,7 +4,7 @@ use crate::{
     event::Event,
     op::{Access, Op},
     params,
-    tx::Tx,
+    tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,16 @@ impl Op for Restored {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
         let floor = jump(rows[0].get("floor")?, tx.now);
-        tx.execute("update fleet set floor = ?1, restored = 0", params![floor]).await?;
+        tx.stirred = true;
+        tx.pipeline(vec![
+            Stmt::new(
+                "update fleet set floor = ?1, restored = 0, pruned_xact = 0, pruned_id = case when pruned_xact > 0 then 0 else pruned_id end",
+                params![floor],
+            ),
+            // Transactions are numbered anew in a new cluster; the old log comes before all of them.
+            Stmt::lock("update event set xact = 0 where xact > 0", params![]),
+        ])
+        .await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;
         Ok(Floor { floor })
     }

@@ -9,7 +9,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Read the log from a position on, in the order in which things were committed.
+/// Read the log from a position on. Nothing is missed by reading on from where the last page ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -52,7 +52,6 @@ impl Op for List {
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
         let mut answers = tx
             .pipeline(vec![
-                Stmt::new("select pruned_xact, pruned_id from fleet", params![]),
                 Stmt::new(
                     "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
                      where (/*pg xact,*/ id) > (/*pg ?1,*/ ?2)
@@ -62,10 +61,23 @@ impl Op for List {
                      order by /*pg xact,*/ id limit ?6",
                     params![from.xact, from.id, self.kind.as_deref(), noun, self.resource.as_deref(), limit + 1],
                 ),
+                // After the events: what was pruned before they were read is then told, not passed over.
+                Stmt::new(
+                    "select pruned_xact, pruned_id,
+                       /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
+                    params![],
+                ),
             ])
             .await?;
-        let mut rows = answers.remove(1).rows;
-        let pruned = answers.remove(0).rows.remove(0);
+        let pruned = answers.remove(1).rows.remove(0);
+        let mut rows = answers.remove(0).rows;
+        if from.xact > pruned.get("newest")? {
+            return Err(Error::new(
+                Code::NotFound,
+                "this position is not of this log: was the fleet restored?",
+            )
+            .hint("start over from the fleet's present state"));
+        }
         let pruned = Position { xact: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
         if since.is_some_and(|since| since < pruned) {
             return Err(Error::new(Code::NotFound, "events after this position have been pruned")

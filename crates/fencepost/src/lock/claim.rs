@@ -66,17 +66,19 @@ impl Op for Claim {
         check::lease("max_ms", self.max_ms)?;
         check::request(self.request.as_deref())?;
 
+        let resource = Resource::Lock(self.name.clone());
+        if tx.opening.is_repeat_by(Some(&self.run), "lock.claimed", Some(&resource))? {
+            let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
+            let fence = claimed.and_then(|did| did.fence);
+            let lock = super::load(tx, &self.name).await?;
+            return self.repeated(tx, lock.filter(|lock| Some(lock.fence) == fence));
+        }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl_ms)?;
         let mut statements = vec![holder.enter(tx.now)];
         statements.extend(load_locked(&self.name));
         let mut answers = tx.pipeline(statements).await?;
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
-        if tx.opening.is_repeat("lock.claimed", Some(&Resource::Lock(self.name.clone())))? {
-            let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
-            let fence = claimed.and_then(|did| did.fence);
-            return self.repeated(tx, found.filter(|lock| Some(lock.fence) == fence));
-        }
         let run_key = holder.key(&answers[0].rows)?;
         match found {
             Some(lock) => self.take(tx, lock, holder, run_key).await,
@@ -100,7 +102,7 @@ impl Claim {
         let taken =
             Record { fence, hold: Some(holder.hold(run_key, fence, self.max_ms, tx.now)), ..free.clone() };
         events.push(taken.event("lock.claimed", &free));
-        let statements = vec![taken.save(&lock, tx.now), Event::insert_many(tx, events)?];
+        let statements = vec![taken.save(&lock, Some(run_key), tx.now), Event::insert_many(tx, events)?];
         let written = tx.pipeline(statements).await?.remove(0).affected;
         self.reply(&taken, written)
     }

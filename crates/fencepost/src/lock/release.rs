@@ -4,6 +4,7 @@ use super::{Record, load_locked};
 use crate::{
     claim::{Last, require},
     error::{Code, Error, Result},
+    event::Event,
     names::Token,
     tx::Tx,
 };
@@ -13,11 +14,16 @@ pub(crate) async fn release(tx: &mut Tx<'_>, name: &str, token: &Token) -> Resul
     if lock.as_ref().is_some_and(|lock| lock.last == Some(Last::new(token.fence, "release", &[]))) {
         return Ok("free".into());
     }
-    require(lock.as_ref().map(Record::look).as_ref(), token, tx.now)?;
-    match lock {
-        Some(lock) => free(tx, lock, "release", "lock.released", None).await,
-        None => Err(not_found(name)),
+    let look = lock.as_ref().map(Record::look);
+    let run_key = require(look.as_ref(), token, tx.now)?.run_key;
+    let lock = lock.ok_or_else(|| not_found(name))?;
+    let free = lock.free("release");
+    let event = free.event("lock.released", &lock);
+    let statements = vec![free.save(&lock, Some(run_key), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
     }
+    Ok("free".into())
 }
 
 pub(crate) async fn unclaim(
@@ -28,31 +34,20 @@ pub(crate) async fn unclaim(
     let lock = find(tx, name).await?.ok_or_else(|| not_found(name))?;
     let Some(hold) = &lock.hold else { return Ok((None, "free".into())) };
     let run = hold.run.clone();
-    Ok((Some(run), free(tx, lock, "unclaim", "lock.unclaimed", reason).await?))
+    let free = lock.free("unclaim");
+    // Who took it away is the caller, not the holder.
+    let event = Event {
+        agent: None,
+        details: reason.map(|reason| serde_json::json!({ "reason": reason })),
+        ..free.event("lock.unclaimed", &lock)
+    };
+    tx.pipeline(vec![free.save(&lock, None, tx.now), event.insert(tx)]).await?;
+    Ok((Some(run), "free".into()))
 }
 
 async fn find(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
     let mut answers = tx.pipeline(load_locked(name)).await?;
     answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
-}
-
-async fn free(
-    tx: &mut Tx<'_>,
-    lock: Record,
-    verb: &str,
-    kind: &'static str,
-    reason: Option<&str>,
-) -> Result<String> {
-    let free = lock.free(verb);
-    let mut event = free.event(kind, &lock);
-    event.details = reason.map(|reason| serde_json::json!({ "reason": reason }));
-    if verb == "unclaim" {
-        // Who took it away is the caller, not the holder.
-        event.agent = None;
-    }
-    let statements = vec![free.save(&lock, tx.now), event.insert(tx)];
-    tx.pipeline(statements).await?;
-    Ok("free".into())
 }
 
 fn not_found(name: &str) -> Error {

@@ -68,6 +68,7 @@ pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Resul
         ..Event::new("run.ended", format!("run/{}", run.name)).states("alive", "ended")
     });
     let events = Event::insert_many(tx, events.collect())?;
+    tx.stirred = true;
     tx.pipeline(vec![
         Stmt::new(
             "update run set ended_at = ?2, reason = ?3

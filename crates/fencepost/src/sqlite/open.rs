@@ -152,13 +152,15 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
 /// A number is never given out twice: not after a restored backup, and not after the machine went down while
 /// commits were not yet on disk.
 fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
-    let boot = options.clock.boot();
+    // Where a system does not name its boots, every opening may be the first after a power cut.
+    let named = options.clock.boot();
+    let boot = named.clone().or_else(|| Some("unnamed".into()));
     let (floor, restored, normal_boot): (i64, bool, Option<String>) = conn
         .query_row("select floor, restored, normal_boot from fleet", [], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
         .map_err(sqlite_error)?;
-    let unclean = normal_boot.is_some() && normal_boot != boot;
+    let unclean = normal_boot.is_some() && (normal_boot != boot || named.is_none());
     let marks = options.durability == Durability::Normal;
     if !restored && !unclean && (!marks || normal_boot.is_some()) {
         return Ok(());
@@ -166,6 +168,11 @@ fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
     let now = options.clock.wall(false).unwrap_or(Time(0));
     let floor = if restored || unclean { jump(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
+    if restored || unclean {
+        // Followers have seen positions that this copy has not given out yet.
+        conn.execute("update sqlite_sequence set seq = ?1 where name = 'event' and seq < ?1", [floor])
+            .map_err(sqlite_error)?;
+    }
     conn.execute(
         "update fleet set floor = max(floor, ?1), restored = 0, normal_boot = ?2",
         rusqlite::params![floor, boot.filter(|_| marks)],

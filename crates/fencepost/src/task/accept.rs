@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Record, Status, Under, change_under};
 use crate::{
     before::Before,
     claim::require,
@@ -40,7 +40,8 @@ impl Op for Accept {
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
         let details = Some(serde_json::json!({ "by": self.agent }));
-        change(tx, &self.task, "task.accepted", details, |task, now| {
+        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        change_under(tx, &self.task, "task.accepted", details, under, |task, now| {
             deciding(task, &self.agent, token.as_ref(), now)?;
             accept(task, &self.agent, now);
             Ok(())

@@ -119,7 +119,7 @@ impl Wish {
     /// The named task, if it is this run's to take.
     async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
         self.check()?;
-        if tx.opening.is_repeat("task.claimed", Some(&Resource::Task(id.clone())))? {
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::Task(id.clone())))? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
@@ -154,7 +154,7 @@ impl Wish {
     /// not take its neighbours along.
     pub async fn best(self, tx: &mut Tx<'_>, count: i64) -> Result<Vec<Claimed>> {
         self.check()?;
-        if tx.opening.is_repeat("task.claimed", None)? {
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", None)? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;

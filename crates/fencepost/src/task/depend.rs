@@ -55,6 +55,7 @@ impl Op for Depend {
             params![task.seq, other.seq],
         );
         if tx.one(insert).await?.affected == 0 {
+            tx.pipeline(statements).await?;
             return Ok(Changed { task: task.view(tx.now) });
         }
         let task = Record { waiting_on: task.waiting_on + waits, updated_at: tx.now, ..task };

@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Record, Status, Under, change_under};
 use crate::{
     before::Before,
     error::Result,
@@ -40,7 +40,8 @@ impl Op for Reject {
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
         let details = Some(serde_json::json!({ "reason": self.reason, "by": self.agent }));
-        change(tx, &self.task, "task.rejected", details, |task, now| {
+        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        change_under(tx, &self.task, "task.rejected", details, under, |task, now| {
             super::accept::deciding(task, &self.agent, token.as_ref(), now)?;
             reject(task, &self.reason);
             Ok(())

@@ -56,6 +56,14 @@ pub(crate) async fn unclaim(
     let Some(hold) = &found.hold else { return Ok((None, found.status.as_str().into())) };
     let run = hold.run.clone();
     let mut task = Record { updated_at: tx.now, ..found.clone() };
+    if !hold.is_alive(tx.now) {
+        // It was lost already: the attempt counts.
+        let lapsed = super::lapse::lapse(&mut task, tx.now);
+        let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
+        statements.push(lapsed.insert(tx));
+        tx.pipeline(statements).await?;
+        return Ok((None, task.status.as_str().into()));
+    }
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);

@@ -262,3 +262,18 @@ async fn a_claim_that_meets_another_sweep_does_not_find_nothing() {
     swept.unwrap();
     assert_eq!(claimed.unwrap().claim.token, "task/auth-1@2");
 }
+
+/// A call that read the lease before another lengthened it must not write the shorter one back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_does_not_undo_a_longer_one() {
+    let world = World::postgres().await;
+    world.add("first").await;
+    let token = world.claim_next("a").await.unwrap();
+    world.pass(10);
+    let longer = claim::Renew { token: token.clone(), ttl_ms: Some(Millis::minutes(60)) };
+    let (renewed, heard) = meet(&world, longer, task::Progress::new(&token, "half way")).await;
+    let promised = renewed.unwrap().claim.expires_at;
+    heard.unwrap();
+    let claim = world.show("auth-1").await.claim.expect("still held");
+    assert!(claim.expires_at >= promised, "promised {promised}, but it ends at {}", claim.expires_at);
+}

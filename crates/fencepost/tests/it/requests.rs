@@ -4,7 +4,7 @@ use crate::{
     on_both,
     world::{World, code, refused},
 };
-use fencepost::{Code, Fleet, Millis, Op, Result, claim, lock, params, task};
+use fencepost::{Code, Fleet, Millis, Op, Result, claim, lock, params, run, task};
 use serde_json::json;
 
 /// Asks twice in a row: one answer, and not one event more than from asking once.
@@ -320,6 +320,28 @@ mod endings {
             let again = refused(ship(&world.fleet, task::Fail::new(&token, "no")).await);
             assert_eq!(again.field("repeat"), Some(&true.into()));
             assert_eq!(parcels(&world).await, 1);
+        }
+    }
+}
+
+mod strangers {
+    use super::*;
+
+    on_both! {
+        async fn what_one_run_took_is_no_answer_for_another(world: World) {
+            let id = world.add("first").await;
+            world.add("second").await;
+            let claim = |run: &str| task::Claim { request: Some("1".into()), ..task::Claim::next("auth", run) };
+            let token = world.fleet.call(claim("one")).await.unwrap().claim.token;
+            let error = world.fleet.call(claim("two")).await.unwrap_err();
+            assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&"request".into())));
+            assert_eq!(world.fleet.call(claim("one")).await.unwrap().claim.token, token);
+            assert_eq!(world.show(&id).await.claim.unwrap().run, "one");
+            let lock = |run: &str| lock::Claim { request: Some("2".into()), ..lock::Claim::new("deploy", run) };
+            world.fleet.call(lock("one")).await.unwrap();
+            assert_eq!(world.fleet.call(lock("two")).await.unwrap_err().code(), Code::Invalid);
+            let runs = world.fleet.call(run::List { all: true, limit: None }).await.unwrap().runs;
+            assert!(runs.iter().all(|run| run.name != "two"), "a refused claim opened a run");
         }
     }
 }
