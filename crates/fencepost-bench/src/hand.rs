@@ -77,13 +77,21 @@ pub fn sqlite(path: &Path, synchronous: &str, span: Duration) -> (f64, f64) {
         execute(&conn, "commit", params![]);
         64
     });
-    seed::sqlite(path, "hand", 600_000);
-    open_run(&conn, "hand");
-    // As 64 callers would have it: 64 claims in one commit, then 64 completions.
+    drop(conn);
+    let cycles = sqlite_cycles(path, synchronous, span);
+    (adds, cycles)
+}
+
+/// As 64 callers would have it: 64 claims in one commit, then 64 completions.
+pub fn sqlite_cycles(path: &Path, synchronous: &str, span: Duration) -> f64 {
+    seed::sqlite(path, "hand", 300_000);
+    let conn = connect(path, synchronous);
+    let run = format!("hand-{}", now());
+    open_run(&conn, &run);
     let cycles = rate(span, || {
         execute(&conn, "begin immediate", params![]);
         let claimed: Vec<_> =
-            (0..64).map(|_| claim(&conn, "hand", "hand").expect("the queue ran out")).collect();
+            (0..64).map(|_| claim(&conn, "hand", &run).expect("the queue ran out")).collect();
         execute(&conn, "commit", params![]);
         execute(&conn, "begin immediate", params![]);
         for (n, fence) in claimed {
@@ -94,7 +102,7 @@ pub fn sqlite(path: &Path, synchronous: &str, span: Duration) -> (f64, f64) {
     });
     drop(conn);
     seed::clear_sqlite(path);
-    (adds, cycles)
+    cycles
 }
 
 /// One process of many, with SQLite's own busy handler: a commit for each claim and each completion.
