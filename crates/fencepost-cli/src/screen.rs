@@ -188,6 +188,7 @@ impl Table {
             line.push_str(&screen.paint(cell.style, &text));
             gap = after + 2;
         }
+        line.truncate(line.trim_end().len());
         line
     }
 }

@@ -6,3 +6,4 @@ mod processes;
 mod readme;
 mod sealed;
 mod verbs;
+mod waiting;

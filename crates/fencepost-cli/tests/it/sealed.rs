@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -71,6 +71,13 @@ impl Sealed {
         said(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
     }
 
+    /// The same, while the test goes on. It is ended with the test at the latest.
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = self.command("fence");
+        command.env("FENCE_RUN", "me").args(words).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence")
+    }
+
     /// The same, and it must succeed.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
@@ -131,7 +138,7 @@ pub fn still(text: &str) -> String {
     out.replace("TIME                    ", "TIME")
 }
 
-fn said(output: Output) -> Said {
+pub fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
