@@ -1,55 +1,75 @@
-//! One command, one file.
-
-mod add;
-mod call;
-mod claim;
-mod done;
-mod fail;
-mod guard;
-mod init;
-mod list;
-mod ready;
-mod release;
-mod renew;
-mod show;
+//! One command, one file. A command translates: words into an op, the reply into text.
 
 use crate::context::Context;
-use clap::Subcommand;
-use fencepost::{Code, Error, Millis, Result, claim::Claim, task::Task};
-use std::{fmt::Write, process::ExitCode};
+use clap::{Args, Subcommand};
+use fencepost::{Code, Error, Millis, Result};
+use std::process::ExitCode;
 
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    Init(init::Init),
-    Add(add::Add),
-    Ready(ready::Ready),
-    Claim(claim::Claim),
-    Renew(renew::Renew),
-    Done(done::Done),
-    Fail(fail::Fail),
-    Release(release::Release),
-    Show(show::Show),
-    List(list::List),
-    Guard(guard::Guard),
-    Call(call::Call),
+/// Declares the commands, in the groups under which `--help` lists them.
+macro_rules! commands {
+    ($($heading:literal { $($file:ident::$command:ident),* $(,)? })*) => {
+        $($(mod $file;)*)*
+
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($($command($file::$command),)*)*
+        }
+
+        impl Command {
+            pub async fn run(self, context: &Context) -> Result<ExitCode> {
+                // Each future on the heap: together they would make one of many kilobytes.
+                match self {
+                    $($(Command::$command(command) => Box::pin(command.run(context)).await,)*)*
+                }
+            }
+        }
+
+        const GROUPS: &[(&str, &[&str])] = &[$(($heading, &[$(stringify!($file)),*])),*];
+    };
 }
 
-impl Command {
-    pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        match self {
-            Command::Init(command) => command.run(context).await,
-            Command::Add(command) => command.run(context).await,
-            Command::Ready(command) => command.run(context).await,
-            Command::Claim(command) => command.run(context).await,
-            Command::Renew(command) => command.run(context).await,
-            Command::Done(command) => command.run(context).await,
-            Command::Fail(command) => command.run(context).await,
-            Command::Release(command) => command.run(context).await,
-            Command::Show(command) => command.run(context).await,
-            Command::List(command) => command.run(context).await,
-            Command::Guard(command) => command.run(context).await,
-            Command::Call(command) => command.run(context).await,
+commands! {
+    "Plan" {
+        init::Init, add::Add, list::List, show::Show, ready::Ready,
+    }
+    "Work" {
+        claim::Claim, renew::Renew, done::Done, fail::Fail, release::Release, guard::Guard,
+    }
+    "Look after the fleet" {
+        status::Status, whoami::Whoami, call::Call,
+    }
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Command::Status(status::Status {})
+    }
+}
+
+/// The commands and what they are for, group by group.
+pub fn grouped(command: &clap::Command) -> String {
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        text.push_str(&format!("{heading}:\n"));
+        for name in *names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            text.push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
         }
+        text.push('\n');
+    }
+    text
+}
+
+/// The claim that a command acts under.
+#[derive(Debug, Args)]
+pub struct Held {
+    /// The claim, as `claim` printed it  [default: FENCE_CLAIM, else this run's only claim]
+    token: Option<String>,
+}
+
+impl Held {
+    pub async fn token(self, context: &Context) -> Result<String> {
+        context.token(self.token).await
     }
 }
 
@@ -69,73 +89,4 @@ fn text(given: String) -> Result<String> {
         Some(path) => std::fs::read_to_string(path).map_err(unreadable),
         None => Ok(given),
     }
-}
-
-/// One line: `auth-3  in_progress  50  write the parser`.
-fn line(task: &Task) -> String {
-    let mut line = format!("{:<12} {:<12} {:>3}  {}", task.id, status(task), task.priority, task.title);
-    if let Some(claim) = &task.claim {
-        let _ = write!(line, "  [run {} until {}]", claim.run, claim.expires_at);
-    }
-    line
-}
-
-/// What a person wants to know first: blocked and parked tasks are not just "unassigned".
-fn status(task: &Task) -> &'static str {
-    if task.status.is_finished() || task.claim.is_some() {
-        task.status.as_str()
-    } else if task.waiting_on > 0 {
-        "blocked"
-    } else if task.parked.is_some() {
-        "parked"
-    } else {
-        task.status.as_str()
-    }
-}
-
-/// A claim and all that a worker needs.
-fn claimed(claim: &Claim, task: &Task) -> String {
-    format!("{}\nheld by run {} until {}\n\n{}", claim.token, claim.run, claim.expires_at, page(task))
-}
-
-/// A task in full.
-fn page(task: &Task) -> String {
-    let mut page = format!("{}  {}\n", task.id, task.title);
-    let mut say = |label: &str, value: Option<&str>| {
-        if let Some(value) = value {
-            let _ = writeln!(page, "{label}: {value}");
-        }
-    };
-    say("status", Some(status(task)));
-    say("priority", Some(&task.priority.to_string()));
-    say("attempts", Some(&format!("{} of {}", task.attempts, task.max_attempts)));
-    say("kind", task.kind.as_deref());
-    say("tags", (!task.tags.is_empty()).then(|| task.tags.join(", ")).as_deref());
-    say("assignee", task.assignee.as_deref());
-    say("offered to", task.offered_to.as_deref());
-    say("parked", task.parked.as_deref());
-    say(
-        "held by",
-        task.claim.as_ref().map(|claim| format!("run {} until {}", claim.run, claim.expires_at)).as_deref(),
-    );
-    say("last failure", task.failure_reason.as_deref());
-    say("done when", task.done_when.as_deref());
-    say("output", task.output.as_deref());
-    if let Some(checkpoint) = &task.checkpoint {
-        say("checkpoint", Some(&format!("{} {}", checkpoint.ordinal, checkpoint.phase)));
-    }
-    for other in &task.after {
-        let output = other.output.as_deref().map_or(String::new(), |output| format!(", output: {output}"));
-        say("after", Some(&format!("{} ({}{output})", other.id, other.status.as_str())));
-    }
-    for progress in &task.progress {
-        say("progress", Some(&progress.text));
-    }
-    for note in &task.notes {
-        say("note", Some(&note.text));
-    }
-    if let Some(body) = &task.body {
-        let _ = write!(page, "\n{body}\n");
-    }
-    page
 }

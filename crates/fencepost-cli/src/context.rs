@@ -1,30 +1,43 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
-use fencepost::{Code, Error, Fleet, Op, Result};
+use crate::{
+    place::{self, Place},
+    screen::Screen,
+    whose::{self, Identity},
+};
+use fencepost::{Clock, Code, Error, Op, Result, claim};
+use fencepost_client::Connection;
 use serde::Serialize;
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{cell::OnceCell, io::Write, process::ExitCode};
+use tokio::sync::OnceCell as AsyncOnceCell;
 
-pub struct Context {
-    db: Option<String>,
-    run: Option<String>,
+/// What was said on the command line or by variables, for every command alike.
+#[derive(Debug, Default)]
+pub struct Said {
+    pub db: Option<String>,
+    pub run: Option<String>,
     pub agent: Option<String>,
-    request: String,
-    json: bool,
+    pub request: Option<String>,
+    pub json: bool,
 }
 
-/// Where a fleet lives when nobody says.
-pub const PLACE: &str = ".fence/fence.db";
+pub struct Context {
+    said: Said,
+    request: String,
+    who: OnceCell<Identity>,
+    connection: AsyncOnceCell<Connection>,
+    pub screen: Screen,
+}
 
 impl Context {
-    pub fn new(
-        db: Option<String>,
-        run: Option<String>,
-        agent: Option<String>,
-        request: Option<String>,
-        json: bool,
-    ) -> Self {
-        let request = request.unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
-        Self { db, run, agent, request, json }
+    pub fn new(said: Said) -> Self {
+        Self {
+            request: said.request.clone().unwrap_or_else(|| unique("")),
+            said,
+            who: OnceCell::new(),
+            connection: AsyncOnceCell::new(),
+            screen: Screen::of_stdout(Clock::System.read()),
+        }
     }
 
     /// The id under which what this command makes or takes can be asked for again.
@@ -32,44 +45,98 @@ impl Context {
         Some(self.request.clone())
     }
 
-    /// The run that claims: the one that was named, or this terminal's.
+    /// The run that acts, and why it is that one.
+    pub fn who(&self) -> &Identity {
+        self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable("FENCE_RUN")))
+    }
+
+    /// The run that claims: the one that was named, or this session's.
     pub fn run(&self) -> String {
-        self.run.clone().unwrap_or_else(crate::session::name)
+        self.who().run.clone()
+    }
+
+    pub fn agent(&self) -> Option<String> {
+        self.said.agent.clone()
+    }
+
+    /// The agent, for a verb that is an agent's alone.
+    pub fn the_agent(&self) -> Result<String> {
+        self.agent().ok_or_else(|| {
+            Error::new(Code::Invalid, "this is for an agent to say, and no agent is named")
+                .hint("--agent NAME or FENCE_AGENT says who you are")
+        })
+    }
+
+    pub fn json(&self) -> bool {
+        self.said.json
     }
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        self.fleet().await?.call(op).await
+        self.connection().await?.call(op).await
+    }
+
+    /// Where the fleet is, or would be made.
+    pub fn place(&self) -> Result<Place> {
+        let here = std::env::current_dir()
+            .map_err(|e| Error::unavailable(format!("the current directory cannot be read: {e}")))?;
+        place::find(self.said.db.clone(), variable("FENCE_DB"), &here).ok_or_else(|| {
+            Error::new(
+                Code::NotFound,
+                "there is no git repository here and no home directory to keep a fleet in",
+            )
+            .hint("--db or FENCE_DB names a fleet")
+        })
     }
 
     /// The fleet that is there. Only `init` makes a new one, so that a typing error does not.
-    pub async fn fleet(&self) -> Result<Fleet> {
-        let url = match &self.db {
-            Some(url) => url.clone(),
-            None => found().ok_or_else(|| {
-                Error::new(Code::NotFound, "there is no fleet here")
-                    .hint("fence init makes one in this directory; --db or FENCE_DB names another")
-            })?,
-        };
-        self.open(&url).await
+    pub async fn connection(&self) -> Result<&Connection> {
+        self.connection
+            .get_or_try_init(|| async {
+                let place = self.place()?;
+                if place.file().is_some_and(|file| !file.exists()) {
+                    return Err(Error::new(
+                        Code::NotFound,
+                        format!("there is no fleet at {}", place.shown()),
+                    )
+                    .hint("fence init makes it; --db or FENCE_DB names another"));
+                }
+                self.connect(&place).await
+            })
+            .await
     }
 
-    /// The fleet that `init` is to make.
-    pub fn place(&self) -> String {
-        self.db.clone().unwrap_or_else(|| PLACE.into())
-    }
-
-    pub async fn open(&self, url: &str) -> Result<Fleet> {
-        let fleet = Fleet::open(url).await?;
-        Ok(match &self.agent {
-            Some(agent) => fleet.as_agent(agent),
-            None => fleet,
+    pub async fn connect(&self, place: &Place) -> Result<Connection> {
+        let connection = Connection::open(&place.url).await?;
+        Ok(match &self.said.agent {
+            Some(agent) => connection.as_agent(agent),
+            None => connection,
         })
+    }
+
+    /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
+    pub async fn token(&self, given: Option<String>) -> Result<String> {
+        if let Some(token) = given.or_else(|| variable("FENCE_CLAIM")) {
+            return Ok(token);
+        }
+        let run = self.run();
+        let claims = self.call(claim::List { run: Some(run.clone()), limit: None }).await?.claims;
+        match claims.as_slice() {
+            [claim] => Ok(claim.token.clone()),
+            [] => Err(Error::new(Code::NotFound, format!("run `{run}` holds nothing"))
+                .hint("fence claim takes something; fence whoami says which run this is")),
+            several => {
+                let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
+                Err(Error::new(Code::Invalid, format!("run `{run}` holds {} claims", tokens.len()))
+                    .with("tokens", &tokens)
+                    .hint(format!("say which: {}", tokens.join(", "))))
+            }
+        }
     }
 
     /// Prints a reply: as JSON if that was asked for, else as text.
     pub fn print<T: Serialize>(&self, reply: &T, text: impl FnOnce(&T) -> String) -> Result<ExitCode> {
         let text =
-            if self.json { serde_json::to_string(reply).map_err(Error::internal)? } else { text(reply) };
+            if self.json() { serde_json::to_string(reply).map_err(Error::internal)? } else { text(reply) };
         // A reader that has seen enough (`| head`) is no error.
         let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
         Ok(ExitCode::SUCCESS)
@@ -77,11 +144,11 @@ impl Context {
 
     pub fn fail(&self, error: &Error) -> ExitCode {
         let mut text =
-            if self.json { error.to_json().to_string() } else { format!("error: {}", error.message()) };
-        if let (false, Some(hint)) = (self.json, error.hint_text()) {
+            if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
+        if let (false, Some(hint)) = (self.json(), error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        if !self.json && error.code() == Code::OutcomeUnknown {
+        if !self.json() && error.code() == Code::OutcomeUnknown {
             text.push_str(&format!(
                 "\nhint: the same command with --request {} does it at most once",
                 self.request
@@ -92,9 +159,12 @@ impl Context {
     }
 }
 
-/// The nearest fleet, from here upwards.
-fn found() -> Option<String> {
-    let here = std::env::current_dir().ok()?;
-    let candidates: Vec<PathBuf> = here.ancestors().map(|dir| dir.join(PLACE)).collect();
-    candidates.into_iter().find(|path| path.is_file()).map(|path| path.display().to_string())
+/// A name that nobody else has: `lock-5f…`.
+pub fn unique(prefix: &str) -> String {
+    format!("{prefix}{:032x}", fastrand::u128(..))
+}
+
+/// A variable that is set to something.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

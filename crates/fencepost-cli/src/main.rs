@@ -4,10 +4,14 @@
 
 mod commands;
 mod context;
-mod session;
+mod place;
+mod process;
+mod screen;
+mod text;
+mod whose;
 
-use clap::Parser;
-use context::Context;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use context::{Context, Said};
 use std::process::ExitCode;
 
 /// Calls are allocated on one thread and freed on another, which costs glibc's allocator a tenth of the writer's
@@ -18,42 +22,62 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Exactly-once work for fleets of AI agents.
 ///
 /// A claim is a lease with a fencing token: every write checks it, and work whose holder died comes back by
-/// itself. Everything happens in one database that many processes may share.
+/// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
+/// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
 #[command(name = "fence", version, propagate_version = true, disable_help_subcommand = true)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
   fence claim                       take the best task that is ready
-  fence done task/main-1@1          finish it; only the holder can
+  fence done                        finish it; only the holder can
+  fence prime                       the page to give to an agent
 
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
 5 your claim is over · 6 held back, try later")]
 struct Cli {
-    /// The fleet: a file, sqlite:PATH or postgres://…  (default: .fence/fence.db here or in a parent)
-    #[arg(long, global = true, env = "FENCE_DB", value_name = "URL")]
+    /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     db: Option<String>,
-    /// The run that acts (default: one for this terminal)
-    #[arg(long, global = true, env = "FENCE_RUN", value_name = "NAME")]
+    /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
     /// The agent that acts
-    #[arg(long, global = true, env = "FENCE_AGENT", value_name = "NAME")]
+    #[arg(
+        long,
+        global = true,
+        env = "FENCE_AGENT",
+        value_name = "NAME",
+        help_heading = "Everywhere",
+        hide_env_values = true
+    )]
     agent: Option<String>,
-    /// Asking again with the same id gives the first answer (default: a new one each time)
-    #[arg(long, global = true, value_name = "ID")]
+    /// Asking again with the same id gives the first answer  [default: a new one each time]
+    #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
     /// Print the reply as JSON, exactly as HTTP would
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
-    command: commands::Command,
+    command: Option<commands::Command>,
+}
+
+/// The command line, with its commands in groups.
+pub fn command_line() -> clap::Command {
+    let command = Cli::command();
+    let groups = commands::grouped(&command);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
+    ))
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let context = Context::new(cli.db, cli.run, cli.agent, cli.request, cli.json);
-    match cli.command.run(&context).await {
+    let matches = command_line().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let Cli { db, run, agent, request, json, command } = cli;
+    let context = Context::new(Said { db, run, agent, request, json });
+    match command.unwrap_or_default().run(&context).await {
         Ok(code) => code,
         Err(error) => context.fail(&error),
     }

@@ -116,6 +116,11 @@ impl Clock {
         }
     }
 
+    /// What this machine's clock says, for showing times to a person. A fleet's own time may be another.
+    pub fn read(&self) -> Time {
+        self.wall(false).unwrap_or(Time(0))
+    }
+
     /// Milliseconds that only ever grow, at the pace of real time, in every process of this boot.
     pub(crate) fn ticks(&self) -> i64 {
         match self {

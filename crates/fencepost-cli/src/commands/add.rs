@@ -64,7 +64,7 @@ impl Add {
         context.print(&reply, |reply| {
             format!(
                 "{}{}",
-                super::line(&reply.task),
+                crate::text::task(&reply.task, &context.screen),
                 if reply.existing { "  (was there already)" } else { "" }
             )
         })

@@ -24,8 +24,8 @@ pub struct Call {
 impl Call {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Some(name) = self.name else { return list(context) };
-        let entry = op::find(&name)?;
-        let reply = entry.call(&context.fleet().await?, &text(self.request)?).await?;
+        op::find(&name)?;
+        let reply = context.connection().await?.call_by_name(&name, &text(self.request)?).await?;
         context.print(&reply, |reply| serde_json::to_string_pretty(reply).unwrap_or_default())
     }
 }

@@ -42,7 +42,7 @@ impl Claim {
             board: self.board,
             tag: self.tag,
             run: context.run(),
-            agent: context.agent.clone(),
+            agent: context.agent(),
             ttl_ms: self.ttl,
             max_ms: self.max,
             resume: self.resume,
@@ -51,7 +51,7 @@ impl Claim {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match self.quiet {
             true => reply.claim.token.clone(),
-            false => super::claimed(&reply.claim, &reply.task),
+            false => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
         })
     }
 }

@@ -1,4 +1,4 @@
-use super::text;
+use super::{Held, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, task};
@@ -9,8 +9,8 @@ use std::process::ExitCode;
 /// Exits 5 if the claim is over: what you did is then not accepted.
 #[derive(Debug, Args)]
 pub struct Done {
-    #[arg(env = "FENCE_CLAIM")]
-    token: String,
+    #[command(flatten)]
+    held: Held,
     /// What came of it: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     output: Option<String>,
@@ -19,7 +19,7 @@ pub struct Done {
 impl Done {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let output = self.output.map(text).transpose()?;
-        let reply = context.call(task::Done { token: self.token, output }).await?;
-        context.print(&reply, |reply| super::line(&reply.task))
+        let reply = context.call(task::Done { token: self.held.token(context).await?, output }).await?;
+        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }
 }

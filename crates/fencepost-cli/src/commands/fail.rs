@@ -1,3 +1,4 @@
+use super::Held;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, task};
@@ -6,8 +7,8 @@ use std::process::ExitCode;
 /// Say that a task you hold cannot be done
 #[derive(Debug, Args)]
 pub struct Fail {
-    #[arg(env = "FENCE_CLAIM")]
-    token: String,
+    #[command(flatten)]
+    held: Held,
     /// Whoever takes it next is told
     #[arg(long)]
     reason: String,
@@ -18,8 +19,13 @@ pub struct Fail {
 
 impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Fail { token: self.token, reason: self.reason, retry: self.retry, delay_ms: None };
+        let op = task::Fail {
+            token: self.held.token(context).await?,
+            reason: self.reason,
+            retry: self.retry,
+            delay_ms: None,
+        };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| super::line(&reply.task))
+        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }
 }

@@ -1,3 +1,4 @@
+use super::Held;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Code, Result, claim, claim::Verdict};
@@ -6,13 +7,13 @@ use std::process::ExitCode;
 /// Ask whether a claim is still alive: exits 0, or 5 with the reason
 #[derive(Debug, Args)]
 pub struct Guard {
-    #[arg(env = "FENCE_CLAIM")]
-    token: String,
+    #[command(flatten)]
+    held: Held,
 }
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(claim::Guard { token: self.token }).await?;
+        let reply = context.call(claim::Guard { token: self.held.token(context).await? }).await?;
         context.print(&reply, |reply| {
             let reason = serde_json::json!(reply.reason);
             let reason = reason.as_str().unwrap_or_default();

@@ -4,33 +4,53 @@ use fencepost::{Error, Result};
 use serde::Serialize;
 use std::{path::Path, process::ExitCode};
 
-/// Make a fleet, in .fence/fence.db of this directory unless --db says otherwise
+/// Make a fleet
+///
+/// In the main work tree of this git repository, so that all its work trees share it; outside of one, in your
+/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing.
+///
+/// Examples:
+///   fence init
+///   FENCE_DB=postgres://user@host/database fence init
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct Init {}
 
 #[derive(Debug, Serialize)]
 struct Made {
     db: String,
+    /// It was there already.
+    existing: bool,
+    why: &'static str,
 }
 
 impl Init {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.place();
-        if !place.contains("://") {
-            let path = place.strip_prefix("sqlite:").unwrap_or(&place);
-            make_directory(Path::new(path))?;
+        let place = context.place()?;
+        let existing = place.file().is_some_and(Path::exists);
+        if let Some(directory) = place.file().and_then(Path::parent) {
+            make(directory)?;
         }
-        context.open(&place).await?;
-        context.print(&Made { db: place }, |made| format!("the fleet is at {}", made.db))
+        context.connect(&place).await?;
+        let made = Made { db: place.shown(), existing, why: place.why.describe() };
+        context.print(&made, |made| {
+            let is = if made.existing { "was already" } else { "is" };
+            format!("the fleet {is} at {}: {}", made.db, made.why)
+        })
     }
 }
 
-/// A directory that we make ignores itself, so that the database stays out of git.
-fn make_directory(database: &Path) -> Result<()> {
-    let Some(dir) = database.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) else {
+/// A directory that is ours ignores itself, so that the database stays out of git.
+fn make(directory: &Path) -> Result<()> {
+    let failed = |e| Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()));
+    if directory.as_os_str().is_empty() {
         return Ok(());
-    };
-    std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(dir.join(".gitignore"), "*\n"))
-        .map_err(|e| Error::unavailable(format!("cannot make the directory `{}`: {e}", dir.display())))
+    }
+    let ours = !directory.exists() || directory.file_name().is_some_and(|name| name == ".fence");
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    let ignore = directory.join(".gitignore");
+    if ours && !ignore.exists() {
+        std::fs::write(ignore, "*\n").map_err(failed)?;
+    }
+    Ok(())
 }

@@ -24,11 +24,8 @@ impl List {
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "no tasks".into(),
             tasks => {
-                let mut lines: Vec<String> = tasks.iter().map(super::line).collect();
-                if reply.more {
-                    lines.push("… and more: --limit shows them".into());
-                }
-                lines.join("\n")
+                let more = if reply.more { "\n… and more: --limit shows them" } else { "" };
+                crate::text::tasks(tasks, &context.screen) + more
             }
         })
     }

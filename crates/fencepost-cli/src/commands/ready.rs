@@ -15,11 +15,11 @@ pub struct Ready {
 
 impl Ready {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Ready { board: self.board, agent: context.agent.clone(), limit: self.limit };
+        let op = task::Ready { board: self.board, agent: context.agent(), limit: self.limit };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "nothing is ready".into(),
-            tasks => tasks.iter().map(super::line).collect::<Vec<_>>().join("\n"),
+            tasks => crate::text::tasks(tasks, &context.screen),
         })
     }
 }

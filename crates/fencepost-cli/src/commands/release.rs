@@ -1,3 +1,4 @@
+use super::Held;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, claim};
@@ -6,8 +7,8 @@ use std::process::ExitCode;
 /// Give back what you hold, unfinished
 #[derive(Debug, Args)]
 pub struct Release {
-    #[arg(env = "FENCE_CLAIM")]
-    token: String,
+    #[command(flatten)]
+    held: Held,
     /// Kept with the task, for whoever takes it next
     #[arg(long)]
     note: Option<String>,
@@ -15,7 +16,8 @@ pub struct Release {
 
 impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(claim::Release { token: self.token, note: self.note }).await?;
+        let reply =
+            context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }
 }

@@ -1,4 +1,4 @@
-use super::duration;
+use super::{Held, duration};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Millis, Result, claim};
@@ -7,8 +7,8 @@ use std::process::ExitCode;
 /// Keep a claim alive
 #[derive(Debug, Args)]
 pub struct Renew {
-    #[arg(env = "FENCE_CLAIM")]
-    token: String,
+    #[command(flatten)]
+    held: Held,
     /// A longer lease than before
     #[arg(long, value_parser = duration)]
     ttl: Option<Millis>,
@@ -16,7 +16,8 @@ pub struct Renew {
 
 impl Renew {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(claim::Renew { token: self.token, ttl_ms: self.ttl }).await?;
+        let reply =
+            context.call(claim::Renew { token: self.held.token(context).await?, ttl_ms: self.ttl }).await?;
         context
             .print(&reply, |reply| format!("{} is held until {}", reply.claim.token, reply.claim.expires_at))
     }

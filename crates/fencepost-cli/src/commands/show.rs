@@ -13,6 +13,6 @@ pub struct Show {
 impl Show {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(task::Show { task: self.task }).await?;
-        context.print(&reply, |reply| super::page(&reply.task))
+        context.print(&reply, |reply| crate::text::page(&reply.task, &context.screen))
     }
 }

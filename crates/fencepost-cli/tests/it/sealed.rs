@@ -1,4 +1,4 @@
-//! An empty directory, no inherited variables, and a fleet of its own.
+//! An empty git repository, no inherited variables, and a fleet of its own.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,7 +22,10 @@ pub struct Said {
 impl Sealed {
     /// The embedded database, where `fence init` puts it.
     pub fn sqlite() -> Self {
-        Self { dir: tempfile::tempdir().expect("a directory"), db: None }
+        let sealed = Self { dir: tempfile::tempdir().expect("a directory"), db: None };
+        let made = sealed.command("git").args(["init", "-q"]).status().expect("git");
+        assert!(made.success(), "git init: {made}");
+        sealed
     }
 
     /// A schema that no other test uses.
@@ -48,7 +51,11 @@ impl Sealed {
     pub fn command(&self, program: &str) -> Command {
         let bin: PathBuf = Path::new(env!("CARGO_BIN_EXE_fence")).parent().expect("its directory").into();
         let mut command = Command::new(program);
-        command.current_dir(self.path()).env_clear().env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+        command
+            .current_dir(self.path())
+            .env_clear()
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+            .env("HOME", self.path());
         if let Some(db) = &self.db {
             command.env("FENCE_DB", db);
         }

@@ -1,0 +1,49 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, claim, task};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Say who you are, what you hold until when, and what is ready (the default)
+#[derive(Debug, Args)]
+pub struct Status {}
+
+#[derive(Debug, Serialize)]
+struct Now {
+    run: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    claims: Vec<claim::Claim>,
+    ready: Vec<task::Task>,
+}
+
+/// Enough to choose from.
+const READY: i64 = 10;
+
+impl Status {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let (run, agent) = (context.run(), context.agent());
+        let claims = context.call(claim::List { run: Some(run.clone()), limit: None }).await?.claims;
+        let ready = task::Ready { agent: agent.clone(), limit: Some(READY), ..task::Ready::default() };
+        let ready = context.call(ready).await?.tasks;
+        context.print(&Now { run, agent, claims, ready }, |now| {
+            let screen = &context.screen;
+            let agent = now.agent.as_ref().map_or(String::new(), |agent| format!(", agent {agent}"));
+            let mut lines = vec![format!("you are run {}{agent}", screen.bold(&now.run))];
+            match now.claims.is_empty() {
+                true => lines.push("you hold nothing".into()),
+                false => lines.push("you hold".into()),
+            }
+            let held = now
+                .claims
+                .iter()
+                .map(|claim| format!("  {} {}", claim.token, screen.until(claim.expires_at)));
+            lines.extend(held);
+            match now.ready.is_empty() {
+                true => lines.push("nothing is ready".into()),
+                false => lines.push(format!("ready\n{}", text::tasks(&now.ready, screen))),
+            }
+            lines.join("\n")
+        })
+    }
+}

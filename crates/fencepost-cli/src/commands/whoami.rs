@@ -1,0 +1,54 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::Result;
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Say which run and which agent this is, which fleet it works on, and why
+#[derive(Debug, Args)]
+pub struct Whoami {}
+
+#[derive(Debug, Serialize)]
+struct Me {
+    run: String,
+    run_because: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    fleet: String,
+    fleet_because: &'static str,
+    /// The process for whose life `claim --keep` keeps the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<Owner>,
+}
+
+#[derive(Debug, Serialize)]
+struct Owner {
+    pid: i32,
+    name: String,
+}
+
+impl Whoami {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let (who, place) = (context.who(), context.place()?);
+        let owner = who.owner.as_ref().map(|owner| Owner { pid: owner.pid, name: owner.name.clone() });
+        let me = Me {
+            run: who.run.clone(),
+            run_because: who.why.describe(),
+            agent: context.agent(),
+            fleet: place.shown(),
+            fleet_because: place.why.describe(),
+            owner,
+        };
+        context.print(&me, |me| {
+            let owner = me
+                .owner
+                .as_ref()
+                .map_or(String::new(), |owner| format!("\nowner  process {} ({})", owner.pid, owner.name));
+            let agent = me.agent.as_deref().unwrap_or("none (--agent or FENCE_AGENT names one)");
+            format!(
+                "run    {}  ({})\nagent  {agent}\nfleet  {}  ({}){owner}",
+                me.run, me.run_because, me.fleet, me.fleet_because
+            )
+        })
+    }
+}

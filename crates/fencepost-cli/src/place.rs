@@ -1,0 +1,180 @@
+//! Where the fleet lives: what was said, else in the main work tree of this git repository, so that all its work
+//! trees share one fleet, else in the user's data directory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The file within a directory that holds a fleet.
+const FILE: &str = ".fence/fence.db";
+
+/// Where the fleet is, and why there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// A file path, `sqlite:PATH` or `postgres://…`.
+    pub url: String,
+    pub why: Why,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// `--db`
+    Flag,
+    /// `FENCE_DB`
+    Variable,
+    /// The git repository whose main work tree, or git directory if it has none, is this.
+    Repository(PathBuf),
+    /// No repository here.
+    Home,
+}
+
+impl Why {
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Why::Flag => "--db says so",
+            Why::Variable => "FENCE_DB says so",
+            Why::Repository(_) => "every work tree of this git repository shares it",
+            Why::Home => "there is no git repository here, so it is the user's own",
+        }
+    }
+}
+
+impl Place {
+    /// The file, if the fleet is one.
+    pub fn file(&self) -> Option<&Path> {
+        let path = self.url.strip_prefix("sqlite://").or_else(|| self.url.strip_prefix("sqlite:"));
+        let path = path.unwrap_or(&self.url);
+        (!path.contains("://")).then(|| Path::new(path))
+    }
+
+    /// For people: a password in the address is nobody's business.
+    pub fn shown(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
+        match rest.split_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
+            Some((user, host)) => format!("{scheme}://{user}:…@{host}"),
+            None => self.url.clone(),
+        }
+    }
+}
+
+/// `None` if there is nowhere: no repository, and no home directory.
+pub fn find(flag: Option<String>, variable: Option<String>, here: &Path) -> Option<Place> {
+    let at = |directory: PathBuf, why| Place { url: directory.join(FILE).display().to_string(), why };
+    flag.map(|url| Place { url, why: Why::Flag })
+        .or_else(|| variable.map(|url| Place { url, why: Why::Variable }))
+        .or_else(|| main_work_tree(here).map(|root| at(root.clone(), Why::Repository(root))))
+        .or_else(|| Some(Place { url: home()?.join("fence.db").display().to_string(), why: Why::Home }))
+}
+
+/// A database in a linked work tree that nobody looks at: left by a copy, or by an older habit.
+pub fn stray(here: &Path) -> Option<PathBuf> {
+    let top = here.ancestors().find(|dir| dir.join(".git").exists())?;
+    let stray = top.join(FILE);
+    (main_work_tree(here)? != top && stray.exists()).then_some(stray)
+}
+
+fn home() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")))?;
+    Some(data.join("fence"))
+}
+
+/// The directory that all work trees of the repository around `here` agree on.
+fn main_work_tree(here: &Path) -> Option<PathBuf> {
+    let top = here.ancestors().find(|dir| dir.join(".git").exists())?;
+    let dot_git = top.join(".git");
+    if dot_git.is_dir() {
+        return Some(top.to_owned());
+    }
+    // A linked work tree, a submodule, or a repository whose git directory is elsewhere.
+    let link = fs::read_to_string(&dot_git).ok()?;
+    let own = fs::canonicalize(top.join(link.trim().strip_prefix("gitdir:")?.trim())).ok()?;
+    let common = match fs::read_to_string(own.join("commondir")) {
+        Ok(common) => fs::canonicalize(own.join(common.trim())).ok()?,
+        Err(_) => own,
+    };
+    if common.file_name().is_some_and(|name| name == ".git") {
+        return common.parent().map(Path::to_owned);
+    }
+    // A submodule's git directory says where its work tree is. Otherwise the repository is bare, or kept apart
+    // from its work tree, and only the git directory is the same from everywhere.
+    let config = fs::read_to_string(common.join("config")).unwrap_or_default();
+    let work_tree = config.lines().find_map(|line| {
+        line.trim()
+            .strip_prefix("worktree")?
+            .trim_start()
+            .strip_prefix('=')
+            .map(|path| path.trim().to_owned())
+    });
+    work_tree.and_then(|path| fs::canonicalize(common.join(path)).ok()).or(Some(common))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn git(dir: &Path, words: &str) {
+        let output = Command::new("git")
+            .current_dir(dir)
+            .args(["-c", "user.name=x", "-c", "user.email=x@x", "-c", "protocol.file.allow=always"])
+            .args(words.split(' '))
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .output()
+            .expect("git");
+        assert!(output.status.success(), "git {words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn every_work_tree_of_a_repository_agrees() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let at = |path: &str| {
+            main_work_tree(&root.join(path)).map(|path| path.strip_prefix(&root).unwrap().to_owned())
+        };
+        fs::create_dir_all(root.join("main/deep")).unwrap();
+        git(&root.join("main"), "init -q");
+        git(&root.join("main"), "commit -q --allow-empty -m one");
+        git(&root.join("main"), "worktree add -q ../linked");
+        fs::create_dir(root.join("linked/deep")).unwrap();
+        for path in ["main", "main/deep", "linked", "linked/deep"] {
+            assert_eq!(at(path), Some("main".into()), "{path}");
+        }
+        git(&root, "clone -q --bare main bare.git");
+        git(&root.join("bare.git"), "worktree add -q ../from-bare");
+        assert_eq!(at("from-bare"), Some("bare.git".into()));
+        git(&root, "init -q --separate-git-dir apart.git work");
+        git(&root.join("work"), "commit -q --allow-empty -m one");
+        git(&root.join("work"), "worktree add -q ../from-apart");
+        assert_eq!(at("work"), Some("apart.git".into()));
+        assert_eq!(at("from-apart"), Some("apart.git".into()));
+        git(&root.join("main"), "submodule add -q ../work sub");
+        git(&root.join("main/sub"), "worktree add -q ../../from-sub");
+        assert_eq!(at("main/sub"), Some("main/sub".into()));
+        assert_eq!(at("from-sub"), Some("main/sub".into()));
+        assert_eq!(main_work_tree(&root), None);
+
+        assert_eq!(stray(&root.join("linked/deep")), None);
+        for path in ["main/.fence", "linked/.fence"] {
+            fs::create_dir(root.join(path)).unwrap();
+            fs::write(root.join(path).join("fence.db"), "").unwrap();
+        }
+        assert_eq!(stray(&root.join("linked/deep")), Some(root.join("linked/.fence/fence.db")));
+        assert_eq!(stray(&root.join("main/deep")), None);
+    }
+
+    #[test]
+    fn what_was_said_goes_first_and_passwords_are_not_shown() {
+        let here = Path::new("/");
+        let said = |flag: Option<&str>, variable: Option<&str>| {
+            find(flag.map(Into::into), variable.map(Into::into), here).unwrap()
+        };
+        assert_eq!(said(Some("a"), Some("b")), Place { url: "a".into(), why: Why::Flag });
+        let postgres = said(None, Some("postgres://kim:secret@host/db?x=1"));
+        assert_eq!(postgres.why, Why::Variable);
+        assert_eq!(postgres.shown(), "postgres://kim:…@host/db?x=1");
+        assert_eq!(postgres.file(), None);
+        assert_eq!(said(Some("sqlite:x.db"), None).file(), Some(Path::new("x.db")));
+    }
+}

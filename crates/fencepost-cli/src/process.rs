@@ -1,0 +1,114 @@
+//! What the system says of processes: who started whom, when, and in which session.
+
+use std::{collections::HashMap, fs, path::Path};
+
+/// One process, as it was when we looked. Ids are used again, so a process is its id and when it started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    /// The id of its session's leader; 0 if that is outside of what we can see (another pid namespace).
+    pub session: i32,
+    pub has_terminal: bool,
+    /// Ticks since boot.
+    pub started: u64,
+    pub name: String,
+    /// A shell that was started for one command line: `bash -c …`.
+    pub is_throwaway: bool,
+    /// The agents' variables that it was started with.
+    pub variables: HashMap<&'static str, String>,
+}
+
+impl Process {
+    pub fn read(pid: i32, variables: &[&'static str]) -> Option<Self> {
+        let dir = Path::new("/proc").join(pid.to_string());
+        let stat = fs::read_to_string(dir.join("stat")).ok()?;
+        // The name stands in parentheses and may hold anything, parentheses too.
+        let (before, after) = stat.rsplit_once(')')?;
+        let name = before.split_once('(')?.1.to_owned();
+        let fields: Vec<&str> = after.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<i64>().ok();
+        let words = |file: &str| fs::read(dir.join(file)).unwrap_or_default();
+        let environment = words("environ");
+        let variables = variables.iter().filter_map(|&name| {
+            let entry = environment.split(|&b| b == 0).find(|entry| {
+                entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+            })?;
+            Some((name, String::from_utf8_lossy(&entry[name.len() + 1..]).into_owned()))
+        });
+        Some(Self {
+            pid,
+            parent: i32::try_from(number(1)?).ok()?,
+            session: i32::try_from(number(3)?).ok()?,
+            has_terminal: number(4)? != 0,
+            started: fields.get(19)?.parse().ok()?,
+            is_throwaway: is_throwaway(&words("cmdline")),
+            variables: variables.collect(),
+            name,
+        })
+    }
+
+    /// Is this very process still there? (A zombie is not: it only waits to be counted.)
+    pub fn is_alive(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+        let mut fields = after.split_whitespace();
+        let state = fields.next().unwrap_or("X");
+        let started = fields.nth(18).and_then(|field| field.parse().ok());
+        !matches!(state, "Z" | "X") && started == Some(self.started)
+    }
+}
+
+/// This process, then its parent, and so on as far as can be seen.
+pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
+    let mut line: Vec<Process> = Vec::new();
+    let mut pid = i32::try_from(std::process::id()).unwrap_or(0);
+    // A parent that ended meanwhile and whose id was used again could lead in a circle.
+    while let Some(process) = Process::read(pid, variables).filter(|_| line.len() < 1000) {
+        pid = process.parent;
+        line.push(process);
+    }
+    line
+}
+
+/// `bash -c …`, `/bin/zsh -lc …`
+fn is_throwaway(command_line: &[u8]) -> bool {
+    let mut words = command_line.split(|&b| b == 0).map(String::from_utf8_lossy);
+    let Some(program) = words.next() else { return false };
+    let program = program.rsplit('/').next().unwrap_or_default().trim_start_matches('-').to_owned();
+    let is_shell = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash"].contains(&program.as_str());
+    let mut options = words.take_while(|word| word.starts_with('-'));
+    is_shell && options.any(|word| !word.starts_with("--") && word.contains('c'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn throwaway_shells() {
+        let cases = [
+            ("bash\0-c\0fence claim\0", true),
+            ("/bin/zsh\0-lc\0fence claim\0", true),
+            ("/usr/bin/sh\0-e\0-c\0x\0", true),
+            ("-bash\0", false),
+            ("bash\0script.sh\0-c\0", false),
+            ("bash\0--rcfile\0x\0", false),
+            ("node\0-c\0", false),
+            ("", false),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(is_throwaway(line.as_bytes()), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn we_are_alive_and_have_ancestors() {
+        let line = lineage(&["PATH"]);
+        assert_eq!(line[0].pid, i32::try_from(std::process::id()).unwrap());
+        assert!(line[0].is_alive());
+        assert_eq!(line[1].pid, line[0].parent);
+        assert_eq!(line[0].variables.get("PATH"), std::env::var("PATH").ok().as_ref());
+        assert!(!Process { started: 1, ..line[0].clone() }.is_alive());
+    }
+}

@@ -1,0 +1,259 @@
+//! What a person sees: tables that fit, times from now, colour by state. Elsewhere plain text.
+
+use anstyle::{AnsiColor, Style};
+use fencepost::{Millis, Time};
+use std::io::IsTerminal;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Where the output goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Screen {
+    /// The width of the terminal; `None` if it goes somewhere else, where nothing is cut, coloured or relative.
+    width: Option<usize>,
+    colour: bool,
+    now: Time,
+}
+
+impl Screen {
+    pub fn of_stdout(now: Time) -> Self {
+        let out = std::io::stdout();
+        let width = out.is_terminal().then(|| {
+            let size = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
+            if size == 0 { 80 } else { size }
+        });
+        let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
+        Self { width, colour: width.is_some() && unset("NO_COLOR"), now }
+    }
+
+    /// `in 29m`, `3m ago`; elsewhere the moment itself.
+    pub fn when(&self, at: Time) -> String {
+        if self.width.is_none() {
+            return at.to_string();
+        }
+        match at.since(self.now).0 {
+            ms if ms >= 0 => format!("in {}", rough(Millis(ms))),
+            ms => format!("{} ago", rough(Millis(-ms))),
+        }
+    }
+
+    /// `until 12:04:10`, or `for another 29m` where times are relative.
+    pub fn until(&self, at: Time) -> String {
+        match self.width {
+            None => format!("until {at}"),
+            Some(_) if at > self.now => format!("for another {}", rough(at.since(self.now))),
+            Some(_) => format!("until {} ago", rough(self.now.since(at))),
+        }
+    }
+
+    pub fn paint(&self, style: Style, text: &str) -> String {
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+
+    pub fn bold(&self, text: &str) -> String {
+        self.paint(Style::new().bold(), text)
+    }
+
+    pub fn dim(&self, text: &str) -> String {
+        self.paint(Style::new().dimmed(), text)
+    }
+}
+
+/// The two largest units that matter: `45s`, `29m`, `2h 5m`, `3d 4h`.
+fn rough(span: Millis) -> String {
+    let s = span.0 / 1000;
+    let two = |big: i64, unit: &str, small: i64, sub: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit} {small}{sub}"),
+    };
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m", s / 60),
+        3600..86_400 => two(s / 3600, "h", s / 60 % 60, "m"),
+        _ => two(s / 86_400, "d", s / 3600 % 24, "h"),
+    }
+}
+
+/// Colour by state.
+pub fn state(name: &str) -> Style {
+    let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+    match name {
+        "completed" | "alive" | "ok" => colour(AnsiColor::Green),
+        "in_progress" | "reviewing" => colour(AnsiColor::Yellow),
+        "failed" | "lapsed" => colour(AnsiColor::Red),
+        "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
+        "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),
+        _ => Style::new(),
+    }
+}
+
+/// Rows of aligned columns. On a terminal it has a head, and what is too long for the width is cut.
+#[derive(Debug)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+}
+
+#[derive(Debug)]
+struct Column {
+    head: &'static str,
+    right: bool,
+}
+
+#[derive(Debug)]
+pub struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        // A text of several lines, or one that moves the cursor, would break the table.
+        let text: String = text.into().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Cell { text, style: Style::new() }
+    }
+}
+
+impl Cell {
+    /// Coloured by the state that it names.
+    pub fn state(name: &str) -> Self {
+        Cell { style: state(name), ..Cell::from(name) }
+    }
+}
+
+impl Table {
+    /// Columns by their heads; one that starts with `>` is aligned to the right. The last is cut first.
+    pub fn new(heads: &[&'static str]) -> Self {
+        let column =
+            |head: &&'static str| Column { head: head.trim_start_matches('>'), right: head.starts_with('>') };
+        Self { columns: heads.iter().map(column).collect(), rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    pub fn render(&self, screen: &Screen) -> String {
+        let widths = self.widths(screen.width);
+        let mut lines = Vec::new();
+        if screen.width.is_some() {
+            let head = self
+                .columns
+                .iter()
+                .map(|column| Cell { style: Style::new().dimmed(), ..Cell::from(column.head) });
+            lines.push(self.line(&head.collect::<Vec<_>>(), &widths, screen));
+        }
+        lines.extend(self.rows.iter().map(|row| self.line(row, &widths, screen)));
+        lines.join("\n")
+    }
+
+    /// As wide as the widest cell, and nothing where all are empty; the last columns give way until all fits.
+    fn widths(&self, limit: Option<usize>) -> Vec<usize> {
+        let head = |at: usize| limit.map_or(0, |_| self.columns[at].head.width());
+        let width = |at: usize| match self.rows.iter().map(|row| row[at].text.width()).max().unwrap_or(0) {
+            0 => 0,
+            widest => widest.max(head(at)),
+        };
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let Some(limit) = limit else { return widths };
+        let gaps = 2 * widths.iter().filter(|&&width| width > 0).count().saturating_sub(1);
+        for at in (0..widths.len()).rev() {
+            let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
+            let least = widths[at].min(8);
+            widths[at] = widths[at].saturating_sub(over).max(least);
+        }
+        widths
+    }
+
+    fn line(&self, cells: &[Cell], widths: &[usize], screen: &Screen) -> String {
+        let mut line = String::new();
+        let shown = cells.iter().zip(&self.columns).zip(widths).filter(|(_, width)| **width > 0);
+        let mut gap = 0;
+        for ((cell, column), &width) in shown {
+            let text = match screen.width {
+                Some(_) => cut(&cell.text, width),
+                None => cell.text.clone(),
+            };
+            let pad = width.saturating_sub(text.width());
+            let (before, after) = if column.right { (pad, 0) } else { (0, pad) };
+            line.extend(std::iter::repeat_n(' ', gap + before));
+            line.push_str(&screen.paint(cell.style, &text));
+            gap = after + 2;
+        }
+        line
+    }
+}
+
+/// The first part that fits, with `…` for the rest.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    let mut used = 1;
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        short.push(c);
+    }
+    short + "…"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["ID", ">PRI", "NOTE", "TITLE"]);
+        table.row(vec!["auth-1".into(), "5".into(), "".into(), "write the 構文解析器 today".into()]);
+        table.row(vec!["a-2".into(), "50".into(), "".into(), "two\nlines\x1b[2J".into()]);
+        table
+    }
+
+    fn screen(width: Option<usize>) -> Screen {
+        Screen { width, colour: false, now: Time(10_000_000) }
+    }
+
+    #[test]
+    fn plain_tables_are_aligned_and_whole() {
+        let plain = table().render(&screen(None));
+        assert_eq!(plain, "auth-1   5  write the 構文解析器 today\na-2     50  two lines [2J");
+    }
+
+    #[test]
+    fn a_terminal_is_never_overrun() {
+        for width in [21, 24, 30, 60] {
+            let shown = table().render(&screen(Some(width)));
+            assert!(shown.lines().all(|line| line.width() <= width), "{width}:\n{shown}");
+        }
+        let shown = table().render(&screen(Some(30)));
+        assert_eq!(shown, "ID      PRI  TITLE\nauth-1    5  write the 構文解…\na-2      50  two lines [2J");
+    }
+
+    #[test]
+    fn times_are_from_now_only_on_a_terminal() {
+        let near = screen(Some(80));
+        for (at, says) in [
+            (Time(10_000_000 + 45_999), "in 45s"),
+            (Time(10_000_000 - 61_000), "1m ago"),
+            (Time(10_000_000 + 7_500_000), "in 2h 5m"),
+            (Time(10_000_000 + 90_000_000), "in 1d 1h"),
+            (Time(10_000_000), "in 0s"),
+        ] {
+            assert_eq!(near.when(at), says);
+        }
+        assert_eq!(near.until(Time(10_060_000)), "for another 1m");
+        assert_eq!(screen(None).when(Time(0)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(screen(None).until(Time(0)), "until 1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn colour_is_by_state() {
+        let screen = Screen { colour: true, ..screen(Some(80)) };
+        let mut table = Table::new(&["STATUS"]);
+        table.row(vec![Cell::state("failed")]);
+        assert!(table.render(&screen).ends_with("\x1b[31mfailed\x1b[0m"), "{:?}", table.render(&screen));
+    }
+}

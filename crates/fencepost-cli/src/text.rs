@@ -1,0 +1,91 @@
+//! Tasks and claims as text.
+
+use crate::screen::{Cell, Screen, Table, state};
+use fencepost::{claim::Claim, task::Task};
+use std::fmt::Write;
+
+/// A line each: `auth-3  in_progress  50  write the parser`.
+pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
+    let mut table = Table::new(&["ID", "STATUS", ">PRI", "HELD BY", "TITLE"]);
+    for task in tasks {
+        let held =
+            task.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.until(claim.expires_at)));
+        table.row(vec![
+            task.id.as_str().into(),
+            Cell::state(status(task)),
+            task.priority.to_string().into(),
+            held.unwrap_or_default().into(),
+            task.title.as_str().into(),
+        ]);
+    }
+    table.render(screen)
+}
+
+/// The same, for one.
+pub fn task(task: &Task, screen: &Screen) -> String {
+    let text = tasks(std::slice::from_ref(task), screen);
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+/// What a person wants to know first: blocked and parked tasks are not just "unassigned".
+pub fn status(task: &Task) -> &'static str {
+    if task.status.is_finished() || task.claim.is_some() {
+        task.status.as_str()
+    } else if task.waiting_on > 0 {
+        "blocked"
+    } else if task.parked.is_some() {
+        "parked"
+    } else if task.delayed_until.is_some() {
+        "delayed"
+    } else {
+        task.status.as_str()
+    }
+}
+
+/// A claim and all that a worker needs.
+pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
+    let token = screen.bold(&claim.token);
+    format!("{token}\nheld by run {} {}\n\n{}", claim.run, screen.until(claim.expires_at), page(task, screen))
+}
+
+/// A task in full.
+pub fn page(task: &Task, screen: &Screen) -> String {
+    let mut page = format!("{}  {}\n", screen.bold(&task.id), task.title);
+    let mut say = |label: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+        }
+    };
+    say("status", Some(&screen.paint(state(status(task)), status(task))));
+    say("priority", Some(&task.priority.to_string()));
+    say("attempts", Some(&format!("{} of {}", task.attempts, task.max_attempts)));
+    say("kind", task.kind.as_deref());
+    say("tags", (!task.tags.is_empty()).then(|| task.tags.join(", ")).as_deref());
+    say("assignee", task.assignee.as_deref());
+    say("offered to", task.offered_to.as_deref());
+    say("rejected", task.rejection_reason.as_deref());
+    say("parked", task.parked.as_deref());
+    say("tried again", task.delayed_until.map(|at| screen.when(at)).as_deref());
+    let held = |claim: &Claim| format!("run {} {}", claim.run, screen.until(claim.expires_at));
+    say("held by", task.claim.as_ref().map(held).as_deref());
+    say("last failure", task.failure_reason.as_deref());
+    say("done when", task.done_when.as_deref());
+    say("output", task.output.as_deref());
+    if let Some(checkpoint) = &task.checkpoint {
+        say("checkpoint", Some(&format!("{} {}", checkpoint.ordinal, checkpoint.phase)));
+    }
+    for other in &task.after {
+        let output = other.output.as_deref().map_or(String::new(), |output| format!(", output: {output}"));
+        say("after", Some(&format!("{} ({}{output})", other.id, other.status.as_str())));
+    }
+    for progress in &task.progress {
+        say("progress", Some(&progress.text));
+    }
+    for note in &task.notes {
+        say("note", Some(&note.text));
+    }
+    if let Some(body) = &task.body {
+        let _ = write!(page, "\n{body}\n");
+    }
+    page
+}

@@ -1,0 +1,51 @@
+//! A fleet, wherever it is. Whatever faces a user calls ops through a [`Connection`] and never knows which way
+//! they go.
+
+use fencepost::{Fleet, Op, Result, op};
+use std::path::Path;
+
+/// A fleet that can be called. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Connection(Way);
+
+#[derive(Debug, Clone)]
+enum Way {
+    /// The database, opened in this process.
+    Local(Fleet),
+}
+
+impl Connection {
+    /// Connects to the fleet at a file path, `sqlite:PATH` or `postgres://…`, making it if it is not there.
+    pub async fn open(url: &str) -> Result<Self> {
+        Ok(Self(Way::Local(Fleet::open(url).await?)))
+    }
+
+    /// The same fleet, called by this agent: events say so.
+    #[must_use]
+    pub fn as_agent(&self, agent: impl Into<String>) -> Self {
+        match &self.0 {
+            Way::Local(fleet) => Self(Way::Local(fleet.as_agent(agent))),
+        }
+    }
+
+    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        match &self.0 {
+            Way::Local(fleet) => fleet.call(op).await,
+        }
+    }
+
+    /// For a caller that has only the op's name and its request as JSON.
+    pub async fn call_by_name(&self, name: &str, request: &str) -> Result<serde_json::Value> {
+        let entry = op::find(name)?;
+        match &self.0 {
+            Way::Local(fleet) => entry.call(fleet, request).await,
+        }
+    }
+
+    /// Copies a SQLite fleet to a new file, while others use it.
+    pub async fn backup(&self, to: &Path) -> Result<()> {
+        match &self.0 {
+            Way::Local(fleet) => fleet.backup(to).await,
+        }
+    }
+}
