@@ -30,13 +30,13 @@ macro_rules! commands {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, list::List, show::Show, ready::Ready,
+        init::Init, add::Add, import::Import, list::List, show::Show, ready::Ready,
     }
     "Work" {
         claim::Claim, renew::Renew, done::Done, fail::Fail, release::Release, guard::Guard,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, call::Call,
+        status::Status, whoami::Whoami, prune::Prune, backup::Backup, call::Call,
     }
 }
 

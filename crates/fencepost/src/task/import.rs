@@ -24,6 +24,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 #[serde(deny_unknown_fields)]
 pub struct Import {
     pub tasks: Vec<Item>,
+    /// Say what would happen, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
     /// Asking again with the same id gives the first answer.
     #[serde(default)]
     pub request: Option<String>,
@@ -155,7 +158,7 @@ impl Op for Import {
         let count = self.tasks.len();
         let mut ids = Vec::with_capacity(count);
         for (i, item) in self.tasks.iter().enumerate() {
-            ids.push(item.check(&at(i, count))?);
+            ids.push(item.check_at(&at(i, count))?);
         }
         let (items, lives): (Vec<_>, Vec<_>) = self.tasks.into_iter().map(Item::split).unzip();
         for (i, item) in items.iter().enumerate() {
@@ -169,7 +172,7 @@ impl Op for Import {
         let past = Past::read(tx, &items, &ids, &known).await?;
         let is_new = |i: usize| known.by_item[i].is_none() && !past.gone.contains_key(&i);
         let reply = report(&ids, &known, is_new);
-        if !reply.imported.is_empty() {
+        if !self.dry_run && !reply.imported.is_empty() {
             write(tx, &items, &lives, &ids, &after, &known, &past).await?;
         }
         Ok(reply)
@@ -407,8 +410,15 @@ impl Life {
 }
 
 impl Item {
+    /// Whether an import would take it, whatever else there is: for whoever would rather leave something out than be
+    /// refused.
+    pub fn check(&self) -> Result<()> {
+        self.check_at("")?;
+        self.clone().split().0.check(String::new())
+    }
+
     /// What only an import has; the rest is checked as for any task that is added.
-    fn check(&self, at: &str) -> Result<TaskId> {
+    fn check_at(&self, at: &str) -> Result<TaskId> {
         let field = |name: &str| format!("{at}{name}");
         let id = TaskId::check(&field("id"), &self.id)?;
         check::range(&field("id"), id.n, 1, NUMBER_MAX)?;

@@ -27,7 +27,7 @@ fn item(id: &str, after: &[&str]) -> Item {
 }
 
 fn import(tasks: Vec<Item>) -> Import {
-    Import { tasks, request: None }
+    Import { tasks, ..Import::default() }
 }
 
 impl World {
@@ -239,6 +239,18 @@ on_both! {
             unpark auth-1         -> parked=none
             claim tag=rust run=r -> task/auth-1@1
         ").await;
+    }
+
+    async fn a_dry_run_says_what_would_happen(world: World) {
+        world.import(vec![item("auth-1", &[])]).await;
+        world.add("another").await;
+        let before = world.log().await;
+        let dry = |tasks| Import { dry_run: true, ..import(tasks) };
+        let reply = world.fleet.call(dry(vec![item("auth-1", &[]), item("auth-3", &["auth-1"])])).await.unwrap();
+        assert_eq!((reply.imported.as_slice(), existing(&reply)), (&["auth-3".to_owned()][..], vec![("auth-1", "auth-1")]));
+        assert_eq!(refused(world.fleet.call(dry(vec![item("auth-2", &[])])).await).field("task").unwrap(), "auth-2");
+        assert_eq!(world.log().await, before);
+        world.story("list -> tasks=auth-1,auth-2").await;
     }
 
     async fn a_request_is_answered_the_same_again(world: World) {
