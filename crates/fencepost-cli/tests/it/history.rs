@@ -1,0 +1,56 @@
+//! What a fleet keeps: pruning and backups.
+
+use crate::{commands::tell, on_both, sealed::Sealed};
+
+on_both! {
+    fn what_is_long_finished_is_pruned(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let old = "\"status\":\"completed\",\"finished_at\":\"2020-01-01T00:00:00Z\"";
+        // A chain of failures: each goes only after the one that waits for it.
+        let failed = "\"status\":\"failed\",\"finished_at\":\"2020-01-01T00:00:00Z\"";
+        let mut lines: String = (1..=1200).map(|n| format!("{{\"id\":\"old-{n}\",\"title\":\"t\",{old}}}\n")).collect();
+        for n in 1..=5 {
+            let after = if n == 1 { String::new() } else { format!(",\"after\":[\"bad-{}\"]", n - 1) };
+            lines.push_str(&format!("{{\"id\":\"bad-{n}\",\"title\":\"t\",{failed}{after}}}\n"));
+        }
+        lines.push_str("{\"id\":\"new-1\",\"title\":\"t\",\"after\":[\"old-1\"]}\n");
+        std::fs::write(sealed.path().join("tasks.jsonl"), lines).expect("written");
+        sealed.ok(&["import", "jsonl", "tasks.jsonl"]);
+        let story: Vec<String> = [
+            vec!["prune", "--older-than", "1d"],
+            vec!["prune", "--older-than", "soon"],
+            vec!["prune", "--older-than", "7d"],
+            vec!["--json", "prune"],
+            vec!["list"],
+            vec!["import", "jsonl", "tasks.jsonl"],
+        ]
+        .iter()
+        .map(|words| tell(&sealed, words))
+        .collect();
+        let story = story.join("\n").replace(&(2..=1200).map(|n| format!("old-{n}")).collect::<Vec<_>>().join(", "), "…");
+        insta::assert_snapshot!("prune", story);
+    }
+}
+
+#[test]
+fn a_fleet_is_copied_to_a_new_file() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "keep me"]);
+    let said = sealed.ok(&["backup", "copy.db"]);
+    let size = std::fs::metadata(sealed.path().join("copy.db")).expect("the copy").len();
+    assert_eq!(said, format!("the fleet was copied to copy.db ({} KiB)", size.div_ceil(1024)));
+    assert_eq!(sealed.ok(&["--db", "copy.db", "list"]), "main-1  unassigned  50  keep me");
+    insta::assert_snapshot!(tell(&sealed, &["backup", "copy.db"]), @"");
+    insta::assert_snapshot!(tell(&sealed, &["backup", "no/such/copy.db"]), @"");
+    let json = sealed.ok(&["--json", "backup", "other.db"]);
+    assert!(json.starts_with(r#"{"file":"other.db","bytes":"#), "{json}");
+}
+
+#[test]
+fn a_fleet_on_postgres_is_not_one_file() {
+    let sealed = Sealed::postgres();
+    sealed.ok(&["init"]);
+    insta::assert_snapshot!(tell(&sealed, &["backup", "copy.db"]), @"");
+    assert!(!sealed.path().join("copy.db").exists());
+}
