@@ -1,6 +1,6 @@
 //! What a fleet keeps: pruning and backups.
 
-use crate::{commands::tell, on_both, sealed::Sealed};
+use crate::{on_both, sealed::Sealed};
 
 on_both! {
     fn what_is_long_finished_is_pruned(sealed: Sealed) {
@@ -25,7 +25,7 @@ on_both! {
             vec!["import", "jsonl", "tasks.jsonl"],
         ]
         .iter()
-        .map(|words| tell(&sealed, words))
+        .map(|words| sealed.tell(words))
         .collect();
         let story = story.join("\n").replace(&(2..=1200).map(|n| format!("old-{n}")).collect::<Vec<_>>().join(", "), "…");
         insta::assert_snapshot!("prune", story);
@@ -41,8 +41,8 @@ fn a_fleet_is_copied_to_a_new_file() {
     let size = std::fs::metadata(sealed.path().join("copy.db")).expect("the copy").len();
     assert_eq!(said, format!("the fleet was copied to copy.db ({} KiB)", size.div_ceil(1024)));
     assert_eq!(sealed.ok(&["--db", "copy.db", "list"]), "main-1  unassigned  50  keep me");
-    insta::assert_snapshot!(tell(&sealed, &["backup", "copy.db"]), @"");
-    insta::assert_snapshot!(tell(&sealed, &["backup", "no/such/copy.db"]), @"");
+    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @"");
+    insta::assert_snapshot!(sealed.tell(&["backup", "no/such/copy.db"]), @"");
     let json = sealed.ok(&["--json", "backup", "other.db"]);
     assert!(json.starts_with(r#"{"file":"other.db","bytes":"#), "{json}");
 }
@@ -51,6 +51,6 @@ fn a_fleet_is_copied_to_a_new_file() {
 fn a_fleet_on_postgres_is_not_one_file() {
     let sealed = Sealed::postgres();
     sealed.ok(&["init"]);
-    insta::assert_snapshot!(tell(&sealed, &["backup", "copy.db"]), @"");
+    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @"");
     assert!(!sealed.path().join("copy.db").exists());
 }

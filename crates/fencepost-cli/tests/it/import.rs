@@ -1,6 +1,6 @@
 //! Bringing tasks along: a pm list, lines of JSON, plans, and many of them.
 
-use crate::{commands::tell, on_both, sealed::Sealed};
+use crate::{on_both, sealed::Sealed};
 use rusqlite::Connection;
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -13,7 +13,7 @@ impl Sealed {
 
     /// What these commands say.
     fn story(&self, commands: &[&[&str]]) -> String {
-        commands.iter().map(|words| tell(self, words)).collect::<Vec<_>>().join("\n")
+        commands.iter().map(|words| self.tell(words)).collect::<Vec<_>>().join("\n")
     }
 
     /// A pm list that this SQL makes.

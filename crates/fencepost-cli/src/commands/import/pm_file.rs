@@ -81,7 +81,7 @@ fn open(path: &Path) -> Result<Connection> {
         return Err(Error::unavailable(format!(
             "`{shown}` was left in the middle of something by its last user"
         ))
-        .hint(format!("let SQLite put it in order first: sqlite3 {shown} .tables")));
+        .hint(format!("let SQLite put it in order first: sqlite3 '{shown}' .tables")));
     }
     let how = if is_wal && !beside("-wal") { "immutable=1" } else { "mode=ro" };
     let absolute = std::fs::canonicalize(path).map_err(unreadable)?;
