@@ -21,7 +21,7 @@ pub fn read<T: DeserializeOwned>(file: &str) -> Result<Lines<T>> {
     let lines = parse(&text.map_err(unreadable)?)?;
     if lines.items.is_empty() {
         return Err(Error::new(Code::Invalid, format!("there are no tasks in `{file}`"))
-            .hint("a line for each: {\"title\": \"write the parser\"}"));
+            .hint("each is a JSON object on a line of its own"));
     }
     Ok(lines)
 }

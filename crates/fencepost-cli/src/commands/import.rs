@@ -101,7 +101,7 @@ impl Report {
             say(format!("{there} {} there already and left alone", if there == 1 { "was" } else { "were" }));
         }
         if !self.reply.gone.is_empty() {
-            let gone = self.reply.gone.join(", ");
+            let gone = few(&self.reply.gone);
             say(format!("imported before, finished and pruned, so left out: {gone}"));
         }
         self.notes.iter().cloned().for_each(&mut say);
@@ -127,6 +127,15 @@ impl Report {
             (1, _) => format!("{verb} 1 task: {}", boards.join(", ")),
             (new, _) => format!("{verb} {new} tasks: {}", boards.join(", ")),
         }
+    }
+}
+
+/// The first of many.
+fn few(ids: &[String]) -> String {
+    const SHOWN: usize = 10;
+    match ids.len().checked_sub(SHOWN) {
+        None | Some(0) => ids.join(", "),
+        Some(more) => format!("{} and {more} more", ids[..SHOWN].join(", ")),
     }
 }
 
@@ -174,9 +183,10 @@ fn other_titles(items: &[Item], existing: &[Existing]) -> Vec<Left> {
         items.iter().map(|item| (item.id.as_str(), item.title.as_str())).collect();
     let differs =
         existing.iter().filter(|there| titles.get(there.id.as_str()) != Some(&there.title.as_str()));
-    let left = |there: &Existing| Left {
-        task: there.id.clone(),
-        what: format!("is there already, as {}, with another title: {}", there.task, there.title),
+    let left = |there: &Existing| {
+        let at = if there.task == there.id { String::new() } else { format!(", as {}", there.task) };
+        let what = format!("is there already{at}, with another title: {}", there.title);
+        Left { task: there.id.clone(), what }
     };
     differs.map(left).collect()
 }

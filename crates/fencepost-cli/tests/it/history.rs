@@ -16,18 +16,14 @@ on_both! {
         lines.push_str("{\"id\":\"new-1\",\"title\":\"t\",\"after\":[\"old-1\"]}\n");
         std::fs::write(sealed.path().join("tasks.jsonl"), lines).expect("written");
         sealed.ok(&["import", "jsonl", "tasks.jsonl"]);
-        let story: Vec<String> = [
-            vec!["prune", "--older-than", "1d"],
-            vec!["prune", "--older-than", "soon"],
-            vec!["prune", "--older-than", "7d"],
-            vec!["--json", "prune"],
-            vec!["list"],
-            vec!["import", "jsonl", "tasks.jsonl"],
-        ]
-        .iter()
-        .map(|words| sealed.tell(words))
-        .collect();
-        let story = story.join("\n").replace(&(2..=1200).map(|n| format!("old-{n}")).collect::<Vec<_>>().join(", "), "…");
+        let story = sealed.story("
+            prune --older-than 1d
+            prune --older-than soon
+            prune --older-than 7d
+            --json prune
+            list
+            import jsonl tasks.jsonl
+        ");
         insta::assert_snapshot!("prune", story);
     }
 }
@@ -41,8 +37,18 @@ fn a_fleet_is_copied_to_a_new_file() {
     let size = std::fs::metadata(sealed.path().join("copy.db")).expect("the copy").len();
     assert_eq!(said, format!("the fleet was copied to copy.db ({} KiB)", size.div_ceil(1024)));
     assert_eq!(sealed.ok(&["--db", "copy.db", "list"]), "main-1  unassigned  50  keep me");
-    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @"");
-    insta::assert_snapshot!(sealed.tell(&["backup", "no/such/copy.db"]), @"");
+    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @r#"
+    $ fence backup copy.db
+    error: `copy.db` exists already
+    hint: a backup never overwrites a file: name another
+    (exit 1)
+    "#);
+    insta::assert_snapshot!(sealed.tell(&["backup", "no/such/copy.db"]), @r#"
+    $ fence backup no/such/copy.db
+    error: the database file cannot be opened
+    hint: check that its directory exists and can be written
+    (exit 1)
+    "#);
     let json = sealed.ok(&["--json", "backup", "other.db"]);
     assert!(json.starts_with(r#"{"file":"other.db","bytes":"#), "{json}");
 }
@@ -51,6 +57,11 @@ fn a_fleet_is_copied_to_a_new_file() {
 fn a_fleet_on_postgres_is_not_one_file() {
     let sealed = Sealed::postgres();
     sealed.ok(&["init"]);
-    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @"");
+    insta::assert_snapshot!(sealed.tell(&["backup", "copy.db"]), @r#"
+    $ fence backup copy.db
+    error: a PostgreSQL fleet is not one file
+    hint: use pg_dump; after restoring it, run: fence call admin/restored '{}'
+    (exit 1)
+    "#);
     assert!(!sealed.path().join("copy.db").exists());
 }

@@ -11,11 +11,6 @@ impl Sealed {
         fs::write(self.path().join(name), content).expect("written");
     }
 
-    /// What these commands say.
-    fn story(&self, commands: &[&[&str]]) -> String {
-        commands.iter().map(|words| self.tell(words)).collect::<Vec<_>>().join("\n")
-    }
-
     /// A pm list that this SQL makes.
     fn pm(&self, name: &str, sql: &str) -> (PathBuf, Connection) {
         let path = self.path().join(name);
@@ -41,7 +36,11 @@ const TABLES: &str = "
 fn chain(count: usize) -> String {
     let line = |n: usize| match n {
         1 => "{\"id\":\"big-1\",\"title\":\"t1\"}\n".to_owned(),
-        n => format!("{{\"id\":\"big-{n}\",\"title\":\"t{n}\",\"after\":[\"big-{}\",\"big-{}\"]}}\n", n - 1, n.div_ceil(2)),
+        n => format!(
+            "{{\"id\":\"big-{n}\",\"title\":\"t{n}\",\"after\":[\"big-{}\",\"big-{}\"]}}\n",
+            n - 1,
+            n.div_ceil(2)
+        ),
     };
     // The last come first, so that the order of the file is of no help.
     (1..=count).rev().map(line).collect()
@@ -51,18 +50,18 @@ on_both! {
     fn a_pm_list_is_imported_once(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("tasks.db", PM);
-        let story = sealed.story(&[
-            &["import", "pm", "tasks.db", "--dry-run"],
-            &["list"],
-            &["import", "pm", "tasks.db"],
-            &["import", "pm", "tasks.db"],
-            &["--json", "import", "pm", "tasks.db", "--dry-run"],
-            &["list", "--board", "auth"],
-            &["list", "--board", "billing-sprint-2"],
-            &["show", "auth-4"],
-            &["show", "auth-5"],
-            &["show", "auth-10"],
-        ]);
+        let story = sealed.story("
+            import pm tasks.db --dry-run
+            list
+            import pm tasks.db
+            import pm tasks.db
+            --json import pm tasks.db --dry-run
+            list --board auth
+            list --board billing-sprint-2
+            show auth-4
+            show auth-5
+            show auth-10
+        ");
         insta::assert_snapshot!("pm", story);
         assert_eq!(fs::read(sealed.path().join("tasks.db")).unwrap(), PM, "the file is only read");
         let events = sealed.ok(&["--json", "call", "event/list", "{\"resource\": \"task/auth-4\"}"]);
@@ -74,14 +73,15 @@ on_both! {
         sealed.ok(&["init"]);
         sealed.write("tasks.db", PM);
         sealed.ok(&["import", "pm", "tasks.db", "--board", "Billing Sprint 2=billing"]);
-        let story = sealed.story(&[
-            &["claim", "billing-5"],
-            &["claim", "auth-3", "-q"],
-            &["done", "task/auth-3@1", "--output", "the tables are there"],
-            &["claim", "billing-5", "-q"],
-            &["show", "billing-5"],
-            &["add", "goes on after the highest number", "--board", "billing"],
-        ]);
+        let story = sealed.story("
+            claim billing-5
+            why billing-5
+            claim auth-3 -q
+            done task/auth-3@1 --output 'the tables are there'
+            claim billing-5 -q
+            show billing-5
+            add 'goes on after the highest number' --board billing
+        ");
         insta::assert_snapshot!("across", story);
     }
 
@@ -110,15 +110,15 @@ on_both! {
             create table notes(text); insert into notes values ('x'), ('y');
             create table empty(text);
         ").unwrap();
-        let story = sealed.story(&[
-            &["import", "pm", "odd.db"],
-            &["import", "pm", "odd.db"],
-            &["list"],
-            &["--json", "show", "a-10"],
-            &["--json", "show", "a-12"],
-            &["show", "a-3"],
-        ]);
-        insta::with_settings!({ filters => vec![("[xy]{100,}", "[long]"), (r"\d{4}-\d\d-\d\dT[0-9:.]*Z\x22,\x22body", "NOW\",\"body"), (r#""updated_at":"[^"]*""#, r#""updated_at":"NOW""#)] }, {
+        let story = sealed.story("
+            import pm odd.db
+            import pm odd.db
+            list
+            --json show a-10
+            --json show a-12
+            show a-3
+        ");
+        insta::with_settings!({ filters => vec![("[xy]{100,}", "[long]")] }, {
             insta::assert_snapshot!("odd", story);
         });
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
@@ -131,22 +131,22 @@ on_both! {
         sealed.pm("other.db", "create table task(id)");
         sealed.pm("half.db", "create table tasks(sprint text, task_num integer)");
         sealed.write("tasks.db", PM);
-        let story = sealed.story(&[
-            &["import", "pm", "missing.db"],
-            &["import", "pm", "."],
-            &["import", "pm", "text.db"],
-            &["import", "pm", "empty.db"],
-            &["import", "pm", "other.db"],
-            &["--json", "import", "pm", "half.db"],
-            &["import", "pm", "tasks.db", "--board", "auth"],
-            &["import", "pm", "tasks.db", "--board", "auth=a b"],
-            &["import", "pm", "tasks.db", "--board", "web=x"],
-            &["add", "mine", "--board", "billing-sprint-2"],
-            &["import", "pm", "tasks.db"],
-            &["list"],
-            &["import", "pm", "tasks.db", "--board", "Billing Sprint 2=billing"],
-            &["import", "pm", "tasks.db", "--name", "other", "--board", "Billing Sprint 2=b2", "--board", "auth=a2"],
-        ]);
+        let story = sealed.story("
+            import pm missing.db
+            import pm .
+            import pm text.db
+            import pm empty.db
+            import pm other.db
+            --json import pm half.db
+            import pm tasks.db --board auth
+            import pm tasks.db --board 'auth=a b'
+            import pm tasks.db --board web=x
+            add mine --board billing-sprint-2
+            import pm tasks.db
+            list
+            import pm tasks.db --board 'Billing Sprint 2=billing'
+            import pm tasks.db --name other --board 'Billing Sprint 2=b2' --board auth=a2
+        ");
         insta::assert_snapshot!("no_pm", story);
     }
 
@@ -165,27 +165,27 @@ on_both! {
         sealed.write("twice.jsonl", "{\"id\":\"c-1\",\"title\":\"a\"}\n{\"id\":\"c-1\",\"title\":\"b\"}\n");
         sealed.write("taken.jsonl", r#"{"id":"web-8","title":"x"}"#);
         sealed.write("empty.jsonl", "\n\n");
-        let story = sealed.story(&[
-            &["import", "jsonl", "tasks.jsonl", "--dry-run"],
-            &["import", "jsonl", "tasks.jsonl"],
-            &["import", "jsonl", "tasks.jsonl"],
-            &["import", "jsonl", "later.jsonl"],
-            &["list"],
-            &["--json", "import", "jsonl", "tasks.jsonl"],
-            &["import", "jsonl", "tasks.jsonl", "--board", "web=site", "--board", "ops=infra"],
-            &["show", "site-7"],
-            &["import", "jsonl", "wrong.jsonl"],
-            &["import", "jsonl", "long.jsonl"],
-            &["--json", "import", "jsonl", "long.jsonl"],
-            &["import", "jsonl", "circle.jsonl"],
-            &["import", "jsonl", "after.jsonl"],
-            &["import", "jsonl", "twice.jsonl"],
-            &["add", "web eight", "--board", "web"],
-            &["import", "jsonl", "taken.jsonl"],
-            &["import", "jsonl", "empty.jsonl"],
-            &["import", "jsonl", "missing.jsonl"],
-            &["import"],
-        ]);
+        let story = sealed.story("
+            import jsonl tasks.jsonl --dry-run
+            import jsonl tasks.jsonl
+            import jsonl tasks.jsonl
+            import jsonl later.jsonl
+            list
+            --json import jsonl tasks.jsonl
+            import jsonl tasks.jsonl --board web=site --board ops=infra
+            show site-7
+            import jsonl wrong.jsonl
+            import jsonl long.jsonl
+            --json import jsonl long.jsonl
+            import jsonl circle.jsonl
+            import jsonl after.jsonl
+            import jsonl twice.jsonl
+            add 'web eight' --board web
+            import jsonl taken.jsonl
+            import jsonl empty.jsonl
+            import jsonl missing.jsonl
+            import
+        ");
         insta::assert_snapshot!("jsonl", story);
         let piped = sealed.sh(r#"echo '{"id":"pipe-1","title":"x"}' | fence import jsonl -"#);
         assert_eq!((piped.code, piped.out.as_str()), (0, "imported 1 task: 1 to pipe"));
@@ -216,11 +216,13 @@ on_both! {
         sealed.ok(&["add", "in the way", "--board", "late"]);
         let lines = chain(11_000) + "{\"id\":\"late-1\",\"title\":\"x\",\"after\":[\"big-11000\"]}\n";
         sealed.write("big.jsonl", &lines);
-        insta::assert_snapshot!("half_way", sealed.story(&[&["import", "jsonl", "big.jsonl"]]));
+        insta::assert_snapshot!("half_way", sealed.story("
+            import jsonl big.jsonl
+        "));
         sealed.write("big.jsonl", lines.replace("late-1", "late-2"));
         assert_eq!(
             sealed.ok(&["import", "jsonl", "big.jsonl"]),
-            "imported 1003 tasks: 1002 to big, 1 to late\n9998 were there already and left alone",
+            "imported 1001 tasks: 1000 to big, 1 to late\n10000 were there already and left alone",
         );
     }
 
@@ -252,21 +254,21 @@ on_both! {
         sealed.write("missing.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\",\"after\":[\"auth-99\"]}\n");
         sealed.write("syntax.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\"\n");
         sealed.write("one.jsonl", "\n\n{\"title\":\"\"}\n");
-        let story = sealed.story(&[
-            &["add", "-f", "plan.jsonl", "--board", "auth"],
-            &["add", "-f", "plan.jsonl", "--board", "auth"],
-            &["add", "-f", "wrong.jsonl"],
-            &["add", "-f", "unknown.jsonl"],
-            &["add", "-f", "missing.jsonl"],
-            &["add", "-f", "syntax.jsonl"],
-            &["--json", "add", "-f", "syntax.jsonl"],
-            &["add", "-f", "one.jsonl"],
-            &["add", "-f", "no-such-file"],
-            &["add", "-f", "plan.jsonl", "a title"],
-            &["add", "-f", "plan.jsonl", "-p", "50"],
-            &["add"],
-            &["list"],
-        ]);
+        let story = sealed.story("
+            add -f plan.jsonl --board auth
+            add -f plan.jsonl --board auth
+            add -f wrong.jsonl
+            add -f unknown.jsonl
+            add -f missing.jsonl
+            add -f syntax.jsonl
+            --json add -f syntax.jsonl
+            add -f one.jsonl
+            add -f no-such-file
+            add -f plan.jsonl 'a title'
+            add -f plan.jsonl -p 50
+            add
+            list
+        ");
         insta::assert_snapshot!("plan", story);
         let piped = sealed.sh(r#"echo '{"title":"from a pipe"}' | fence add -f - --json | grep -o '"id":"main-1"'"#);
         assert_eq!(piped.out, r#""id":"main-1""#);
@@ -296,6 +298,9 @@ fn nothing_is_written_beside_a_pm_list() {
     let said = import();
     assert_eq!(
         (said.code, said.err.as_str()),
-        (1, "error: `wal #1?.db` was left in the middle of something by its last user\nhint: let SQLite put it in order first: sqlite3 'wal #1?.db' .tables")
+        (
+            1,
+            "error: `wal #1?.db` was left in the middle of something by its last user\nhint: let SQLite put it in order first: sqlite3 'wal #1?.db' .tables"
+        )
     );
 }

@@ -276,10 +276,7 @@ fn taken_by_others(item: usize, id: &TaskId, taken: usize, of: usize) -> Error {
     )
     .with("task", id.to_string())
     .with("taken", taken)
-    .hint(format!(
-        "nothing was imported; put this board's tasks on another: --board {0}={0}-imported",
-        id.board
-    ))
+    .hint(format!("put this board's tasks on another: --board {0}={0}-imported", id.board))
 }
 
 const INSERTS: Inserts = inserts!(

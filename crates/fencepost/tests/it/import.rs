@@ -120,7 +120,7 @@ on_both! {
             let error = refused(world.fleet.call(import(tasks)).await);
             assert_eq!((error.code(), error.field("field").unwrap().as_str()), (Code::Invalid, Some(field)));
             assert_eq!(error.field("task").unwrap(), "auth-1");
-            assert_eq!(error.hint_text().unwrap(), "nothing was imported; put this board's tasks on another: --board auth=auth-imported");
+            assert_eq!(error.hint_text().unwrap(), "put this board's tasks on another: --board auth=auth-imported");
         }
         assert_eq!(world.log().await, before);
         world.story("list -> tasks=auth-1").await;

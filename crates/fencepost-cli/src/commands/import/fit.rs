@@ -15,7 +15,7 @@ pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
         let told = match (field.as_str(), max) {
             ("title", None) => {
                 item.title = format!("(no title: {})", item.id);
-                "has no title".into()
+                format!("has no title; it is called {}", item.title)
             }
             ("title", Some(max)) => {
                 item.notes.push(format!("its whole title: {}", item.title));

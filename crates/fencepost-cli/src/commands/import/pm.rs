@@ -72,9 +72,9 @@ fn blame(error: Error, items: &[Item], sent: &dyn Fn(usize) -> usize) -> Error {
     let taken = error.field("taken").is_some();
     let error = lines::at(error, &item.id);
     match (taken, item.id.rsplit_once('-')) {
-        (true, Some((board, _))) => error.hint(format!(
-            "nothing was imported; put this sprint elsewhere: --board \"{sprint}={board}-imported\""
-        )),
+        (true, Some((board, _))) => {
+            error.hint(format!("put this sprint on another board: --board \"{sprint}={board}-imported\""))
+        }
         _ => error,
     }
 }

@@ -30,7 +30,11 @@ pub fn read(path: &Path) -> Result<PmFile> {
     if !tables.iter().any(|name| name == "tasks") {
         return Err(not_pm(path, "it has no table `tasks`"));
     }
-    drop(connection.prepare("select sprint, task_num, title from tasks").map_err(failed)?);
+    for column in ["sprint", "task_num", "title"] {
+        if !connection.column_exists(None, "tasks", column).map_err(failed)? {
+            return Err(not_pm(path, &format!("its table `tasks` has no column `{column}`")));
+        }
+    }
     let tasks = rows(&connection, "select * from tasks order by sprint, task_num").map_err(failed)?;
     let dependencies = match tables.iter().any(|name| name == DEPENDENCIES) {
         true => rows(

@@ -33,7 +33,7 @@ impl Task<'_> {
 
     /// Takes a text out of the row; one that is empty says nothing.
     fn take(&mut self, column: &str) -> Option<String> {
-        let value = self.row.remove(column)?;
+        let value = self.row.shift_remove(column)?;
         Some(plain(Some(&value))).filter(|text| !text.trim().is_empty())
     }
 
@@ -42,7 +42,7 @@ impl Task<'_> {
         let value = self.row.get(column)?;
         let at = time(value);
         match at {
-            Some(_) => drop(self.row.remove(column)),
+            Some(_) => drop(self.row.shift_remove(column)),
             None => {
                 self.left(format!("{column} `{}` is no time; it is kept in `origin`", plain(Some(value))))
             }
@@ -54,11 +54,11 @@ impl Task<'_> {
         let bytes: Vec<String> =
             self.row.iter().filter(|(_, value)| *value == BYTES).map(|(name, _)| name.clone()).collect();
         for column in bytes {
-            self.row.remove(&column);
+            self.row.shift_remove(&column);
             self.left(format!("{column} holds bytes, not text; it is left out"));
         }
         if self.row.get("horizon").is_some_and(|horizon| horizon == "active") {
-            self.row.remove("horizon");
+            self.row.shift_remove("horizon");
         }
         let mut item = Item {
             id: self.id.clone(),
@@ -177,4 +177,37 @@ fn time(value: &Value) -> Option<Time> {
         Some(text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
     };
     zoned().or_else(utc).map(|at| Time(at.as_millisecond()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_as_sqlite_keeps_them() {
+        let at = |value| time(&value).map(|at| at.to_string()).unwrap_or_default();
+        assert_eq!(at(json!("2026-01-10 09:00:00")), "2026-01-10T09:00:00.000Z");
+        assert_eq!(at(json!("2026-01-10 09:00:00.250")), "2026-01-10T09:00:00.250Z");
+        assert_eq!(at(json!("2026-01-12T10:00:00+01:00")), "2026-01-12T09:00:00.000Z");
+        assert_eq!(at(json!("2026-01-10")), "2026-01-10T00:00:00.000Z");
+        assert_eq!(at(json!(1_767_000_000)), "2025-12-29T09:20:00.000Z");
+        assert_eq!(at(json!("yesterday")), "");
+        assert_eq!(at(json!(1.5)), "");
+    }
+
+    #[test]
+    fn names_of_any_text() {
+        for (text, name) in [
+            ("auth", "auth"),
+            ("Auth.2_b", "Auth.2_b"),
+            ("Billing Sprint 2", "billing-sprint-2"),
+            ("-- a --", "a"),
+            ("c++", "c"),
+            ("\u{1F600}", ""),
+        ] {
+            assert_eq!(slug(text, 64), name);
+        }
+        assert_eq!(slug(&"ab ".repeat(40), 6), "ab-ab");
+    }
 }
