@@ -28,6 +28,20 @@ on_both! {
     }
 }
 
+/// (On PostgreSQL events must stay that are newer than the oldest transaction of any test.)
+#[test]
+fn old_events_are_pruned_batch_by_batch() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let lines: String = (1..=2300).map(|n| format!("{{\"title\":\"t{n}\"}}\n")).collect();
+    std::fs::write(sealed.path().join("plan.jsonl"), lines).expect("written");
+    sealed.ok(&["add", "-f", "plan.jsonl"]);
+    let fleet = rusqlite::Connection::open(sealed.url()).expect("the fleet");
+    fleet.execute("update event set at = 1 where id <= 2200", []).expect("aged");
+    assert_eq!(sealed.ok(&["prune"]), "removed 0 tasks, 0 runs, 0 locks and 2200 events older than 30d");
+    assert_eq!(sealed.ok(&["--json", "prune"]), r#"{"tasks":0,"runs":0,"locks":0,"events":0}"#);
+}
+
 #[test]
 fn a_fleet_is_copied_to_a_new_file() {
     let sealed = Sealed::sqlite();
