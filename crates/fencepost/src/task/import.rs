@@ -220,44 +220,38 @@ impl Past {
             (0..ids.len()).filter(|&i| known.by_item[i].is_none()).map(|i| (resource(&ids[i]), i)).collect();
         let rows =
             set(new.iter().map(|(to, &i)| json!({ "board": ids[i].board, "n": ids[i].n, "resource": to })))?;
-        let there = Stmt::new(
-            "select 'task/' || task.board || '-' || task.n as resource, task.idempotency_key
-             from json_each(?1) as item
-             join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)",
-            params![rows.clone()],
-        );
-        // Of tasks that are there, or have come since, the log has nothing to tell.
-        let was = Stmt::new(
-            "select event.resource, event.kind, event.to_state, event.details from json_each(?1) as item
-             join event on event.resource = item.value ->> 'resource'
-             where not exists (select 1 from task
-               where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint))
-             order by event.id",
-            params![rows],
-        );
-        let answers = tx.pipeline(vec![there, was]).await?;
-        let of = |resource: &str| new[resource];
+        // One statement, so that a task does not come between a look at the tasks and one at the log.
+        let traces = tx
+            .query(
+                "select item.value ->> 'resource' as resource, task.seq, task.idempotency_key, event.kind,
+                   event.to_state, event.details
+                 from json_each(?1) as item
+                 left join task on task.board = item.value ->> 'board'
+                   and task.n = cast(item.value ->> 'n' as bigint)
+                 left join event on task.seq is null and event.resource = item.value ->> 'resource'
+                 where task.seq is not null or event.id is not null order by event.id",
+                params![rows],
+            )
+            .await?;
         let (mut taken, mut gone) = (HashSet::new(), HashMap::new());
-        for row in &answers[0].rows {
-            let i = of(&row.get::<String>("resource")?);
-            if row.get::<Option<String>>("idempotency_key")? == items[i].key {
-                return Err(Error::again("another import brought the same task at this moment"));
+        for row in &traces {
+            let i = new[&row.get::<String>("resource")?];
+            if row.get::<Option<i64>>("seq")?.is_some() {
+                if row.get::<Option<String>>("idempotency_key")? == items[i].key {
+                    return Err(Error::again("another import brought the same task at this moment"));
+                }
+                taken.insert(i);
+                continue;
             }
-            taken.insert(i);
-        }
-        for row in &answers[1].rows {
-            let i = of(&row.get::<String>("resource")?);
             let details: Option<String> = row.get("details")?;
             let key = details.and_then(|text| serde_json::from_str::<Value>(&text).ok()?.get("key").cloned());
-            if row.get::<String>("kind")? == "task.imported"
-                && key == items[i].key.as_deref().map(Value::from)
-            {
+            let imported = row.get::<Option<String>>("kind")?.as_deref() == Some("task.imported");
+            if imported && key == items[i].key.as_deref().map(Value::from) {
                 gone.insert(i, false);
             }
+            let completed = row.get::<Option<String>>("to_state")?.as_deref() == Some("completed");
             match gone.get_mut(&i) {
-                Some(completed) => {
-                    *completed = row.get::<Option<String>>("to_state")?.as_deref() == Some("completed")
-                }
+                Some(last) => *last = completed,
                 None => drop(taken.insert(i)),
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::{
     on_both,
+    steps::{hold, meet, start},
     world::{World, refused},
 };
 use fencepost::{
@@ -84,6 +85,26 @@ on_both! {
         world.story("
             show web-2 -> failed waiting_on=1 after=web-1
             show web-9 -> cancelled finished_at=2026-01-01T12:00:00.000Z
+        ").await;
+    }
+
+    async fn nothing_happened_in_the_future_or_was_finished_before_it_was_created(world: World) {
+        let at = |text: &str| Some(text.parse::<Time>().unwrap());
+        let times = |id, created: &str, finished: &str| Item {
+            status: State::Completed,
+            created_at: at(created),
+            finished_at: at(finished),
+            ..item(id, &[])
+        };
+        world.import(vec![
+            times("auth-1", "2027-01-01T00:00:00Z", "2028-01-01T00:00:00Z"),
+            times("auth-2", "2025-12-05T00:00:00Z", "2025-12-02T00:00:00Z"),
+            Item { created_at: at("2027-01-01T00:00:00Z"), ..item("auth-3", &[]) },
+        ]).await;
+        world.story("
+            show auth-1 -> created_at=2026-01-01T12:00:00.000Z finished_at=2026-01-01T12:00:00.000Z
+            show auth-2 -> created_at=2025-12-02T00:00:00.000Z finished_at=2025-12-02T00:00:00.000Z
+            show auth-3 -> created_at=2026-01-01T12:00:00.000Z finished_at=none
         ").await;
     }
 
@@ -376,4 +397,31 @@ on_both! {
 
 async fn call(fleet: Fleet, op: Import) -> Imported {
     fleet.call(op).await.expect("imported")
+}
+
+/// Each has looked for what is there before the other committed; the second finds it all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_that_meets_the_same_import_finds_its_tasks() {
+    let world = World::postgres().await;
+    let tasks = vec![item("auth-1", &[]), item("auth-2", &["auth-1"])];
+    let (first, second) = meet(&world, import(tasks.clone()), import(tasks)).await;
+    assert_eq!(first.unwrap().imported, ["auth-1", "auth-2"]);
+    assert_eq!(existing(&second.unwrap()), [("auth-1", "auth-1"), ("auth-2", "auth-2")]);
+    world.assert_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_comes_while_an_import_looks_round_is_found() {
+    let world = World::postgres().await;
+    world.add("base").await;
+    let base = hold(&world, "select 1 from task where board = 'auth' and n = 1 for update", "select 1").await;
+    // It has looked for keys, and waits for what it depends on.
+    let waiting = start(&world.fleet, import(vec![item("auth-9", &["auth-1"])]));
+    base.holds_up(&world, &waiting).await;
+    let quick = world.again().await.call(import(vec![item("auth-9", &[])])).await.unwrap();
+    assert_eq!(quick.imported, ["auth-9"]);
+    base.commit().await.unwrap();
+    assert_eq!(existing(&waiting.await.unwrap().unwrap()), [("auth-9", "auth-9")]);
+    assert_eq!(world.times("task.imported").await, 1);
+    world.assert_sound().await;
 }
