@@ -30,7 +30,8 @@ macro_rules! commands {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, edit::Edit, note::Note, dep::Dep, list::List, show::Show, board::Board, wait::Wait,
+        init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
+        board::Board, wait::Wait,
     }
     "Work" {
         ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
@@ -42,7 +43,7 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        call::Call, completions::Completions,
+        prune::Prune, backup::Backup, call::Call, completions::Completions,
     }
 }
 

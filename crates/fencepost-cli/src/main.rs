@@ -4,8 +4,10 @@
 
 mod commands;
 mod context;
+mod lines;
 mod place;
 mod process;
+mod progress;
 mod screen;
 mod text;
 mod whose;

@@ -2,6 +2,8 @@
 
 mod commands;
 mod crash;
+mod history;
+mod import;
 mod processes;
 mod readme;
 mod sealed;

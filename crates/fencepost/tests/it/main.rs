@@ -5,6 +5,7 @@ mod dependencies;
 mod disk;
 mod embed;
 mod events;
+mod import;
 mod input;
 mod interleavings;
 mod leases;
