@@ -10,12 +10,15 @@ mod post;
 mod serve;
 mod watch;
 
-use crate::{context::Context, place::Place, process::Process};
+use crate::{
+    context::{Context, digest, variable},
+    place::Place,
+    process::Process,
+};
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
 pub use post::Keeper;
 use post::Post;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
@@ -83,7 +86,8 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
             return Ok(pid);
         }
     }
-    Err(Error::unavailable("keepers of this run come and go").hint("fence claim ID --resume --keep tries again"))
+    Err(Error::unavailable("keepers of this run come and go")
+        .hint("fence claim ID --resume --keep tries again"))
 }
 
 /// Tells the keepers of this fleet to look at what their runs hold: something was given back.
@@ -154,11 +158,11 @@ fn directory(place: &Place) -> std::io::Result<PathBuf> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         return Ok(file.with_file_name(format!("{name}-keepers")));
     }
-    let digest: String = Sha256::digest(&place.url).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let login = crate::context::variable("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("fence"));
-    let login = login
-        .unwrap_or_else(|| std::env::temp_dir().join(format!("fence-{}", rustix::process::getuid().as_raw())));
-    Ok(login.join(format!("keepers-{digest}")))
+    let login = variable("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("fence"));
+    let login = login.unwrap_or_else(|| {
+        std::env::temp_dir().join(format!("fence-{}", rustix::process::getuid().as_raw()))
+    });
+    Ok(login.join(format!("keepers-{}", digest(&place.url))))
 }
 
 /// A directory that is ours alone: a stranger who made it first could have us keep, or not keep, what he likes.

@@ -1,8 +1,10 @@
 //! Whose run it is when nobody says: that of the innermost agent session, else that of this terminal, so that
 //! every command typed into it acts for the same run, and two terminals never do.
 
-use crate::process::{self, Process};
-use sha2::{Digest, Sha256};
+use crate::{
+    context::digest,
+    process::{self, Process},
+};
 use std::collections::HashMap;
 
 /// Agents that tell the processes they start which session they belong to, and what we call their runs.
@@ -127,9 +129,7 @@ fn session(line: &[Process], find: impl Fn(i32) -> Option<Process>, realm: &str)
 /// `shell-4711-5f0c9a3e`: a process id, and a digest of when it started and where. Ids are used again, and machines
 /// and containers that share a fleet count alike.
 fn name(leader: &Process, realm: &str) -> String {
-    let digest = Sha256::digest(format!("{realm} {}", leader.started));
-    let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    format!("shell-{}-{digest}", leader.pid)
+    format!("shell-{}-{}", leader.pid, digest(&format!("{realm} {}", leader.started)))
 }
 
 /// A session id as a part of a run's name.

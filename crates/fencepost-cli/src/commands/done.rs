@@ -1,5 +1,5 @@
 use super::{Held, text};
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -20,6 +20,7 @@ impl Done {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let output = self.output.map(text).transpose()?;
         let reply = context.call(task::Done { token: self.held.token(context).await?, output }).await?;
+        keeper::nudge(context);
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }
 }

@@ -1,5 +1,5 @@
 use super::Held;
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ impl Fail {
             delay_ms: None,
         };
         let reply = context.call(op).await?;
+        keeper::nudge(context);
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }
 }

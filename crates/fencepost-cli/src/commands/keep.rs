@@ -22,12 +22,13 @@ impl Keep {
         close_inherited();
         let mut order = Vec::new();
         std::io::stdin().read_to_end(&mut order).map_err(Error::internal)?;
-        let order: Order = fencepost::op::decode(&String::from_utf8_lossy(&order))?;
+        let order: Order = serde_json::from_slice(&order).map_err(Error::internal)?;
         keeper::serve(order, || {
             let _ = std::io::stdout().write_all(READY.as_bytes()).and_then(|()| std::io::stdout().flush());
             // Whoever started us reads on until everybody has closed it.
             if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
-                let _ = rustix::stdio::dup2_stdin(&nothing).and_then(|()| rustix::stdio::dup2_stdout(&nothing));
+                let _ =
+                    rustix::stdio::dup2_stdin(&nothing).and_then(|()| rustix::stdio::dup2_stdout(&nothing));
             }
         })
         .await;

@@ -140,7 +140,7 @@ impl Lines {
             let process = Owner { pid: i32::try_from(pid).unwrap_or(0), started };
             match kind {
                 Some("keeper") => lines.keeper = Some(process),
-                Some("owner") => lines.owners.push(process),
+                Some("owner") if !lines.owners.contains(&process) => lines.owners.push(process),
                 _ => {}
             }
         }

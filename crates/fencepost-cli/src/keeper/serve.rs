@@ -1,12 +1,15 @@
 //! What a keeper does all day: it looks whether there is still a reason to keep the run, renews it, and sleeps.
 
-use super::{Order, Post, identity, watch};
-use crate::keeper::Owner;
+use super::{
+    Order, identity,
+    post::{self, Post},
+    watch::Watch,
+};
 use fencepost::{Code, Error, Result, claim, run};
 use fencepost_client::Connection;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 // Real time, for supervision: the lease itself is decided by the fleet's clock.
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 /// It looks at least this often, also if the lease is long: a machine that slept must be heard soon after.
 const LOOK: Duration = Duration::from_secs(30);
@@ -21,73 +24,61 @@ pub struct Service {
     order: Order,
     /// The run is good until then, as far as we know.
     lease: Instant,
-    /// Something happened: an owner is gone, a file was touched.
-    news: Arc<Notify>,
-    watched: Vec<Owner>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     /// All is well, or will be: look again after this long.
     Again(Duration),
-    /// The run holds nothing, or nobody is there to keep it for. That may have changed by now.
-    Idle,
-    /// There is no such fleet or run any more.
-    Over,
+    /// Nobody is there to keep it for, the run holds nothing or is over, or the fleet is gone.
+    Stop,
 }
 
 impl Service {
     pub fn new(order: Order) -> Self {
         let lease = Instant::now() + Duration::from_millis(u64::try_from(order.lease.0).unwrap_or(0));
-        Self { order, lease, news: Arc::default(), watched: Vec::new() }
+        Self { order, lease }
     }
 
     /// Leaves its post first and looks again after: who claimed meanwhile and found us there relies on us.
-    pub async fn run(mut self, mut post: Post) {
+    pub async fn run(mut self, mut held: Post) {
         loop {
-            let end = self.keep(&mut post).await;
-            let mut owners = post.leave();
-            if end == Look::Over || owners.is_empty() || !matches!(self.renew().await, Ok(Some(_))) {
+            self.keep(&mut held).await;
+            let owners = held.leave();
+            if owners.is_empty() || !matches!(self.renew().await, Ok(Some(_))) {
                 return;
             }
-            owners.dedup();
             match Post::take(&self.order.post, &owners) {
-                Ok(Some(again)) => post = again,
-                // Another keeper is there by now. Whoever was added to us last must be told to it.
-                _ => return drop(owners.iter().map(|owner| super::post::join(&self.order.post, owner)).count()),
+                Ok(Some(again)) => held = again,
+                // Another keeper is there by now. It is told for whom we kept.
+                _ => {
+                    for owner in &owners {
+                        let _ = post::join(&self.order.post, owner);
+                    }
+                    return;
+                }
             }
         }
     }
 
-    async fn keep(&mut self, post: &mut Post) -> Look {
-        let files = [Some(post.path()), self.order.file.map(|_| Path::new(&self.order.url))];
-        let watch = watch::files(files.into_iter().flatten(), self.news.clone());
-        let end = loop {
-            match self.look(post).await {
-                Look::Again(after) => {
-                    let _ = tokio::time::timeout(after, self.news.notified()).await;
-                    tokio::time::sleep(PAUSE).await;
-                }
-                end => break end,
-            }
-        };
-        watch.abort();
-        end
+    async fn keep(&mut self, post: &mut Post) {
+        let fleet = self.order.file.map(|_| Path::new(&self.order.url));
+        let mut watch = Watch::new(post.path(), fleet);
+        while let Look::Again(after) = self.look(post, &mut watch).await {
+            // Meanwhile the connection of this look is closed; then nothing is left that needs the thread.
+            tokio::time::sleep(PAUSE).await;
+            watch.wait(after);
+        }
     }
 
-    async fn look(&mut self, post: &mut Post) -> Look {
+    async fn look(&mut self, post: &mut Post, watch: &mut Watch) -> Look {
         if !post.is_known() || !self.is_same_fleet() {
-            return Look::Over;
+            return Look::Stop;
         }
         let owners = post.owners();
-        for owner in &owners {
-            if !self.watched.contains(owner) {
-                self.watched.push(owner.clone());
-                watch::end_of(owner.clone(), self.news.clone());
-            }
-        }
+        watch.owners(&owners);
         if owners.is_empty() {
-            return Look::Idle;
+            return Look::Stop;
         }
         let renewed = tokio::time::timeout(LIMIT, self.renew()).await;
         match renewed.unwrap_or_else(|_| Err(Error::unavailable("no answer"))) {
@@ -96,8 +87,8 @@ impl Service {
                 // Not all at once, where many were started together.
                 Look::Again((ttl / 4).min(LOOK).mul_f64(0.8 + 0.2 * fastrand::f64()))
             }
-            Ok(None) => Look::Idle,
-            Err(e) if is_final(&e) || Instant::now() >= self.lease => Look::Over,
+            Ok(None) => Look::Stop,
+            Err(e) if is_final(&e) || Instant::now() >= self.lease => Look::Stop,
             Err(_) => Look::Again(RETRY.mul_f64(0.5 + fastrand::f64())),
         }
     }
@@ -105,10 +96,9 @@ impl Service {
     /// Renews the run and gives its ttl; `None` if it holds nothing. The fleet is opened anew each time: keepers
     /// sleep, and connections that do nothing are dear on a server.
     async fn renew(&self) -> Result<Option<Duration>> {
-        let gone = || Error::new(Code::NotFound, "the fleet is gone");
         let fleet = Connection::open_existing(&self.order.url).await?;
         if !self.is_same_fleet() {
-            return Err(gone());
+            return Err(Error::new(Code::NotFound, "the fleet is gone"));
         }
         let list = claim::List { run: Some(self.order.run.clone()), limit: Some(1) };
         if fleet.call(list).await?.claims.is_empty() {

@@ -26,8 +26,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
             format!("`{}` is a directory, not a database file", path.display()),
         ));
     }
-    let conn =
-        connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(at)?;
+    let create = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | create).map_err(at)?;
     check_ours(&conn).map_err(at)?;
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
     // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
