@@ -46,7 +46,15 @@ impl Screen {
     }
 
     pub fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+
+    /// How a tree is drawn: a fork, the last branch, and a branch that goes on. Glyphs only on a terminal.
+    pub fn branches(&self) -> (&'static str, &'static str, &'static str) {
+        match self.width {
+            Some(_) => ("├─ ", "└─ ", "│  "),
+            None => ("|- ", "`- ", "|  "),
+        }
     }
 
     pub fn bold(&self, text: &str) -> String {
@@ -78,8 +86,8 @@ pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
         "completed" | "alive" | "ok" => colour(AnsiColor::Green),
-        "in_progress" | "reviewing" => colour(AnsiColor::Yellow),
-        "failed" | "lapsed" => colour(AnsiColor::Red),
+        "in_progress" | "reviewing" | "warning" => colour(AnsiColor::Yellow),
+        "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
         "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),
         _ => Style::new(),

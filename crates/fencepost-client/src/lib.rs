@@ -20,7 +20,7 @@ impl Connection {
         Ok(Self(Way::Local(Fleet::open(url).await?)))
     }
 
-    /// The same, but a file that is not there is not made.
+    /// The same, but a fleet that is not there is not made.
     pub async fn open_existing(url: &str) -> Result<Self> {
         let mut options = Options::default();
         options.create = false;

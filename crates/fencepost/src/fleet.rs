@@ -62,7 +62,7 @@ impl Durability {
 pub struct Options {
     pub clock: Clock,
     pub durability: Durability,
-    /// SQLite: make the file if it is not there.
+    /// Make the fleet if it is not there.
     pub create: bool,
     /// SQLite: reads at the same time.
     pub readers: usize,

@@ -7,6 +7,7 @@ mod open;
 mod turnstile;
 
 use crate::{
+    admin::about::{Database, Setting},
     before::{Before, Due, Opening, outlast},
     clock::{Deadline, Ratchet, Time},
     error::{Code, Error, Result},
@@ -405,9 +406,11 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut lite = match idle {
             Some(lite) => lite,
-            None => {
-                Lite { conn: open::reader(&self.path)?, columns: HashMap::new(), stats: self.stats.clone() }
-            }
+            None => Lite {
+                conn: open::reader(&self.path, options.durability)?,
+                columns: HashMap::new(),
+                stats: self.stats.clone(),
+            },
         };
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
@@ -480,6 +483,27 @@ impl Lite {
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
         self.run(&Stmt::new(sql, vec![])).map(drop)
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Database> {
+        let answer = self.run(&Stmt::new(
+            "select sqlite_version() as version,
+               (select user_version from pragma_user_version) as schema_version,
+               (select journal_mode from pragma_journal_mode) as journal_mode,
+               (select case synchronous when 0 then 'off' when 1 then 'normal' when 2 then 'full' else 'extra' end
+                from pragma_synchronous) as synchronous",
+            vec![],
+        ))?;
+        let row = &answer.rows[0];
+        Ok(Database {
+            kind: "SQLite".into(),
+            version: row.get("version")?,
+            schema_version: row.get("schema_version")?,
+            durability: vec![
+                Setting::new("journal_mode", row.get("journal_mode")?, &["wal"]),
+                Setting::new("synchronous", row.get("synchronous")?, &["full", "extra"]),
+            ],
+        })
     }
 
     /// Without room, nothing was committed. After any other error the commit may have reached the disk.

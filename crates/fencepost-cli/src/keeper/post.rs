@@ -116,6 +116,10 @@ impl Keeper {
         Some(Self { run, pid: keeper.map_or(0, |keeper| keeper.pid), alive, path: path.to_owned() })
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Removes what a dead keeper left behind; one that lives by now is left alone.
     pub fn remove(&self) -> io::Result<()> {
         let file = File::open(&self.path)?;

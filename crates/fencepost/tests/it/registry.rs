@@ -38,6 +38,7 @@ fn every_op_is_listed() {
     task/depend      agent
     task/undepend    agent
     board/list       reader reads
+    board/show       reader reads
     lock/claim       agent
     claim/guard      reader reads
     claim/renew      agent
@@ -150,6 +151,7 @@ async fn what_reads_runs_where_nothing_can_be_written() {
     for op in op::registry().iter().filter(|op| op.reads) {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
+            "board/show" => json!({ "board": "auth" }),
             "claim/guard" => json!({ "token": "task/auth-1@1" }),
             _ => json!({}),
         };

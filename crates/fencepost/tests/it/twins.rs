@@ -57,6 +57,7 @@ fn step(rng: &mut fastrand::Rng, tokens: &[String]) -> (&'static str, Value) {
         ("task/list", 2, &["board?", "tag?", "task as after?"]),
         ("claim/list", 1, &[]),
         ("board/list", 1, &[]),
+        ("board/show", 1, &["board"]),
         ("run/list", 1, &["all?"]),
     ];
     let mut at = rng.usize(..verbs.iter().map(|(_, weight, _)| *weight).sum::<usize>());
