@@ -119,7 +119,9 @@ fn session(line: &[Process], find: impl Fn(i32) -> Option<Process>, realm: &str)
         };
         let is_us = rest.len() == line.len() && at == 0;
         let above = &rest[at + 1..];
-        if !(is_us || rest[at].is_throwaway) || !above.iter().any(|process| process.has_terminal) {
+        // Beyond whoever adopts orphans is nobody who started us.
+        let mut starters = above.iter().take_while(|process| !adopts_orphans(process, ""));
+        if !(is_us || rest[at].is_throwaway) || !starters.any(|process| process.has_terminal) {
             return of(&rest[at], Why::Session);
         }
         rest = above;
@@ -195,6 +197,12 @@ mod tests {
             ),
             ("a script in a session of its own", "9 8 fence\n8 8 bash\n5 5 bash*", 8, Why::Session),
             ("a job of cron", "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 init", 8, Why::Session),
+            (
+                "a job of cron in a container with a terminal",
+                "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 bash*",
+                8,
+                Why::Session,
+            ),
             ("a job of cron that is one command", "9 9 fence\n4 4 cron\n1 1 init", 9, Why::Session),
             ("a command over ssh", "9 8 fence\n8 8 bash!\n6 6 sshd\n1 1 init", 8, Why::Session),
             ("a leader that is gone", "9 5 fence\n8 5 bash\n1 1 init", 8, Why::Orphan),

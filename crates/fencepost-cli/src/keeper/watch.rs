@@ -88,6 +88,11 @@ fn touches(post: &Path, fleet: Option<&Path>) -> io::Result<OwnedFd> {
     // it has lost its name, but that changes its attributes.
     let moved = W::ATTRIB | W::DELETE_SELF | W::MOVE_SELF;
     inotify::add_watch(&events, post, moved | W::MODIFY)?;
-    fleet.map(|fleet| inotify::add_watch(&events, fleet, moved)).transpose()?;
+    if let Some(fleet) = fleet {
+        inotify::add_watch(&events, fleet, moved)?;
+        // Only what happens to the directory itself: in it, something happens whenever we look.
+        let directory = fleet.parent().unwrap_or(fleet);
+        inotify::add_watch(&events, directory, W::DELETE_SELF | W::MOVE_SELF)?;
+    }
     Ok(events)
 }

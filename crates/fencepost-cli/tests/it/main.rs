@@ -2,7 +2,10 @@
 
 mod commands;
 mod crash;
+mod doctor;
+mod keeper;
 mod processes;
 mod readme;
 mod sealed;
 mod verbs;
+mod whose;
