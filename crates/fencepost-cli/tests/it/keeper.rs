@@ -228,6 +228,30 @@ on_both! {
         all_gone(&sealed);
     }
 
+    /// It is told when to look, and does not ask.
+    fn it_sleeps(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        shell.run("fence claim --keep -q");
+        let status = format!("/proc/{}/status", the_keeper(&sealed));
+        let woken = || {
+            let status = std::fs::read_to_string(&status).expect("it lives");
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("a line");
+            line.trim().parse::<u64>().expect("a number")
+        };
+        // The first look is over when it has not been woken for a while.
+        let mut before = woken();
+        for _ in 0..10 {
+            shell.run("sleep 0.5");
+            let now = woken();
+            if now <= before + 2 {
+                return;
+            }
+            before = now;
+        }
+        panic!("it is woken all the time");
+    }
+
     /// The agent is who is waited for, not the shells that it throws away.
     fn it_is_kept_for_the_agent(sealed: Sealed) {
         fleet_with(&sealed, 1);
