@@ -113,7 +113,7 @@ pub fn all(place: &Place) -> Vec<Keeper> {
 /// What a keeper process does: it takes its post, says so, and keeps the run until there is no more reason to.
 pub async fn serve(order: Order, ready: impl FnOnce()) {
     // If the post is taken, whoever started us finds that out.
-    if let Ok(Some(post)) = Post::take(&order.post, &[order.owner.clone()]) {
+    if let Ok(Some(post)) = Post::take(&order.post, std::slice::from_ref(&order.owner)) {
         ready();
         serve::Service::new(order).run(post).await;
     }

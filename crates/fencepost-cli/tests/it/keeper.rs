@@ -9,18 +9,20 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
+    time::Duration,
 };
 
 /// A shell that leads a session of its own, and does what it is told.
 struct Shell {
     child: Child,
     input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    output: mpsc::Receiver<String>,
 }
 
 impl Shell {
@@ -34,21 +36,24 @@ impl Shell {
         command.arg("bash").envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("a shell");
         let (input, output) = (child.stdin.take(), child.stdout.take().expect("its output"));
-        Self { child, input, output: BufReader::new(output) }
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|read| line.send(read))
+        });
+        Self { child, input, output: lines }
     }
 
     /// Runs a command line and gives all that it prints.
     fn run(&mut self, line: &str) -> String {
         let input = self.input.as_mut().expect("an open shell");
         writeln!(input, "{line}\necho \"--over--\"").expect("it reads");
-        let mut said = String::new();
+        let mut said: Vec<String> = Vec::new();
         loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).expect("it answers") > 0, "the shell ended: {said}");
-            if line == "--over--\n" {
-                return said.trim_end().to_owned();
+            match self.output.recv_timeout(Duration::from_secs(20)) {
+                Ok(over) if over == "--over--" => return said.join("\n"),
+                Ok(line) => said.push(line),
+                Err(e) => panic!("`{line}` does not come to an end ({e}): {said:?}"),
             }
-            said.push_str(&line);
         }
     }
 
