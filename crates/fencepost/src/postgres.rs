@@ -9,6 +9,7 @@ mod url;
 mod watch;
 
 use crate::{
+    admin::about::{Database, Setting},
     before::{Before, Opening, outlast},
     clock::{Millis, Time, Watch},
     error::{Code, Error, Result},
@@ -274,6 +275,9 @@ impl Postgres {
             if version >= target {
                 return Ok(());
             }
+        } else if !self.options.create {
+            return Err(Error::new(Code::NotFound, format!("there is no fleet in schema `{schema}`"))
+                .hint("fence init makes it"));
         }
         for migration in MIGRATIONS.iter().filter(|m| m.version <= target) {
             let script = format!(
@@ -374,6 +378,29 @@ impl Session {
             }
         }
         Ok(answers)
+    }
+
+    pub(crate) async fn describe(&self) -> Result<Database> {
+        let statement = Stmt::new(
+            "select current_setting('server_version') as version, current_setting('fsync') as fsync,
+               current_setting('full_page_writes') as full_page_writes,
+               current_setting('synchronous_commit') as synchronous_commit,
+               (select max(version) from migration) as schema_version",
+            params![],
+        );
+        let answers = self.pipeline(&[statement]).await?;
+        let row = &answers[0].rows[0];
+        let waits = ["on", "local", "remote_write", "remote_apply"];
+        Ok(Database {
+            kind: "PostgreSQL".into(),
+            version: row.get("version")?,
+            schema_version: row.get("schema_version")?,
+            durability: vec![
+                Setting::new("fsync", row.get("fsync")?, &["on"]),
+                Setting::new("full_page_writes", row.get("full_page_writes")?, &["on"]),
+                Setting::new("synchronous_commit", row.get("synchronous_commit")?, &waits),
+            ],
+        })
     }
 
     /// COMMIT or ROLLBACK, as the result says.

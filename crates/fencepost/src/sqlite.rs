@@ -9,6 +9,7 @@ mod turnstile;
 mod watch;
 
 use crate::{
+    admin::about::{Database, Setting},
     before::{Before, Due, Opening, outlast},
     clock::{Deadline, Ratchet, Time},
     error::{Code, Error, Result},
@@ -437,6 +438,27 @@ impl Lite {
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
         self.run(&Stmt::new(sql, vec![])).map(drop)
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Database> {
+        let answer = self.run(&Stmt::new(
+            "select sqlite_version() as version,
+               (select user_version from pragma_user_version) as schema_version,
+               (select journal_mode from pragma_journal_mode) as journal_mode,
+               (select case synchronous when 0 then 'off' when 1 then 'normal' when 2 then 'full' else 'extra' end
+                from pragma_synchronous) as synchronous",
+            vec![],
+        ))?;
+        let row = &answer.rows[0];
+        Ok(Database {
+            kind: "SQLite".into(),
+            version: row.get("version")?,
+            schema_version: row.get("schema_version")?,
+            durability: vec![
+                Setting::new("journal_mode", row.get("journal_mode")?, &["wal"]),
+                Setting::new("synchronous", row.get("synchronous")?, &["full", "extra"]),
+            ],
+        })
     }
 
     /// Without room, nothing was committed. After any other error the commit may have reached the disk.

@@ -1,5 +1,5 @@
 use super::duration;
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Examples:
 ///   fence claim --board auth
 ///   fence claim auth-3 --ttl 10m
-///   TOKEN=$(fence claim -q)
+///   TOKEN=$(fence claim -q --keep)
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Claim {
@@ -36,6 +36,9 @@ pub struct Claim {
     /// If this run has the task already, give its token again
     #[arg(long, requires = "task")]
     resume: bool,
+    /// Keep it alive for as long as this terminal or agent lives: a small process stays behind and renews the run
+    #[arg(long)]
+    keep: bool,
     /// Print only the token
     #[arg(long, short)]
     quiet: bool,
@@ -43,6 +46,7 @@ pub struct Claim {
 
 impl Claim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let owner = self.keep.then(|| keeper::owner(context)).transpose()?;
         let op = |wait_ms| task::Claim {
             task: self.task.clone(),
             board: self.board.clone(),
@@ -59,9 +63,19 @@ impl Claim {
             None => context.call(op(None)).await?,
             wait => context.call_waiting(wait, op).await?,
         };
-        context.print(&reply, |reply| match self.quiet {
-            true => reply.claim.token.clone(),
-            false => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
-        })
+        let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
+        context.print(&reply, |reply| match (self.quiet, &kept) {
+            (true, _) => reply.claim.token.clone(),
+            (false, Ok(Some(pid))) => {
+                let page = crate::text::claimed(&reply.claim, &reply.task, &context.screen);
+                format!("{}\n\nkept alive by process {pid} as long as this session lives", page.trim_end())
+            }
+            (false, _) => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
+        })?;
+        // The claim stands, so its token was printed; that nobody renews it is for the caller to know.
+        if let Err(e) = kept {
+            context.warn(&e);
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }

@@ -55,11 +55,20 @@ impl Sealed {
             .current_dir(self.path())
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
-            .env("HOME", self.path());
+            .env("HOME", self.path())
+            .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
             command.env("FENCE_DB", db);
         }
         command
+    }
+
+    /// A script in a file, for a shell that is not thrown away after one command line.
+    pub fn script(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path().join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).expect("written");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("executable");
     }
 
     pub fn sh(&self, script: &str) -> Said {
@@ -136,6 +145,19 @@ pub fn still(text: &str) -> String {
     }
     // A column of times is as wide as a time.
     out.replace("TIME                    ", "TIME")
+}
+
+/// Waits for something that another process does; if it does not, the test fails.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "a real process is awaited")]
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..3000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("within 15 s it did not come true that {what}");
 }
 
 pub fn said(output: Output) -> Said {

@@ -3,7 +3,7 @@
 use crate::{on_both, sealed::Said};
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Stdio},
+    process::Child,
 };
 
 fn said(child: Child) -> Said {

@@ -61,9 +61,11 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut lite = match idle {
             Some(lite) => lite,
-            None => {
-                Lite { conn: open::reader(&self.path)?, columns: HashMap::new(), stats: self.stats.clone() }
-            }
+            None => Lite {
+                conn: open::reader(&self.path, options.durability)?,
+                columns: HashMap::new(),
+                stats: self.stats.clone(),
+            },
         };
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;

@@ -52,6 +52,7 @@ fn every_op_is_listed() {
     run/end          agent
     event/list       reader reads
     event/prune      admin
+    admin/about      reader reads
     admin/check      reader reads
     admin/prune      admin
     admin/restored   admin
