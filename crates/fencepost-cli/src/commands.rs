@@ -34,7 +34,7 @@ commands! {
         board::Board, wait::Wait,
     }
     "Work" {
-        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
+        prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
         done::Done, fail::Fail, release::Release, guard::Guard,
     }
     "Steer" {

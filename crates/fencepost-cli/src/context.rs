@@ -48,7 +48,7 @@ impl Context {
 
     /// The run that acts, and why it is that one.
     pub fn who(&self) -> &Identity {
-        self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable("FENCE_RUN")))
+        self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable(whose::RUN)))
     }
 
     /// The run that claims: the one that was named, or this session's.

@@ -1,7 +1,7 @@
 //! `claim --keep`: a small process that renews a run for as long as the terminal or agent that claims lives.
 //!
-//! It renews and does nothing else. When its owner is gone it stops, and what the run holds comes back when the lease
-//! is over: not at once, because what was started with `nohup` may still be at work under the same run.
+//! When its owner is gone it renews no more. If nothing of that session is at work any more, it ends the run, and what
+//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out.
 //!
 //! A fleet has at most one keeper for a run. It has a file that it keeps locked while it lives, in which it says who
 //! it is and for whom it keeps; the kernel lets go of the lock, so a keeper that was killed is known to be gone.
@@ -14,6 +14,7 @@ use crate::{
     context::{Context, digest, variable},
     place::Place,
     process::Process,
+    whose,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
 pub use post::Keeper;
@@ -125,7 +126,12 @@ fn start(order: &Order) -> Result<Option<i32>> {
     let failed = |e| Error::unavailable(format!("the keeper cannot be started: {e}"));
     // Where the binary was replaced meanwhile, the running one can still be had.
     let fence = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut child = Command::new(fence.unwrap_or_else(|| "/proc/self/exe".into()))
+    let mut command = Command::new(fence.unwrap_or_else(|| "/proc/self/exe".into()));
+    // It acts for nobody: who looks for what a session left behind must not find keepers.
+    for variable in whose::variables() {
+        command.env_remove(variable);
+    }
+    let mut child = command
         .arg("keep")
         .current_dir("/")
         .stdin(Stdio::piped())

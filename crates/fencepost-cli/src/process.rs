@@ -71,6 +71,13 @@ pub fn realm() -> String {
     format!("{} {}", boot.trim(), namespace.display())
 }
 
+/// Every process that can be seen.
+pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Process::read(pid, variables))
+}
+
 /// This process, then its parent, and so on as far as can be seen.
 pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
     let mut line: Vec<Process> = Vec::new();

@@ -10,6 +10,9 @@ use std::collections::HashMap;
 /// Agents that tell the processes they start which session they belong to, and what we call their runs.
 const AGENTS: [(&str, &str); 2] = [("CODEX_SESSION_ID", "codex"), ("CLAUDE_CODE_SESSION_ID", "claude")];
 
+/// Names the run itself.
+pub const RUN: &str = "FENCE_RUN";
+
 /// The run that short verbs act for, and why it is that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -46,6 +49,23 @@ impl Why {
             }
         }
     }
+}
+
+/// The variables that tell a process for which run it acts.
+pub fn variables() -> [&'static str; 3] {
+    [RUN, AGENTS[0].0, AGENTS[1].0]
+}
+
+/// Was this process told to act for the run?
+pub fn is_told(process: &Process, run: &str) -> bool {
+    let of = |variable| process.variables.get(variable).filter(|value| !value.is_empty());
+    let agents =
+        AGENTS.iter().any(|&(variable, prefix)| of(variable).is_some_and(|id| agent_run(prefix, id) == run));
+    of(RUN).map_or(agents, |named| named == run)
+}
+
+fn agent_run(prefix: &str, id: &str) -> String {
+    format!("{prefix}-{}", plain(id))
 }
 
 /// Who we are, by what we were told and where we run.
@@ -86,7 +106,7 @@ fn agent_session(environment: &HashMap<&'static str, String>, line: &[Process]) 
         let id = environment.get(variable).filter(|id| !id.is_empty())?;
         let depth =
             ancestors.iter().take_while(|process| process.variables.get(variable) == Some(id)).count();
-        Some((depth, variable, prefix, format!("{prefix}-{}", plain(id))))
+        Some((depth, variable, prefix, agent_run(prefix, id)))
     });
     let (depth, variable, agent, run) = set.min_by_key(|&(depth, ..)| depth)?;
     // If the agent is gone, whoever adopts orphans stands in its place, and would be the owner for ever: then the

@@ -84,9 +84,13 @@ impl Post {
 
     /// Those that are still there of those for whom it keeps.
     pub fn owners(&mut self) -> Vec<Owner> {
-        let mut owners = Lines::read(&mut self.file).unwrap_or_default().owners;
+        let mut owners = self.all_owners();
         owners.retain(Owner::is_alive);
         owners
+    }
+
+    pub fn all_owners(&mut self) -> Vec<Owner> {
+        Lines::read(&mut self.file).unwrap_or_default().owners
     }
 
     /// Is the file still where others look for it?

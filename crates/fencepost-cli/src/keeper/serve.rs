@@ -1,9 +1,13 @@
 //! What a keeper does all day: it looks whether there is still a reason to keep the run, renews it, and sleeps.
 
 use super::{
-    Order, identity,
+    Order, Owner, identity,
     post::{self, Post},
     watch::Watch,
+};
+use crate::{
+    process::{self, Process},
+    whose,
 };
 use fencepost::{Code, Error, Result, claim, run};
 use fencepost_client::Connection;
@@ -78,7 +82,7 @@ impl Service {
         let owners = post.owners();
         watch.owners(&owners);
         if owners.is_empty() {
-            return Look::Stop;
+            return self.outlive(&post.all_owners()).await;
         }
         let renewed = tokio::time::timeout(LIMIT, self.renew()).await;
         match renewed.unwrap_or_else(|_| Err(Error::unavailable("no answer"))) {
@@ -91,6 +95,31 @@ impl Service {
             Err(e) if is_final(&e) || Instant::now() >= self.lease => Look::Stop,
             Err(_) => Look::Again(RETRY.mul_f64(0.5 + fastrand::f64())),
         }
+    }
+
+    /// Everyone it kept the run for is gone. What they left behind may still be at work under it: then the lease runs
+    /// out, or that ends first. Otherwise nobody will come back to what the run holds.
+    async fn outlive(&self, owners: &[Owner]) -> Look {
+        if Instant::now() >= self.lease {
+            return Look::Stop;
+        }
+        if left_behind(owners, &self.order.run) {
+            return Look::Again(RETRY);
+        }
+        match tokio::time::timeout(LIMIT, self.end()).await {
+            Ok(Ok(())) => Look::Stop,
+            Ok(Err(e)) if is_final(&e) => Look::Stop,
+            _ => Look::Again(RETRY),
+        }
+    }
+
+    async fn end(&self) -> Result<()> {
+        let fleet = Connection::open_existing(&self.order.url).await?;
+        if self.is_same_fleet() {
+            let reason = Some("its terminal or agent is gone".into());
+            fleet.call(run::End { run: self.order.run.clone(), reason }).await?;
+        }
+        Ok(())
     }
 
     /// Renews the run and gives its ttl; `None` if it holds nothing. The fleet is opened anew each time: keepers
@@ -112,6 +141,15 @@ impl Service {
     fn is_same_fleet(&self) -> bool {
         self.order.file.is_none_or(|file| identity(Path::new(&self.order.url)) == Some(file))
     }
+}
+
+/// Is something of these sessions still there: in a session that one of them led, or told that it acts for the run?
+fn left_behind(owners: &[Owner], run: &str) -> bool {
+    let ours = Process::own_id();
+    process::all(&whose::variables()).any(|process| {
+        let led = owners.iter().any(|owner| owner.pid == process.session);
+        Some(process.pid) != ours && (led || whose::is_told(&process, run))
+    })
 }
 
 /// Asking again will not help.
