@@ -30,13 +30,19 @@ macro_rules! commands {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, list::List, show::Show, ready::Ready,
+        init::Init, add::Add, edit::Edit, note::Note, dep::Dep, list::List, show::Show, board::Board,
     }
     "Work" {
-        claim::Claim, renew::Renew, done::Done, fail::Fail, release::Release, guard::Guard,
+        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint, done::Done,
+        fail::Fail, release::Release, guard::Guard,
+    }
+    "Steer" {
+        why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
+        unpark::Unpark, cancel::Cancel, retry::Retry,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, call::Call,
+        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, call::Call,
+        completions::Completions,
     }
 }
 

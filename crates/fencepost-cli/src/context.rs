@@ -133,6 +133,13 @@ impl Context {
         }
     }
 
+    /// The claim on a task, if this run has it.
+    pub async fn own_token(&self, task: &str) -> Result<Option<String>> {
+        let claims = self.call(claim::List { run: Some(self.run()), limit: None }).await?.claims;
+        let resource = format!("task/{task}");
+        Ok(claims.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
+    }
+
     /// Prints a reply: as JSON if that was asked for, else as text.
     pub fn print<T: Serialize>(&self, reply: &T, text: impl FnOnce(&T) -> String) -> Result<ExitCode> {
         let text =

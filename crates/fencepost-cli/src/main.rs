@@ -67,7 +67,7 @@ pub fn command_line() -> clap::Command {
     let command = Cli::command();
     let groups = commands::grouped(&command);
     command.help_template(format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
     ))
 }
 

@@ -46,7 +46,15 @@ impl Screen {
     }
 
     pub fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+
+    /// How a tree is drawn: a fork, the last branch, and a branch that goes on. Glyphs only on a terminal.
+    pub fn branches(&self) -> (&'static str, &'static str, &'static str) {
+        match self.width {
+            Some(_) => ("├─ ", "└─ ", "│  "),
+            None => ("|- ", "`- ", "|  "),
+        }
     }
 
     pub fn bold(&self, text: &str) -> String {

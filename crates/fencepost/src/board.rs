@@ -2,4 +2,4 @@
 
 use crate::op::verbs;
 
-verbs![list::List];
+verbs![list::List, show::Show];

@@ -192,7 +192,7 @@ pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> R
     };
     Err(refused
         .with("fence", token.fence)
-        .hint("stop work on it; what you did is not lost, but it is not accepted"))
+        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
 }
 
 /// A fence for a new claim: above every number that was ever given out for this resource.

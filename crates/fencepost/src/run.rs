@@ -141,7 +141,9 @@ impl Holder {
                     && had != given
                 {
                     let message = format!("run `{name}` belongs to agent `{had}`, not to `{given}`");
-                    return Err(Error::new(Code::Invalid, message).with("field", "agent"));
+                    return Err(Error::new(Code::Invalid, message)
+                        .with("field", "agent")
+                        .hint("one run acts for one agent: --run or FENCE_RUN names another"));
                 }
                 Ok(Self {
                     name: name.into(),

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Add {
+    /// What is to be done, in a line
     title: String,
     /// The board it goes to (default: main); made if it is not there
     #[arg(long)]
@@ -22,6 +23,7 @@ pub struct Add {
     /// When it counts as done
     #[arg(long, value_name = "TEXT")]
     done_when: Option<String>,
+    /// What kind of work it is, in a word of your own
     #[arg(long)]
     kind: Option<String>,
     /// 0 to 100, higher first (default: 50)
@@ -30,6 +32,7 @@ pub struct Add {
     /// What must be completed first
     #[arg(long, value_name = "ID", num_args = 1..)]
     after: Vec<String>,
+    /// A tag, by which `claim --tag` finds it; may be given several times
     #[arg(long)]
     tag: Vec<String>,
     /// A second task with this key is not added

@@ -15,10 +15,13 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Claim {
+    /// The task  [default: the best that is ready]
     #[arg(value_name = "ID")]
     task: Option<String>,
+    /// Only of this board
     #[arg(long, conflicts_with = "task")]
     board: Option<String>,
+    /// Only with this tag
     #[arg(long, conflicts_with = "task")]
     tag: Option<String>,
     /// How long this run may go unheard before others get what it holds (default: 30m)

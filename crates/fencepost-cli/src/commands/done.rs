@@ -1,25 +1,75 @@
 use super::{Held, text};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, task};
+use fencepost::{Resource, Result, Token, task};
+use serde::Serialize;
 use std::process::ExitCode;
 
 /// Complete a task that you hold
 ///
-/// Exits 5 if the claim is over: what you did is then not accepted.
+/// Exits 5 if the claim is over: what you did is then not accepted. With --next, exits 3 if the task was completed
+/// and nothing more is ready.
+///
+/// Examples:
+///   fence done --output "tables are in schema.sql"
+///   fence done task/auth-3@42 --output @report.md
+///   fence done --next
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct Done {
     #[command(flatten)]
     held: Held,
-    /// What came of it: TEXT, @file, or - for standard input
+    /// What came of it, for the tasks that wait for this one: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     output: Option<String>,
+    /// Then claim the next task of the same board
+    #[arg(long)]
+    next: bool,
+}
+
+/// The completion, and the claim that follows it.
+#[derive(Debug, Serialize)]
+struct Both {
+    done: task::Changed,
+    next: task::claim::Claimed,
 }
 
 impl Done {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = self.held.token(context).await?;
         let output = self.output.map(text).transpose()?;
-        let reply = context.call(task::Done { token: self.held.token(context).await?, output }).await?;
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        let done = context.call(task::Done { token: token.clone(), output }).await?;
+        let line = |done: &task::Changed| crate::text::task(&done.task, &context.screen);
+        if !self.next {
+            return context.print(&done, line);
+        }
+        let claim = task::Claim {
+            board: board(&token),
+            run: context.run(),
+            agent: context.agent(),
+            request: context.request(),
+            ..task::Claim::default()
+        };
+        match context.call(claim).await {
+            Ok(next) => context.print(&Both { done, next }, |Both { done, next }| {
+                format!(
+                    "{}\n\n{}",
+                    line(done),
+                    crate::text::claimed(&next.claim, &next.task, &context.screen)
+                )
+            }),
+            Err(nothing) => {
+                // It is done all the same, and whoever reads on must know.
+                context.print(&done, line)?;
+                Err(nothing)
+            }
+        }
+    }
+}
+
+fn board(token: &str) -> Option<String> {
+    match token.parse::<Token>().ok()?.resource {
+        Resource::Task(id) => Some(id.board),
+        Resource::Lock(_) => None,
     }
 }

@@ -1,20 +1,28 @@
-use super::Held;
+use super::{Held, duration};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, task};
+use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
 
 /// Say that a task you hold cannot be done
+///
+/// Examples:
+///   fence fail --reason "the grammar is ambiguous"
+///   fence fail --retry --reason "the network is down" --delay 5m
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct Fail {
     #[command(flatten)]
     held: Held,
     /// Whoever takes it next is told
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Try again after a while, if attempts are left
     #[arg(long)]
     retry: bool,
+    /// How long to wait before that  [default: 10s, doubled with each attempt]
+    #[arg(long, value_parser = duration, requires = "retry")]
+    delay: Option<Millis>,
 }
 
 impl Fail {
@@ -23,7 +31,7 @@ impl Fail {
             token: self.held.token(context).await?,
             reason: self.reason,
             retry: self.retry,
-            delay_ms: None,
+            delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))

@@ -4,14 +4,29 @@ use fencepost::{Code, Error, Result, task, task::Status};
 use std::process::ExitCode;
 
 /// List tasks, oldest first
+///
+/// Examples:
+///   fence list --board auth --status failed
+///   fence list --tag rust --to kim
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct List {
+    /// Only of this board
     #[arg(long)]
     board: Option<String>,
     /// unassigned, offered, reviewing, pending, in_progress, completed, failed or cancelled
     #[arg(long)]
     status: Option<String>,
-    /// At most this many
+    /// Only what is assigned to this agent
+    #[arg(long, value_name = "AGENT")]
+    to: Option<String>,
+    /// Only with this tag
+    #[arg(long)]
+    tag: Option<String>,
+    /// Only what comes after this task: the last of the page before
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// At most this many  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -19,13 +34,21 @@ pub struct List {
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let status = self.status.as_deref().map(read).transpose()?;
-        let op = task::List { board: self.board, status, limit: self.limit, ..task::List::default() };
+        let op = task::List {
+            board: self.board,
+            status,
+            assignee: self.to,
+            tag: self.tag,
+            after: self.after,
+            limit: self.limit,
+        };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "no tasks".into(),
             tasks => {
-                let more = if reply.more { "\n… and more: --limit shows them" } else { "" };
-                crate::text::tasks(tasks, &context.screen) + more
+                let last = tasks.last().map_or("", |task| &task.id);
+                let more = if reply.more { format!("\n… and more: --after {last}") } else { String::new() };
+                crate::text::tasks(tasks, &context.screen) + &more
             }
         })
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 /// List what can be claimed now, best first
 #[derive(Debug, Args)]
 pub struct Ready {
+    /// Only of this board
     #[arg(long)]
     board: Option<String>,
     /// At most this many

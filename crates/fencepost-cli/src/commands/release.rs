@@ -10,7 +10,7 @@ pub struct Release {
     #[command(flatten)]
     held: Held,
     /// Kept with the task, for whoever takes it next
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 /// Show a task in full
 #[derive(Debug, Args)]
 pub struct Show {
+    /// The task, such as auth-3
     #[arg(value_name = "ID")]
     task: String,
 }

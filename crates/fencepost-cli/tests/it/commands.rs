@@ -2,37 +2,6 @@
 
 use crate::{on_both, sealed::Sealed};
 
-/// Times differ; everything else is as it stands here.
-fn still(text: &str) -> String {
-    let mut out = String::new();
-    for word in text.split_inclusive([' ', '\n', '"', ']']) {
-        let core = word.trim_end_matches([' ', '\n', '"', ']']);
-        if core.len() == 24 && core.ends_with('Z') && core.as_bytes()[10] == b'T' {
-            out.push_str("TIME");
-            out.push_str(&word[core.len()..]);
-        } else {
-            out.push_str(word);
-        }
-    }
-    out
-}
-
-/// The command, what it said, and how it ended.
-fn tell(sealed: &Sealed, words: &[&str]) -> String {
-    let said = sealed.fence(words);
-    let mut told = format!("$ fence {}\n", words.join(" "));
-    for part in [&said.out, &said.err] {
-        if !part.is_empty() {
-            told.push_str(&still(part));
-            told.push('\n');
-        }
-    }
-    if said.code != 0 {
-        told.push_str(&format!("(exit {})\n", said.code));
-    }
-    told
-}
-
 on_both! {
     fn a_task_through_its_life(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -66,9 +35,10 @@ on_both! {
             vec!["claim"],
         ]
         .iter()
-        .map(|words| tell(&sealed, words))
+        .map(|words| sealed.tell(words))
         .collect();
-        insta::assert_snapshot!("life", story.join("\n"));
+        let told = story.join("\n");
+        insta::assert_snapshot!("life", told);
     }
 
     fn what_is_wrong_is_said(sealed: Sealed) {
@@ -98,9 +68,10 @@ on_both! {
             vec!["--json", "show", "auth-1"],
         ]
         .iter()
-        .map(|words| tell(&sealed, words))
+        .map(|words| sealed.tell(words))
         .collect();
-        insta::assert_snapshot!("wrong", story.join("\n"));
+        let told = story.join("\n");
+        insta::assert_snapshot!("wrong", told);
         let said = sealed.fence(&["add", &long]);
         assert_eq!((said.code, said.err.as_str()), (1, "error: `title` has 501 bytes; at most 500 are allowed"));
     }
@@ -110,7 +81,7 @@ on_both! {
 fn there_is_no_fleet_until_init() {
     let sealed = Sealed::sqlite();
     let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
-    let tell = |words: &[&str]| tell(&sealed, words).replace(&here, "HERE");
+    let tell = |words: &[&str]| sealed.tell(words).replace(&here, "HERE");
     insta::assert_snapshot!(tell(&["list"]), @"");
     insta::assert_snapshot!(tell(&["init"]), @"");
     insta::assert_snapshot!(tell(&["init"]), @"");

@@ -5,3 +5,4 @@ mod crash;
 mod processes;
 mod readme;
 mod sealed;
+mod verbs;

@@ -78,6 +78,57 @@ impl Sealed {
         assert_eq!(said.code, 0, "fence {words:?}: {said:?}");
         said.out
     }
+
+    /// The command, what it said, and how it ended. Times differ; everything else is as it stands there.
+    pub fn tell(&self, words: &[&str]) -> String {
+        let said = self.fence(words);
+        let mut told = format!("$ fence {}\n", words.join(" "));
+        for part in [&said.out, &said.err] {
+            if !part.is_empty() {
+                told.push_str(&still(part));
+                told.push('\n');
+            }
+        }
+        if said.code != 0 {
+            told.push_str(&format!("(exit {})\n", said.code));
+        }
+        told
+    }
+
+    /// Several commands, each a line of words; `'…'` keeps words together.
+    pub fn story(&self, commands: &str) -> String {
+        let lines = commands.lines().map(str::trim).filter(|line| !line.is_empty());
+        let told = lines.map(|line| {
+            let words: Vec<String> = words(line);
+            self.tell(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        });
+        told.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    let parts = line.split('\'').enumerate();
+    let words = parts.flat_map(|(at, part)| match at % 2 {
+        1 => vec![part.to_owned()],
+        _ => part.split_whitespace().map(str::to_owned).collect(),
+    });
+    words.collect()
+}
+
+/// Every moment becomes TIME.
+pub fn still(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_inclusive([' ', '\n', '"', ']', '(', ')']) {
+        let core = word.trim_end_matches([' ', '\n', '"', ']', '(', ')']);
+        if core.len() == 24 && core.ends_with('Z') && core.as_bytes()[10] == b'T' {
+            out.push_str("TIME");
+            out.push_str(&word[core.len()..]);
+        } else {
+            out.push_str(word);
+        }
+    }
+    // A column of times is as wide as a time.
+    out.replace("TIME                    ", "TIME")
 }
 
 fn said(output: Output) -> Said {

@@ -36,13 +36,23 @@ impl Op for List {
     type Reply = Boards;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Boards> {
+        Ok(Boards { boards: List::of(tx, None).await? })
+    }
+}
+
+impl List {
+    /// All boards, or the one of this name.
+    pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Board>> {
         let answers = tx
             .pipeline(vec![
-                Stmt::new("select name, created_at from board order by name", params![]),
+                Stmt::new(
+                    "select name, created_at from board where cast(?1 as text) is null or name = ?1 order by name",
+                    params![name],
+                ),
                 Stmt::new(
                     "select board, status, count(*) as n, count(case when ready > 0 then 1 end) as ready
-                     from task group by board, status",
-                    params![],
+                     from task where cast(?1 as text) is null or board = ?1 group by board, status",
+                    params![name],
                 ),
             ])
             .await?;
@@ -58,6 +68,6 @@ impl Op for List {
                 board.ready += row.get::<i64>("ready")?;
             }
         }
-        Ok(Boards { boards })
+        Ok(boards)
     }
 }

@@ -54,7 +54,7 @@ impl End {
         match rows.first().map(RunRow::read).transpose()? {
             Some(run) => Ok(Ended { run: run.view(tx.now) }),
             None => Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run))
-                .hint("fence call run/list '{}' shows the runs there are")),
+                .hint("fence runs --all shows the runs there are")),
         }
     }
 }

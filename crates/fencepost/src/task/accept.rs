@@ -77,7 +77,7 @@ pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: T
         }
         (_, Some(token)) => require(Some(&task.look()), token, now).map(drop),
         (Some(hold), None) => {
-            Err(task.held_by(hold, false).hint("name the token under which it is reviewed"))
+            Err(task.held_by(hold, false).hint("only that run decides now; fence claims shows its token"))
         }
     }
 }

@@ -124,7 +124,7 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
             Code::NotReady,
             format!("task `{}` is being reviewed, not worked on", task.id),
         )
-        .hint("accept or reject it first"));
+        .hint(format!("fence accept {0} or fence reject {0} first", task.id)));
     }
     Ok(task)
 }
@@ -150,7 +150,7 @@ pub(super) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>
     }
     Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
         .with("fence", token.fence)
-        .hint("stop work on it; what you did is not lost, but it is not accepted"))
+        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
 }
 
 /// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents

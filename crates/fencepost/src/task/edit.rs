@@ -93,7 +93,7 @@ fn enough(task: &Record, max_attempts: i64) -> Result<()> {
         "max_attempts",
         format!("is {max_attempts}; {} attempts were made, so it must be at least {least}", task.attempts),
     )
-    .hint("cancel the task if it should not be tried again"))
+    .hint("fence cancel it if it should not be tried again"))
 }
 
 impl Edit {

@@ -59,7 +59,10 @@ pub(super) fn unassigned(task: &Record) -> Result<()> {
         task.id,
         if task.assignee.is_some() { "assigned" } else { "offered" }
     );
-    Err(Error::new(Code::NotReady, message)
-        .with("agent", whose)
-        .hint("reject it as that agent, or cancel it and add it anew"))
+    let hint = if task.assignee.is_some() {
+        format!("fence cancel {} and add it anew, or leave it to them", task.id)
+    } else {
+        format!("fence reject {} --agent {whose} gives it back", task.id)
+    };
+    Err(Error::new(Code::NotReady, message).with("agent", whose).hint(hint))
 }

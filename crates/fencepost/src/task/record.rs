@@ -169,7 +169,7 @@ impl Record {
         match self.status {
             Status::Cancelled => {
                 Err(Error::new(Code::Cancelled, format!("task `{}` was cancelled", self.id))
-                    .hint(format!("fence call task/retry '{{\"task\":\"{}\"}}' brings it back", self.id)))
+                    .hint(format!("fence retry {} brings it back", self.id)))
             }
             Status::Completed | Status::Failed => Err(Error::new(
                 Code::AlreadyFinished,

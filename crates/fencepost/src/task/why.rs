@@ -84,11 +84,11 @@ fn reasons(task: &Record, view: &Task, now: Time) -> Vec<Reason> {
     }
     for other in view.after.iter().filter(|other| other.status != Status::Completed) {
         let stuck = matches!(other.status, Status::Failed | Status::Cancelled);
-        let until = if stuck { ": retry it, or take the dependency away" } else { "" };
+        let until = if stuck { ": fence retry or fence dep rm frees it" } else { "" };
         say("blocked", format!("waits for `{}`, which is {}{until}", other.id, other.status.as_str()), None);
     }
     if let Some(reason) = &task.parked {
-        say("parked", format!("parked: {reason}"), None);
+        say("parked", format!("set aside: {reason}"), None);
     }
     if let Some(until) = task.delayed_until.filter(|until| *until > now) {
         say("delayed", format!("failed, and is tried again after {until}"), Some(until));

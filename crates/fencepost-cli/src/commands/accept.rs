@@ -1,0 +1,28 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Accept a task that was offered to your agent: it is yours to do
+///
+/// Under review (after `claim ID` of an offer) only the run that holds it may.
+///
+/// Example:
+///   fence accept auth-3 --agent kim
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Accept {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+}
+
+impl Accept {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = context.own_token(&self.task).await?;
+        let op =
+            task::Accept { task: self.task, agent: context.the_agent()?, token, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

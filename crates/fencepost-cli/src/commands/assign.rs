@@ -1,0 +1,26 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Assign an unassigned task to an agent: only its runs can claim it
+///
+/// Example:
+///   fence assign auth-3 kim
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Assign {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// The agent's name
+    agent: String,
+}
+
+impl Assign {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Assign { task: self.task, to: self.agent, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,88 @@
+mod graph;
+
+use crate::{
+    context::Context,
+    screen::{Cell, Table, state},
+};
+use clap::{Args, Subcommand};
+use fencepost::{Result, board, board::list::Board as Counts, task::Status};
+use std::process::ExitCode;
+
+/// List the boards, or show one with its graph
+///
+/// Examples:
+///   fence board list
+///   fence board show auth
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Board {
+    #[command(subcommand)]
+    look: Look,
+}
+
+#[derive(Debug, Subcommand)]
+enum Look {
+    /// List the boards, with how many tasks are in which state
+    List,
+    /// Show a board: its counts, and which task waits for which
+    Show {
+        board: String,
+        /// At most this many tasks  [default: 200]
+        #[arg(long)]
+        limit: Option<i64>,
+    },
+}
+
+impl Board {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        match self.look {
+            Look::List => list(context).await,
+            Look::Show { board, limit } => show(context, board, limit).await,
+        }
+    }
+}
+
+async fn list(context: &Context) -> Result<ExitCode> {
+    let reply = context.call(board::List {}).await?;
+    context.print(&reply, |reply| {
+        if reply.boards.is_empty() {
+            return "no boards: fence add makes one".into();
+        }
+        let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]);
+        for board in &reply.boards {
+            table.row(vec![
+                Cell::from(board.name.as_str()),
+                total(board).to_string().into(),
+                board.ready.to_string().into(),
+                states(board).map(|(state, n)| format!("{n} {state}")).collect::<Vec<_>>().join(", ").into(),
+            ]);
+        }
+        table.render(&context.screen)
+    })
+}
+
+async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<ExitCode> {
+    let reply = context.call(board::Show { board, limit }).await?;
+    context.print(&reply, |reply| {
+        let screen = &context.screen;
+        let counts = states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n} {name}")));
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        let head = format!(
+            "{}  {} tasks, {} ready: {counts}",
+            screen.bold(&reply.board.name),
+            total(&reply.board),
+            reply.board.ready
+        );
+        let more = if reply.more { "\n… and more: --limit shows them" } else { "" };
+        format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))
+    })
+}
+
+fn total(board: &Counts) -> i64 {
+    board.tasks.values().sum()
+}
+
+/// What is there, in the order of a task's life.
+fn states(board: &Counts) -> impl Iterator<Item = (&'static str, i64)> + '_ {
+    Status::ALL.into_iter().filter_map(|status| Some((status.as_str(), *board.tasks.get(status.as_str())?)))
+}

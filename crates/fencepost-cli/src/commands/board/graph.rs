@@ -1,0 +1,95 @@
+//! Which task waits for which, drawn as a tree.
+//!
+//! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
+//! others are named beside it.
+
+use crate::{
+    screen::{Screen, state},
+    text,
+};
+use fencepost::{board::show::Edge, task::Task};
+use std::collections::HashMap;
+
+pub fn draw(tasks: &[Task], edges: &[Edge], screen: &Screen) -> String {
+    let graph = Graph::new(tasks, edges);
+    let mut lines = Vec::new();
+    for root in graph.children(None) {
+        graph.branch(root, "", "", screen, &mut lines);
+    }
+    lines.join("\n")
+}
+
+struct Graph<'a> {
+    tasks: &'a [Task],
+    after: HashMap<&'a str, Vec<&'a str>>,
+    /// The task under which each stands.
+    parent: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Graph<'a> {
+    fn new(tasks: &'a [Task], edges: &'a [Edge]) -> Self {
+        let mut after: HashMap<&str, Vec<&str>> = HashMap::new();
+        for edge in edges {
+            after.entry(&edge.task).or_default().push(&edge.after);
+        }
+        let place: HashMap<&str, usize> =
+            tasks.iter().enumerate().map(|(at, task)| (task.id.as_str(), at)).collect();
+        let depths = depths(tasks, &after);
+        let parent = tasks.iter().filter_map(|task| {
+            let shown = after.get(task.id.as_str())?.iter().filter(|id| place.contains_key(*id));
+            let last = shown.max_by_key(|id| (depths[**id], place[**id]))?;
+            Some((task.id.as_str(), *last))
+        });
+        Self { tasks, parent: parent.collect(), after }
+    }
+
+    fn children(&self, of: Option<&str>) -> Vec<&'a Task> {
+        self.tasks.iter().filter(|task| self.parent.get(task.id.as_str()).copied() == of).collect()
+    }
+
+    /// One task, and everything below it.
+    fn branch(&self, task: &Task, lead: &str, below: &str, screen: &Screen, lines: &mut Vec<String>) {
+        let status = text::status(task);
+        let parent = self.parent.get(task.id.as_str());
+        let others = self.after.get(task.id.as_str()).into_iter().flatten().filter(|id| Some(*id) != parent);
+        let others: Vec<&str> = others.copied().collect();
+        let also = match (others.is_empty(), parent) {
+            (true, _) => String::new(),
+            (false, None) => format!("  (after {})", others.join(", ")),
+            (false, Some(_)) => format!("  (also after {})", others.join(", ")),
+        };
+        lines.push(format!(
+            "{}{}  {}  {}{}",
+            screen.dim(lead),
+            task.id,
+            screen.paint(state(status), status),
+            task.title,
+            screen.dim(&also)
+        ));
+        let children = self.children(Some(&task.id));
+        let (fork, last, line) = screen.branches();
+        for (at, child) in children.iter().enumerate() {
+            let is_last = at + 1 == children.len();
+            let lead = format!("{below}{}", if is_last { last } else { fork });
+            let under = format!("{below}{}", if is_last { "   " } else { line });
+            self.branch(child, &lead, &under, screen, lines);
+        }
+    }
+}
+
+/// The length of the longest chain above each task. Tasks are in the order in which they were added, but a
+/// dependency may have been added later, so this goes on until nothing changes; there are no circles.
+fn depths<'a>(tasks: &'a [Task], after: &HashMap<&str, Vec<&str>>) -> HashMap<&'a str, usize> {
+    let mut depths: HashMap<&str, usize> = tasks.iter().map(|task| (task.id.as_str(), 0)).collect();
+    loop {
+        let mut changed = false;
+        for task in tasks {
+            let above = after.get(task.id.as_str()).into_iter().flatten();
+            let depth = above.filter_map(|id| depths.get(id)).map(|depth| depth + 1).max().unwrap_or(0);
+            changed |= depths.insert(&task.id, depth) != Some(depth);
+        }
+        if !changed {
+            return depths;
+        }
+    }
+}

@@ -1,0 +1,30 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Cancel an unfinished task
+///
+/// If someone holds it, their claim ends, and their guard says so. What waits for it stays blocked until
+/// `fence retry` or `fence dep rm`.
+///
+/// Example:
+///   fence cancel auth-3 --reason "done by hand"
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Cancel {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// Why; it is kept
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl Cancel {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Cancel { task: self.task, reason: self.reason, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,38 @@
+use super::{Held, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Code, Error, Result, task};
+use std::process::ExitCode;
+
+/// Record how far the work has come, for whoever takes it next
+///
+/// Ordinals only go up: a checkpoint that arrives late changes nothing, and the newer one is the answer.
+///
+/// Example:
+///   fence checkpoint 2 "schema migrated" --data '{"rows": 1200}'
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Checkpoint {
+    ordinal: i64,
+    phase: String,
+    #[command(flatten)]
+    held: Held,
+    /// JSON, @file, or - for standard input
+    #[arg(long, value_name = "JSON")]
+    data: Option<String>,
+}
+
+impl Checkpoint {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = self.held.token(context).await?;
+        let data = self.data.map(|given| {
+            let json = text(given)?;
+            serde_json::from_str(&json)
+                .map_err(|e| Error::new(Code::Invalid, format!("`data` is not JSON: {e}")))
+        });
+        let op =
+            task::SaveCheckpoint { token, ordinal: self.ordinal, phase: self.phase, data: data.transpose()? };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| format!("{} {}", reply.checkpoint.ordinal, reply.checkpoint.phase))
+    }
+}

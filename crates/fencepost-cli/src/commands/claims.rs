@@ -1,0 +1,38 @@
+use crate::{context::Context, screen::Table};
+use clap::Args;
+use fencepost::{Result, claim};
+use std::process::ExitCode;
+
+/// List the live claims: who holds what, until when
+#[derive(Debug, Args)]
+pub struct Claims {
+    /// Only those of this run
+    #[arg(long)]
+    mine: bool,
+    /// At most this many  [default: 100]
+    #[arg(long)]
+    limit: Option<i64>,
+}
+
+impl Claims {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let run = self.mine.then(|| context.run());
+        let reply = context.call(claim::List { run, limit: self.limit }).await?;
+        context.print(&reply, |reply| {
+            if reply.claims.is_empty() {
+                return "nothing is held".into();
+            }
+            let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL"]);
+            for claim in &reply.claims {
+                table.row(vec![
+                    claim.token.as_str().into(),
+                    claim.run.as_str().into(),
+                    claim.agent.as_deref().unwrap_or_default().into(),
+                    context.screen.when(claim.claimed_at).into(),
+                    context.screen.when(claim.expires_at).into(),
+                ]);
+            }
+            table.render(&context.screen)
+        })
+    }
+}

@@ -1,0 +1,23 @@
+use crate::context::Context;
+use clap::Args;
+use clap_complete::Shell;
+use fencepost::Result;
+use std::process::ExitCode;
+
+/// Print the completions for a shell
+///
+/// Examples:
+///   source <(fence completions bash)
+///   fence completions zsh > ~/.zfunc/_fence
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Completions {
+    shell: Shell,
+}
+
+impl Completions {
+    pub async fn run(self, _: &Context) -> Result<ExitCode> {
+        clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut std::io::stdout());
+        Ok(ExitCode::SUCCESS)
+    }
+}

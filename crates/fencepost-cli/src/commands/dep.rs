@@ -1,0 +1,45 @@
+use crate::{context::Context, text};
+use clap::{Args, Subcommand};
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Make a task wait for another, or stop it from waiting
+///
+/// Examples:
+///   fence dep add auth-3 auth-1       auth-3 waits for auth-1
+///   fence dep rm auth-3 auth-1        it does not any more
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Dep {
+    #[command(subcommand)]
+    change: Change,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Make a task wait for another; circles are refused
+    Add(Edge),
+    /// Stop a task from waiting for another
+    Rm(Edge),
+}
+
+#[derive(Debug, Args)]
+struct Edge {
+    /// The task that waits
+    #[arg(value_name = "ID")]
+    task: String,
+    /// What must be completed first
+    #[arg(value_name = "AFTER")]
+    after: String,
+}
+
+impl Dep {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let request = context.request();
+        let reply = match self.change {
+            Change::Add(Edge { task, after }) => context.call(task::Depend { task, after, request }).await?,
+            Change::Rm(Edge { task, after }) => context.call(task::Undepend { task, after, request }).await?,
+        };
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

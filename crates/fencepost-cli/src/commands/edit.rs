@@ -1,0 +1,58 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Change what a task says, in any state; what is left out stays
+///
+/// Examples:
+///   fence edit auth-3 --title "write the new parser" -p 90
+///   fence edit auth-3 --body @notes.md --tag rust --tag parser
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Edit {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// A new title
+    #[arg(long)]
+    title: Option<String>,
+    /// TEXT, @file, or - for standard input
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// When it counts as done
+    #[arg(long, value_name = "TEXT")]
+    done_when: Option<String>,
+    /// What kind of work it is, in a word of your own
+    #[arg(long)]
+    kind: Option<String>,
+    /// 0 to 100, higher first
+    #[arg(long, short, allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// All its tags from now on; --tag "" for none
+    #[arg(long)]
+    tag: Option<Vec<String>>,
+    /// How often it may be tried
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<i64>,
+}
+
+impl Edit {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let tags = self.tag.map(|tags| tags.into_iter().filter(|tag| !tag.is_empty()).collect());
+        let op = task::Edit {
+            task: self.task,
+            title: self.title,
+            body: self.body.map(text).transpose()?,
+            done_when: self.done_when.map(text).transpose()?,
+            kind: self.kind,
+            priority: self.priority,
+            tags,
+            max_attempts: self.max_attempts,
+            request: context.request(),
+        };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,33 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, run};
+use std::process::ExitCode;
+
+/// End a run: every token of it is dead from now on, and what it held goes back
+///
+/// For a worker that died, or when you are finished for the day.
+///
+/// Examples:
+///   fence end claude-7f3a --reason "its process died"
+///   fence end                        this very run
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct End {
+    /// The run  [default: this one]
+    #[arg(value_name = "RUN")]
+    name: Option<String>,
+    /// Why; it is kept
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl End {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let run = self.name.unwrap_or_else(|| context.run());
+        let reply = context.call(run::End { run, reason: self.reason }).await?;
+        context.print(&reply, |reply| {
+            let reason = reply.run.reason.as_deref().unwrap_or("ended");
+            format!("run {} is over: {reason}", reply.run.name)
+        })
+    }
+}

@@ -1,0 +1,28 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Leave a note with a task, in any state: whoever claims it reads it
+///
+/// Examples:
+///   fence note auth-3 "the old schema is in git"
+///   git log -3 | fence note auth-3 -
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Note {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// TEXT, @file, or - for standard input
+    text: String,
+}
+
+impl Note {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Note { task: self.task, text: text(self.text)?, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| format!("noted with {}", reply.task.id))
+    }
+}

@@ -1,0 +1,26 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Offer an unassigned task to an agent, who may accept or reject it
+///
+/// Example:
+///   fence offer auth-3 kim
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Offer {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// The agent's name
+    agent: String,
+}
+
+impl Offer {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Offer { task: self.task, to: self.agent, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,27 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Set a task aside, with a reason: nobody can claim it until it is unparked
+///
+/// Example:
+///   fence park auth-3 --reason "waits for the security review"
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Park {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// Why; it is kept
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+impl Park {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Park { task: self.task, reason: self.reason, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,28 @@
+use super::{Held, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Say how the work is going: it is kept with the task, and your lease starts anew
+///
+/// Examples:
+///   fence progress "the tests pass, the docs are left"
+///   fence progress "half of it" task/auth-3@42
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Progress {
+    /// TEXT, @file, or - for standard input
+    text: String,
+    #[command(flatten)]
+    held: Held,
+}
+
+impl Progress {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = self.held.token(context).await?;
+        let op = task::Progress { token, text: text(self.text)?, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,29 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Reject a task that was offered to your agent, with a reason: it is anyone's again
+///
+/// Example:
+///   fence reject auth-3 --reason "not my language" --agent kim
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Reject {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+    /// Why; it is kept
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+impl Reject {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let token = context.own_token(&self.task).await?;
+        let (agent, request) = (context.the_agent()?, context.request());
+        let op = task::Reject { task: self.task, agent, reason: self.reason, token, request };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,21 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Bring back a failed or cancelled task, with all its attempts
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Retry {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+}
+
+impl Retry {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Retry { task: self.task, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

@@ -1,0 +1,21 @@
+use crate::{context::Context, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Take up a parked task again
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Unpark {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+}
+
+impl Unpark {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = task::Unpark { task: self.task, request: context.request() };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+    }
+}

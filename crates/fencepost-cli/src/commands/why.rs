@@ -1,0 +1,33 @@
+use crate::{context::Context, screen, text};
+use clap::Args;
+use fencepost::{Result, task};
+use std::process::ExitCode;
+
+/// Say everything that keeps a task from being claimed, and when that could change
+#[derive(Debug, Args)]
+pub struct Why {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID")]
+    task: String,
+}
+
+impl Why {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(task::Why { task: self.task }).await?;
+        context.print(&reply, |reply| {
+            let screen = &context.screen;
+            let mut lines = vec![text::task(&reply.task, screen)];
+            if reply.ready {
+                lines.push("nothing stands in the way: fence claim takes it".into());
+            }
+            for reason in &reply.reasons {
+                let when =
+                    reason.until.map(|at| screen.when(at)).filter(|when| !reason.message.contains(when));
+                let until = when.map_or(String::new(), |when| format!(" ({when})"));
+                let what = screen.paint(screen::state(&reason.what), &reason.what);
+                lines.push(format!("  {what}: {}{until}", reason.message));
+            }
+            lines.join("\n")
+        })
+    }
+}
