@@ -35,6 +35,7 @@ commands! {
     "Work" {
         ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint, done::Done,
         fail::Fail, release::Release, guard::Guard,
+        lock::Lock, watchdog::Watchdog,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
@@ -57,9 +58,10 @@ pub fn grouped(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text.push_str(&format!("{heading}:\n"));
-        for name in *names {
-            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            text.push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
+        let shown = names.iter().filter_map(|name| command.find_subcommand(name));
+        for command in shown.filter(|command| !command.is_hide_set()) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            text.push_str(&format!("  {:<12} {about}\n", command.get_name()));
         }
         text.push('\n');
     }

@@ -7,6 +7,7 @@ mod context;
 mod place;
 mod process;
 mod screen;
+mod supervise;
 mod text;
 mod whose;
 

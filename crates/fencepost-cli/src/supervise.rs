@@ -12,7 +12,7 @@ mod rule;
 mod signals;
 pub mod watchdog;
 
-use fencepost::{Clock, Code, Error, Millis, Result};
+use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use fencepost_client::Connection;
 use group::Group;
 use keep::Keep;
@@ -20,6 +20,7 @@ pub use rule::Ended;
 use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
 use std::{
+    ffi::{OsStr, OsString},
     io,
     process::{Command, ExitCode},
     time::Duration,
@@ -27,17 +28,25 @@ use std::{
 use tokio::sync::mpsc;
 use watchdog::{NAP, Watchdog};
 
-/// Between telling a command to end and killing it, unless said otherwise.
-pub const GRACE: Millis = Millis::seconds(10);
-
 /// How long the first and the last question may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
 const POLL: Duration = Duration::from_millis(10);
 
+/// A command that knows for whom it works: `fence` within it acts under the claim.
+pub fn command(words: &[OsString], claim: &Claim, fleet: &str) -> Command {
+    let (program, rest) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
+    let mut command = Command::new(program);
+    command.args(rest).env("FENCE_CLAIM", &claim.token).env("FENCE_RUN", &claim.run).env("FENCE_DB", fleet);
+    if let Some(agent) = &claim.agent {
+        command.env("FENCE_AGENT", agent);
+    }
+    command
+}
+
 /// Runs the command under the claim, which must be alive, and keeps the claim for as long.
-pub async fn supervise(
+pub async fn run(
     connection: &Connection,
     token: &str,
     command: Command,
@@ -50,7 +59,8 @@ pub async fn supervise(
         Event::Lost(error) => return Ok(Ended::Lost(error)),
         Event::Silent(error) => return Err(error),
         _ => {
-            let over = Error::new(Code::AlreadyFinished, format!("claim `{token}` is over: it was handed in"));
+            let over =
+                Error::new(Code::AlreadyFinished, format!("claim `{token}` is over: it was handed in"));
             return Ok(Ended::Lost(over));
         }
     };
@@ -137,7 +147,12 @@ fn is_childs(event: &Event) -> bool {
 fn nap(rule: &Rule) -> Duration {
     let due = rule.next().map_or(i64::MAX, |at| at - ask_the_clock());
     let most = if rule.is_ending() { POLL } else { NAP };
-    Duration::from_millis(u64::try_from(due).unwrap_or(0)).clamp(Duration::from_millis(1), most)
+    span(due).clamp(Duration::from_millis(1), most)
+}
+
+/// Nothing, if it is in the past.
+fn span(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 fn ask_the_clock() -> Ticks {

@@ -3,6 +3,7 @@
 use super::{
     ask_the_clock,
     rule::{Event, Lease, Ticks},
+    span,
 };
 use fencepost::{Code, Error, Millis, Result, claim};
 use fencepost_client::Connection;
@@ -104,10 +105,15 @@ impl Keep {
                 Event::HandedIn
             }
             Code::LeaseExpired if by == "unclaim" => Event::Lost(
-                Error::new(Code::LeaseExpired, format!("claim `{}` was taken away by an operator", self.token))
-                    .hint("fence events says by whom and why"),
+                Error::new(
+                    Code::LeaseExpired,
+                    format!("claim `{}` was taken away by an operator", self.token),
+                )
+                .hint("fence events says by whom and why"),
             ),
-            Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound => Event::Lost(error),
+            Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound => {
+                Event::Lost(error)
+            }
             _ => Event::Silent(error),
         }
     }
@@ -116,8 +122,4 @@ impl Keep {
 async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Error::unavailable(format!("the database did not answer in {limit:?}"));
     tokio::time::timeout(limit, answer).await.map_err(late)?
-}
-
-fn span(ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

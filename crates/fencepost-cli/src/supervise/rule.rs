@@ -229,7 +229,7 @@ mod tests {
         let mut told: Vec<String> = Vec::new();
         for (at, event) in story {
             let name = |act: &Act| match act {
-                Act::Send(signal) => format!("{signal:?}").trim_start_matches("Signal::").to_owned(),
+                Act::Send(signal) => format!("{signal:?}").replace("Signal::", "").replace('"', ""),
                 Act::GiveTerminal => "terminal".into(),
                 Act::KillAt(Some(at)) => format!("watchdog {at}"),
                 Act::KillAt(None) => "watchdog never".into(),
@@ -303,7 +303,11 @@ mod tests {
                 vec![(5, HandedIn), (600, Tick), (601, Gone), (601, Exited(0))],
                 "5: watchdog never, exit 0",
             ),
-            ("signals are passed on", vec![(1, Got(Signal::INT)), (2, Got(Signal::USR1))], "1: INT, 2: USR1, runs"),
+            (
+                "signals are passed on",
+                vec![(1, Got(Signal::INT)), (2, Got(Signal::USR1))],
+                "1: INT, 2: USR1, runs",
+            ),
             (
                 "also when it is told to end",
                 vec![(1, lost()), (2, Got(Signal::QUIT))],

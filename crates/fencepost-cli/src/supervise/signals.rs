@@ -1,5 +1,6 @@
 //! The signals that we are sent, one after the other.
 
+use fencepost::{Error, Result};
 use rustix::process::Signal;
 use std::{
     future::poll_fn,
@@ -29,13 +30,14 @@ impl Signals {
     ///
     /// What we were started to ignore (`nohup`, a job in the background of a plain `sh`) we go on ignoring: the
     /// command inherits it only as long as we do not listen.
-    pub fn listen() -> io::Result<Self> {
+    pub fn listen() -> Result<Self> {
         let ignored = ignored();
         let heard = HEARD.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
         heard
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
+            .map_err(|e| Error::internal(format!("signals cannot be heard: {e}")))
     }
 
     pub async fn next(&mut self) -> Signal {

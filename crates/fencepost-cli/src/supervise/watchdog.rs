@@ -5,7 +5,7 @@
 //! Between the command's start and the first line in the pipe lies a moment (a write) in which a KILL would leave
 //! the command without a watchdog; then its lease ends, and all that checks the fence refuses it.
 
-use super::{ask_the_clock, rule::Ticks};
+use super::{ask_the_clock, rule::Ticks, span};
 use crate::process;
 use fencepost::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -76,18 +76,23 @@ pub fn watch() {
     });
     let mut orders: Option<Orders> = None;
     loop {
-        match lines.recv_timeout(NAP) {
+        let left = kill_at(orders).map_or(NAP, |at| span(at - ask_the_clock()));
+        match lines.recv_timeout(left.min(NAP)) {
             Ok(new) => orders = new.ok().or(orders),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if orders.and_then(|orders| orders.kill_at).is_some_and(|at| ask_the_clock() >= at) {
+        if kill_at(orders).is_some_and(|at| ask_the_clock() >= at) {
             break;
         }
     }
     if let Some(group) = orders.and_then(|orders| Pid::from_raw(orders.group)) {
         kill(group);
     }
+}
+
+fn kill_at(orders: Option<Orders>) -> Option<Ticks> {
+    orders.and_then(|orders| orders.kill_at)
 }
 
 /// Until nothing is left, however fast it forks.

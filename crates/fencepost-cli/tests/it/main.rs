@@ -5,4 +5,5 @@ mod crash;
 mod processes;
 mod readme;
 mod sealed;
+mod supervise;
 mod verbs;
