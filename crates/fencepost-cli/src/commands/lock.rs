@@ -1,7 +1,7 @@
 use super::duration;
 use crate::{
     context::{Context, unique},
-    supervise::{self, Signals},
+    supervise::{self, Ended, Signals},
 };
 use clap::Args;
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim, lock, run};
@@ -55,7 +55,7 @@ impl Lock {
             claim = self.take(context, &run) => claim,
             code = interrupted(&mut signals) => {
                 // It may have been taken at this very moment.
-                give_back(context, &run, "interrupted").await;
+                let _ = give_back(context, &run, PATIENCE).await;
                 return Ok(code);
             }
         };
@@ -63,7 +63,13 @@ impl Lock {
         let command = supervise::command(&self.command, &claim, &context.place()?.from_anywhere());
         let ended =
             supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
-        give_back(context, &run, "its command is over").await;
+        // What was lost needs no giving back; it is tried for tidiness, and not for long.
+        let is_held = matches!(ended, Ok(Ended::Exited(_)));
+        let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
+        if let (Err(error), true) = (give_back(context, &run, patience).await, is_held) {
+            let why = error.message();
+            eprintln!("warning: the lock could not be given back, and stays until its lease ends: {why}");
+        }
         ended?.code()
     }
 
@@ -95,19 +101,14 @@ impl Lock {
     }
 }
 
-/// The run was opened for this command alone, and ends with it.
-async fn give_back(context: &Context, run: &str, reason: &str) {
-    let end = context.call(run::End { run: run.into(), reason: Some(reason.into()) });
-    let ended = tokio::time::timeout(PATIENCE, end).await;
-    let failed = match ended {
-        Ok(Err(error)) if error.code() != Code::NotFound => error,
-        Err(_) => Error::unavailable("the database does not answer"),
-        _ => return,
-    };
-    eprintln!(
-        "warning: the lock could not be given back, and stays until its lease ends: {}",
-        failed.message()
-    );
+/// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
+async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
+    let end = context.call(run::End { run: run.into(), reason: Some("its command is over".into()) });
+    match tokio::time::timeout(patience, end).await {
+        Ok(Err(error)) if error.code() != Code::NotFound => Err(error),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::unavailable("the database does not answer")),
+    }
 }
 
 /// Until a signal ends us. Nothing is held yet, so we can be stopped as well.

@@ -61,10 +61,14 @@ impl Keep {
         loop {
             // A claim with a cap has ever less of its lease left, and needs no storm of renewals at its end.
             let third = span(lease.left.0.min(first.left.0) / 3).max(SOONEST);
-            let event = match self.checks(lease.asked.saturating_add(Millis::from(third).0), third).await {
-                // A quarter: on a lease of 60 s there is time for a second try before the command must be told.
-                None | Some(Event::Silent(_)) => self.renew(span(lease.left.0 / 4)).await,
+            let renew_at = lease.asked.saturating_add(Millis::from(third).0);
+            let event = match self.checks(renew_at, third).await {
+                Some(event @ Event::Silent(_)) => {
+                    let _ = news.send(event).await;
+                    self.renew(limit(lease)).await
+                }
                 Some(event) => event,
+                None => self.renew(limit(lease)).await,
             };
             let mut pause = Duration::ZERO;
             match &event {
@@ -117,6 +121,11 @@ impl Keep {
             _ => Event::Silent(error),
         }
     }
+}
+
+/// A quarter: on a lease of 60 s there is time for a second try before the command must be told.
+fn limit(lease: Lease) -> Duration {
+    span(lease.left.0 / 4)
 }
 
 async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {

@@ -8,8 +8,11 @@ use fencepost::{Fleet, Time, claim, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
@@ -78,16 +81,24 @@ fn members(group: i32) -> Vec<String> {
 }
 
 /// When the last child of [`STUBBORN`] was alive for the last time.
-fn last_beat(sealed: &Sealed) -> Time {
+fn beats(sealed: &Sealed) -> Option<Time> {
     let beats = read(&sealed.path().join("beats"));
     // The last line may have been cut by the kill.
-    let whole = beats.lines().rfind(|line| line.len() == 13).expect("it lived");
-    Time(whole.parse().expect("milliseconds"))
+    let whole = beats.lines().rfind(|line| line.len() == 13)?;
+    Some(Time(whole.parse().expect("milliseconds")))
+}
+
+fn last_beat(sealed: &Sealed) -> Time {
+    beats(sealed).expect("it lived")
 }
 
 fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
+    ask_at(&sealed.url(), question)
+}
+
+fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { question(Fleet::open(&sealed.url()).await.expect("it opens")).await })
+    runtime.block_on(async { question(Fleet::open(url).await.expect("it opens")).await })
 }
 
 /// When the lease of the first run that a `lock` opened is or was over.
@@ -185,7 +196,7 @@ on_both! {
             let words = [verb, &["--grace", "500ms", "--", "bash", "-c", STUBBORN]].concat();
             let fence = Working::start(sealed.command("fence").env("FENCE_RUN", "me"), &words);
             let leader = leader(&sealed);
-            until("its children beat", || sealed.path().join("beats").exists());
+            until("its children beat", || beats(&sealed).is_some());
             assert!(members(leader).len() >= 4, "{:?}", members(leader));
             sealed.ok(loss);
             let said = fence.end();
@@ -285,7 +296,7 @@ on_both! {
         sealed.ok(&["init"]);
         let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "5s", "--", "bash", "-c", STUBBORN]);
         let leader = leader(&sealed);
-        until("its children beat", || sealed.path().join("beats").exists());
+        until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::KILL);
         until("the command is gone", || members(leader).is_empty());
         assert_eq!(sealed.fence(&["lock", "deploy", "--", "true"]).code, 4, "not before its lease is over");
@@ -299,12 +310,163 @@ on_both! {
         sealed.ok(&["init"]);
         let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
         let leader = leader(&sealed);
-        until("its children beat", || sealed.path().join("beats").exists());
+        until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::STOP);
         until("the command is gone", || members(leader).is_empty());
         assert!(last_beat(&sealed) < lease_end(&sealed));
         fence.send(Signal::CONT);
         let said = fence.end();
         assert_eq!(said.code, 5, "{said:?}");
+    }
+}
+
+/// Nobody answers any more: the command works on for as long as that is safe, and no longer.
+fn it_ends_before_its_lease(sealed: &Sealed, silence: impl FnOnce(), answers: impl FnOnce()) {
+    let words = ["lock", "deploy", "--ttl", "3s", "--", "bash", "-c", STUBBORN];
+    let fence = Working::fence(sealed, &words);
+    let leader = leader(sealed);
+    until("its children beat", || beats(sealed).is_some());
+    silence();
+    let silent_since = last_beat(sealed);
+    let said = fence.end();
+    assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
+    let reason = "error: claim `lock/deploy@1` could not be renewed before its lease's end: ";
+    assert!(said.err.starts_with(reason), "{said:?}");
+    assert_eq!(read(&sealed.path().join("told")), "told\n", "it was told before it was killed");
+    answers();
+    let (last, end) = (last_beat(sealed), lease_end(sealed));
+    assert!(last < end, "it beat at {last}, after its lease's end at {end}");
+    assert!(last.since(silent_since).0 > 500, "it was given up at once: {silent_since} to {last}");
+}
+
+/// Another process is in the middle of a write, and stays there.
+#[test]
+fn a_sqlite_that_is_held_by_another() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let (go, going) = mpsc::channel::<()>();
+    let going = Arc::new(Mutex::new(going));
+    let (holds, held) = mpsc::channel();
+    let url = sealed.url();
+    let mut holder = None;
+    let hold = || {
+        let write = move |fleet: Fleet| async move {
+            let write = fleet.transaction(move |_| {
+                let _ = holds.send(());
+                let _ = going.lock().expect("not poisoned").recv();
+                Box::pin(async { Ok(()) })
+            });
+            write.await.expect("it was let go")
+        };
+        holder = Some(std::thread::spawn(move || ask_at(&url, write)));
+        held.recv().expect("it holds");
+    };
+    it_ends_before_its_lease(&sealed, hold, || go.send(()).expect("it waits"));
+    holder.expect("it held").join().expect("it ended");
+}
+
+/// The connection stays open, and nothing comes through; or it is closed, and so is every new one.
+#[test]
+fn a_postgres_that_does_not_answer() {
+    for way in [Way::Mute, Way::Shut] {
+        let direct = Sealed::postgres();
+        direct.ok(&["init"]);
+        let line = Line::to(&direct.url());
+        let sealed = direct.over(&line.url(&direct.url()));
+        it_ends_before_its_lease(&sealed, || line.set(way), || line.set(Way::Open));
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    Mute,
+    Shut,
+}
+
+/// A line to PostgreSQL that can be made mute or shut.
+struct Line {
+    port: u16,
+    way: Arc<Mutex<Way>>,
+}
+
+impl Line {
+    fn to(url: &str) -> Self {
+        let server = Self::server(url).to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let line = Self {
+            port: listener.local_addr().expect("an address").port(),
+            way: Arc::new(Mutex::new(Way::Open)),
+        };
+        let way = line.way.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if *way.lock().expect("not poisoned") == Way::Shut {
+                    continue;
+                }
+                let server = TcpStream::connect(&server).expect("PostgreSQL");
+                let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
+                for (from, to) in [(client, server), back] {
+                    let way = way.clone();
+                    std::thread::spawn(move || carry(from, to, &way));
+                }
+            }
+        });
+        line
+    }
+    fn server(url: &str) -> &str {
+        url.split(['@', '/']).nth(3).expect("host and port")
+    }
+    fn url(&self, url: &str) -> String {
+        url.replace(Self::server(url), &format!("127.0.0.1:{}", self.port))
+    }
+    fn set(&self, way: Way) {
+        *self.way.lock().expect("not poisoned") = way;
+    }
+}
+
+/// What arrives on a mute line is gone.
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        match *way.lock().expect("not poisoned") {
+            Way::Open => to.write_all(&bytes[..n]).expect("carried"),
+            Way::Mute => {}
+            Way::Shut => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
+#[test]
+fn the_terminal_is_the_commands() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let command = "trap 'echo got INT' INT; echo ready; read a; echo $a; read b; echo $b; exit 8";
+    fs::write(sealed.path().join("command.sh"), command).expect("written");
+    // Eager where all is a terminal, on demand in a pipeline; and the shell has it back afterwards.
+    for line in ["fence lock deploy -- bash command.sh", "fence lock deploy -- bash command.sh | cat"] {
+        let line = format!("set -o pipefail; {line}; code=$?; read c; echo $code $c");
+        let mut script = sealed.command("script");
+        script.args(["-qe", "/dev/null", "-c", &format!("bash -c '{line}'")]).env("SHELL", "/bin/bash");
+        let mut script =
+            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script, of util-linux");
+        let mut keys = script.stdin.take().expect("a keyboard");
+        let mut screen = BufReader::new(script.stdout.take().expect("a screen"));
+        let mut seen = String::new();
+        let mut see = |text: &str| {
+            while !seen.lines().any(|line| line.trim_start_matches("^C").trim_start_matches("^Z") == text) {
+                assert_ne!(screen.read_line(&mut seen).expect("a screen"), 0, "{text} in {seen:?}");
+            }
+        };
+        see("ready");
+        for (typed, shown) in
+            [("\x03", "got INT"), ("one\n", "one"), ("\x1atwo\n", "two"), ("three\n", "8 three")]
+        {
+            keys.write_all(typed.as_bytes()).expect("typed");
+            see(shown);
+        }
+        script.wait().expect("its end");
     }
 }
