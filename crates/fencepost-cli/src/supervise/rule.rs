@@ -66,6 +66,7 @@ pub enum Ended {
 pub struct Rule {
     token: String,
     grace: Millis,
+    first: Lease,
     /// How long before the lease's end all must be over, and how long before that it is asked nicely.
     margin: Millis,
     notice: Millis,
@@ -87,6 +88,7 @@ impl Rule {
         Self {
             token: token.into(),
             grace,
+            first: lease,
             // Parts of a short lease, so that a third of it is left for asking again.
             margin: Self::MARGIN.min(Millis(lease.left.0 / 10)),
             notice: grace.min(Millis(lease.left.0 / 4)),
@@ -194,15 +196,23 @@ impl Rule {
 
     fn unconfirmed(&self) -> Error {
         let token = &self.token;
-        match &self.silence {
-            Some(error) => Error::new(
-                Code::LeaseExpired,
-                format!("claim `{token}` could not be renewed before its lease's end: {}", error.message()),
-            )
-            .hint(error.hint_text().unwrap_or("find out why the database does not answer")),
-            None => Error::new(Code::LeaseExpired, format!("the time of claim `{token}` is up"))
-                .hint("its command was stopped in time; a longer --max, or a longer --ttl, gives it more"),
+        if self.silence.is_none() && self.has_a_cap() {
+            return Error::new(Code::LeaseExpired, format!("the time of claim `{token}` is up"))
+                .hint("its command was stopped in time; a longer --max gives it more");
         }
+        let (why, hint) = match &self.silence {
+            Some(error) => (error.message(), error.hint_text()),
+            None => ("the database has not answered yet", None),
+        };
+        let message = format!("claim `{token}` could not be renewed before its lease's end: {why}");
+        Error::new(Code::LeaseExpired, message).hint(
+            hint.unwrap_or("its command was stopped in time; find out why the database does not answer"),
+        )
+    }
+
+    /// Renewing it brings less and less, where it should bring three quarters of a lease at least.
+    fn has_a_cap(&self) -> bool {
+        self.lease.is_some_and(|lease| lease.left.0 * 5 < self.first.left.0 * 3)
     }
 }
 
@@ -291,7 +301,12 @@ mod tests {
             (
                 "the lid was closed for an hour: no time to ask nicely",
                 vec![(3600, Tick), (3600, Gone)],
-                "3600: KILL, lost: the time of claim `lock/x@1` is up",
+                "3600: KILL, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
+            ),
+            (
+                "its time is up",
+                vec![(20, Kept(kept(20, 40))), (33, Kept(kept(33, 27))), (49, Tick), (50, Gone)],
+                "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
             ),
             (
                 "what is left is killed in time if nobody answers",

@@ -321,8 +321,8 @@ on_both! {
 }
 
 /// Nobody answers any more: the command works on for as long as that is safe, and no longer.
-fn it_ends_before_its_lease(sealed: &Sealed, silence: impl FnOnce(), answers: impl FnOnce()) {
-    let words = ["lock", "deploy", "--ttl", "3s", "--", "bash", "-c", STUBBORN];
+fn it_ends_before_its_lease(sealed: &Sealed, ttl: &str, silence: impl FnOnce(), answers: impl FnOnce()) {
+    let words = ["lock", "deploy", "--ttl", ttl, "--", "bash", "-c", STUBBORN];
     let fence = Working::fence(sealed, &words);
     let leader = leader(sealed);
     until("its children beat", || beats(sealed).is_some());
@@ -361,7 +361,7 @@ fn a_sqlite_that_is_held_by_another() {
         holder = Some(std::thread::spawn(move || ask_at(&url, write)));
         held.recv().expect("it holds");
     };
-    it_ends_before_its_lease(&sealed, hold, || go.send(()).expect("it waits"));
+    it_ends_before_its_lease(&sealed, "3s", hold, || go.send(()).expect("it waits"));
     holder.expect("it held").join().expect("it ended");
 }
 
@@ -373,13 +373,33 @@ fn a_postgres_that_does_not_answer() {
         direct.ok(&["init"]);
         let line = Line::to(&direct.url());
         let sealed = direct.over(&line.url(&direct.url()));
-        it_ends_before_its_lease(&sealed, || line.set(way), || line.set(Way::Open));
+        it_ends_before_its_lease(&sealed, "3s", || line.set(way), || line.set(Way::Open));
     }
+}
+
+/// The lease began when PostgreSQL said so, not when we heard of it.
+#[test]
+fn a_postgres_that_answers_slowly_and_then_no_more() {
+    let direct = Sealed::postgres();
+    direct.ok(&["init"]);
+    let line = Line::to(&direct.url());
+    let sealed = direct.over(&line.url(&direct.url()));
+    let slow_then_mute = || {
+        line.set(Way::Slow);
+        let began = lease_end(&direct);
+        until("it was renewed", || lease_end(&direct) > began);
+        // The rest of the answer is on its way; the next renewal is not.
+        pass(DELAY * 8);
+        line.set(Way::Mute);
+    };
+    it_ends_before_its_lease(&sealed, "5s", slow_then_mute, || line.set(Way::Open));
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Open,
+    /// Answers take their time.
+    Slow,
     Mute,
     Shut,
 }
@@ -406,9 +426,9 @@ impl Line {
                 }
                 let server = TcpStream::connect(&server).expect("PostgreSQL");
                 let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
-                for (from, to) in [(client, server), back] {
+                for ((from, to), delay) in [((client, server), None), (back, Some(DELAY))] {
                     let way = way.clone();
-                    std::thread::spawn(move || carry(from, to, &way));
+                    std::thread::spawn(move || carry(from, to, &way, delay));
                 }
             }
         });
@@ -425,12 +445,24 @@ impl Line {
     }
 }
 
+/// The six answers of a renewal take longer than the margin before the end of a lease of 5 s.
+const DELAY: Duration = Duration::from_millis(130);
+
+#[expect(clippy::disallowed_methods, reason = "a slow line is one that takes real time")]
+fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// What arrives on a mute line is gone.
-fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>) {
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>, delay: Option<Duration>) {
     let mut bytes = [0; 4096];
     while let Ok(n @ 1..) = from.read(&mut bytes) {
-        match *way.lock().expect("not poisoned") {
-            Way::Open => to.write_all(&bytes[..n]).expect("carried"),
+        let at = *way.lock().expect("not poisoned");
+        if let (Way::Slow, Some(delay)) = (at, delay) {
+            pass(delay);
+        }
+        match at {
+            Way::Open | Way::Slow => drop(to.write_all(&bytes[..n])),
             Way::Mute => {}
             Way::Shut => break,
         }
@@ -443,13 +475,16 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>) {
 fn the_terminal_is_the_commands() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
-    let command = "trap 'echo got INT' INT; echo ready; read a; echo $a; read b; echo $b; exit 8";
+    let command = "trap 'echo got INT' INT; echo ready; read a; echo got $a; read b; echo got $b; exit 8";
     fs::write(sealed.path().join("command.sh"), command).expect("written");
     // Eager where all is a terminal, on demand in a pipeline; and the shell has it back afterwards.
     for line in ["fence lock deploy -- bash command.sh", "fence lock deploy -- bash command.sh | cat"] {
         let line = format!("set -o pipefail; {line}; code=$?; read c; echo $code $c");
-        let mut script = sealed.command("script");
-        script.args(["-qe", "/dev/null", "-c", &format!("bash -c '{line}'")]).env("SHELL", "/bin/bash");
+        // Bounded, because a command that cannot have the terminal waits for it for ever.
+        let mut script = sealed.command("timeout");
+        script
+            .args(["30", "script", "-qe", "/dev/null", "-c", &format!("bash -c '{line}'")])
+            .env("SHELL", "/bin/bash");
         let mut script =
             script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script, of util-linux");
         let mut keys = script.stdin.take().expect("a keyboard");
@@ -461,8 +496,9 @@ fn the_terminal_is_the_commands() {
             }
         };
         see("ready");
+        // In a pipeline it has the terminal once it has asked for it; before that, Ctrl-C is for all of them.
         for (typed, shown) in
-            [("\x03", "got INT"), ("one\n", "one"), ("\x1atwo\n", "two"), ("three\n", "8 three")]
+            [("one\n", "got one"), ("\x03", "got INT"), ("\x1atwo\n", "got two"), ("three\n", "8 three")]
         {
             keys.write_all(typed.as_bytes()).expect("typed");
             see(shown);
