@@ -25,6 +25,7 @@ pub mod run;
 mod sqlite;
 pub mod task;
 mod tx;
+mod wait;
 
 pub use before::Before;
 pub use clock::{Clock, ManualClock, Millis, Time};

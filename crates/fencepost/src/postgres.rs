@@ -6,6 +6,7 @@
 
 mod tls;
 mod url;
+mod watch;
 
 use crate::{
     before::{Before, Opening, outlast},
@@ -44,6 +45,8 @@ const PIPELINE_MAX: usize = 30;
 pub(crate) struct Postgres {
     pool: Pool,
     watch: Mutex<Watch>,
+    /// What was committed when the log was last looked at.
+    seen: Mutex<Option<String>>,
     options: Options,
     stats: Arc<Stats>,
 }
@@ -70,7 +73,8 @@ impl Postgres {
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .build()
             .map_err(Error::internal)?;
-        let store = Self { pool, watch: Mutex::default(), options: options.clone(), stats };
+        let (watch, seen) = (Mutex::default(), Mutex::default());
+        let store = Self { pool, watch, seen, options: options.clone(), stats };
         store.migrate(&target.schema, options.schema_version.unwrap_or(migrate::latest())).await?;
         Ok(store)
     }
@@ -137,14 +141,8 @@ impl Postgres {
             let (mut now, mut opening) = self.begin(&session, before).await?;
             let todo = before.todo(&opening, now);
             if !todo.is_empty() {
-                let mut tx = Tx {
-                    db: Db::Postgres(&session),
-                    now,
-                    caller: caller.clone(),
-                    opening,
-                    place: Place::Own,
-                    stirred: false,
-                };
+                let db = Db::Postgres(&session);
+                let mut tx = Tx::new(db, now, caller.clone(), opening, Place::Own);
                 // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
                 settled =
                     session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
@@ -154,14 +152,7 @@ impl Postgres {
                 (now, opening) = self.begin(&session, before).await?;
             }
             let due = before.settles() && opening.due.is_due(now);
-            let mut tx = Tx {
-                db: Db::Postgres(&session),
-                now,
-                caller: caller.clone(),
-                opening,
-                place,
-                stirred: false,
-            };
+            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, place);
             let result = work(&mut tx).await;
             committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;

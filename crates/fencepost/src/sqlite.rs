@@ -5,6 +5,7 @@
 
 mod open;
 mod turnstile;
+mod watch;
 
 use crate::{
     before::{Before, Due, Opening, outlast},
@@ -28,6 +29,7 @@ use std::{
 };
 use tokio::sync::{Semaphore, oneshot};
 use turnstile::Turnstile;
+use watch::Watch;
 
 /// One fsync covers the batch; past this the last caller waits longer than it saves.
 const BATCH_MAX: usize = 256;
@@ -42,6 +44,7 @@ const CLOCK_STEP_MS: i64 = 50;
 pub(crate) struct Sqlite {
     jobs: mpsc::Sender<Job>,
     readers: Arc<Readers>,
+    watch: Arc<Mutex<Watch>>,
     options: Options,
 }
 
@@ -60,6 +63,7 @@ impl Sqlite {
             gate: RwLock::new(()),
             stats: stats.clone(),
         });
+        let watch = Arc::new(Mutex::new(Watch::new(path, stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
             lite: Lite { conn, columns: HashMap::new(), stats },
@@ -76,7 +80,7 @@ impl Sqlite {
             .name("fence-writer".into())
             .spawn(move || writer.run(&queue))
             .map_err(|e| Error::unavailable(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { jobs, readers, options: options.clone() })
+        Ok(Self { jobs, readers, watch, options: options.clone() })
     }
 
     pub async fn write<T: Send + 'static>(
@@ -128,6 +132,15 @@ impl Sqlite {
             readers.read(&options, caller, &work)
         });
         task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
+    }
+
+    /// Has the log grown since this was last asked? (The first time: perhaps.)
+    pub async fn has_news(&self) -> Result<bool> {
+        let watch = self.watch.clone();
+        let asking = tokio::task::spawn_blocking(move || {
+            watch.lock().unwrap_or_else(PoisonError::into_inner).has_news()
+        });
+        asking.await.map_err(Error::internal)?
     }
 }
 
@@ -312,14 +325,7 @@ impl Batch<'_> {
         work: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
     ) -> Result<T> {
         self.exec("savepoint op")?;
-        let mut tx = Tx {
-            db: Db::Sqlite(self.lite),
-            now: self.now,
-            caller: caller.clone(),
-            opening,
-            place,
-            stirred: false,
-        };
+        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening, place);
         let result = now_or_never(|| work(&mut tx));
         let stirred = tx.stirred;
         self.still_open()?;
@@ -414,8 +420,7 @@ impl Readers {
         lite.exec("begin")?;
         let result = lite.snapshot(options).and_then(|(now, due)| {
             let opening = Opening { due, ..Opening::default() };
-            let mut tx =
-                Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own, stirred: false };
+            let mut tx = Tx::new(Db::Sqlite(&mut lite), now, caller, opening, Place::Own);
             now_or_never(|| work(&mut tx))
         });
         // A connection that does not come back clean is not used again.

@@ -1,5 +1,6 @@
 use super::{Entry, Position};
 use crate::{
+    clock::Millis,
     error::{Code, Error, Result},
     names::{NAME_MAX, TEXT_MAX, check},
     op::{Access, Op},
@@ -25,6 +26,9 @@ pub struct List {
     /// At most this many (100 unless said, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
+    /// If there is nothing to read yet, wait for it this long (10 minutes at most; then ask again).
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,7 +46,17 @@ impl Op for List {
     const READS: bool = true;
     type Reply = Events;
 
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    fn not_yet(answer: &Result<Events>) -> bool {
+        answer.as_ref().is_ok_and(|page| page.events.is_empty())
+    }
+
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
+        // Time alone writes no event.
+        tx.again_at = None;
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
         check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;

@@ -210,6 +210,8 @@ fn writes(
     events: Vec<Event>,
 ) -> Result<Vec<Stmt>> {
     let set_of_tasks = set(tasks)?;
+    // A cross join keeps SQLite to the order that is written: it would take the whole board first, and read the list
+    // anew for each of its tasks (3,000 tasks on one board: 12 s instead of 0.1).
     let mut statements = vec![
         Stmt::new(
             "insert into task(board, n, title, kind, priority, tags, source, creator, idempotency_key, max_attempts,
@@ -226,8 +228,8 @@ fn writes(
         Stmt::new(
             "insert into task_doc(task, body, done_when, origin)
              select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin'
-             from json_each(?2) as item
-             join task on task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)",
+             from json_each(?2) as item cross join task
+             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)",
             params![board, set_of_tasks],
         ),
         Event::insert_many(tx, events)?,
@@ -235,20 +237,20 @@ fn writes(
     if !edges.is_empty() {
         statements.push(Stmt::new(
             "insert into edge(task, depends_on)
-             select task.seq, other.seq from json_each(?2) as item
-             join task on task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
-             join task as other on other.board = item.value ->> 'board'
-               and other.n = cast(item.value ->> 'on' as bigint)
-             where true on conflict do nothing",
+             select task.seq, other.seq from json_each(?2) as item cross join task cross join task as other
+             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
+               and other.board = item.value ->> 'board' and other.n = cast(item.value ->> 'on' as bigint)
+             on conflict do nothing",
             params![board, set(edges)?],
         ));
     }
     if !tags.is_empty() {
         statements.push(Stmt::new(
             "insert into task_tag(task, tag, board, priority, ready)
-             select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready from json_each(?2) as item
-             join task on task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
-             where true on conflict do nothing",
+             select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
+             from json_each(?2) as item cross join task
+             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
+             on conflict do nothing",
             params![board, set(tags)?],
         ));
     }

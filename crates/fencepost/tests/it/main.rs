@@ -25,4 +25,5 @@ mod steps;
 mod story;
 mod tasks;
 mod twins;
+mod waiting;
 mod world;

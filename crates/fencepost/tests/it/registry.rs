@@ -25,6 +25,7 @@ fn every_op_is_listed() {
     task/show        reader reads
     task/list        reader reads
     task/why         reader reads
+    task/wait        reader reads
     task/offer       agent
     task/assign      agent
     task/accept      agent
@@ -38,6 +39,7 @@ fn every_op_is_listed() {
     task/depend      agent
     task/undepend    agent
     board/list       reader reads
+    board/show       reader reads
     lock/claim       agent
     claim/guard      reader reads
     claim/renew      agent
@@ -150,6 +152,8 @@ async fn what_reads_runs_where_nothing_can_be_written() {
     for op in op::registry().iter().filter(|op| op.reads) {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
+            "board/show" => json!({ "board": "auth" }),
+            "task/wait" => json!({ "tasks": ["auth-1"] }),
             "claim/guard" => json!({ "token": "task/auth-1@1" }),
             _ => json!({}),
         };

@@ -456,8 +456,8 @@ on_both! {
             let said: Vec<_> = because.reasons.iter().map(|reason| reason.message.as_str()).collect();
             insta::assert_snapshot!(said.join("\n"), @r"
             only for agent `bob`
-            waits for `auth-1`, which is cancelled: retry it, or take the dependency away
-            parked: later
+            waits for `auth-1`, which is cancelled: fence retry or fence dep rm frees it
+            set aside: later
             ");
         }
     }
@@ -475,5 +475,28 @@ on_both! {
             r#"auth {"in_progress": 1, "unassigned": 1} ready 0"#,
             r#"web {"unassigned": 1} ready 1"#,
         ]);
+    }
+
+    async fn a_board_shows_what_waits_for_what(world: World) {
+        world.story("
+            add one              -> auth-1 unassigned
+            add two after=auth-1 -> auth-2 unassigned
+            add other board=web after=auth-2 -> web-1 unassigned
+            claim run=r          -> task/auth-1@1 in_progress
+        ").await;
+        let show = |board: &str, limit| fencepost::board::Show { board: board.into(), limit };
+        let shown = world.fleet.call(show("auth", None)).await.unwrap();
+        let ids: Vec<_> = shown.tasks.iter().map(|task| task.id.as_str()).collect();
+        assert_eq!((ids, shown.more, shown.board.ready), (vec!["auth-1", "auth-2"], false, 0));
+        assert_eq!(shown.tasks[0].claim.as_ref().unwrap().run, "r");
+        let edges = |shown: &fencepost::board::show::Shown| {
+            shown.edges.iter().map(|edge| format!("{} after {}", edge.task, edge.after)).collect::<Vec<_>>()
+        };
+        assert_eq!(edges(&shown), ["auth-2 after auth-1"]);
+        assert_eq!(edges(&world.fleet.call(show("web", None)).await.unwrap()), ["web-1 after auth-2"]);
+        let first = world.fleet.call(show("auth", Some(1))).await.unwrap();
+        assert_eq!((first.tasks.len(), first.more), (1, true));
+        let refused = world.fleet.call(show("nothing", None)).await.unwrap_err();
+        assert_eq!(refused.code(), fencepost::Code::NotFound);
     }
 }
