@@ -84,6 +84,7 @@ impl Lock {
                 agent: context.agent(),
                 ttl_ms: Some(self.ttl),
                 max_ms: self.max,
+                wait_ms: left.map(|left| left.clamp(Millis(0), WAIT_MAX)),
                 resume: false,
                 request: context.request(),
             };

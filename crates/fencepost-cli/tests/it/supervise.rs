@@ -282,6 +282,57 @@ on_both! {
         assert!(last_beat(&sealed) < until, "it beat after {until}");
     }
 
+    /// Sixteen processes add one to the same number, six times each. None of it is lost, and never are two inside.
+    fn sixteen_processes_take_turns(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let path = sealed.path();
+        fs::write(path.join("number"), "0").expect("written");
+        let add = "mkdir inside || echo two are inside >> errors
+            n=$(cat number); sleep 0.01; echo $((n + 1)) > number
+            rmdir inside";
+        let work = "for i in 1 2 3 4 5 6; do fence lock number --wait -- bash -c \"$ADD\" 2>> errors; done";
+        let shells: Vec<_> = (0..16)
+            .map(|_| Working::start(sealed.command("bash").env("ADD", add), &["-c", work]))
+            .collect();
+        for shell in shells {
+            assert_eq!(shell.end().code, 0);
+        }
+        assert_eq!((read(&path.join("number")).trim(), read(&path.join("errors")).as_str()), ("96", ""));
+        let claimed = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/number@97")).await);
+        assert_eq!(claimed.expect("an answer").reason, claim::Verdict::NotFound, "96 claims, and not one more");
+    }
+
+    /// Waiting has an end: the one that was said, the lock's, or Ctrl-C.
+    fn waiting_for_a_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+        leader(&sealed);
+        let said = sealed.fence(&["lock", "deploy", "--wait=300ms", "--", "touch", "started"]);
+        assert_eq!(said.code, 4, "{said:?}");
+        assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
+
+        let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
+            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_CLAIM"]].concat())
+        });
+        let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
+        let listens = |process: &Working| {
+            let status = read(Path::new(&format!("/proc/{}/status", process.0.id())));
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+            u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+        };
+        until("it waits", || listens(&interrupted));
+        interrupted.send(Signal::INT);
+        assert_eq!(interrupted.end().code, 130);
+
+        holder.send(Signal::KILL);
+        drop(holder.end());
+        sealed.ok(&["unclaim", "lock/deploy"]);
+        let mut tokens = waiters.map(|waiter| waiter.end().out);
+        tokens.sort();
+        assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3"]);
+        assert!(!sealed.path().join("started").exists());
+    }
+
     /// What the command leaves behind is gone before the lock is free.
     fn nothing_is_left_behind_with_the_lock_free(sealed: Sealed) {
         sealed.ok(&["init"]);
