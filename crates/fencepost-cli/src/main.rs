@@ -10,6 +10,7 @@ mod place;
 mod process;
 mod progress;
 mod screen;
+mod supervise;
 mod text;
 mod whose;
 

@@ -48,6 +48,12 @@ impl Place {
         (!path.contains("://")).then(|| Path::new(path))
     }
 
+    /// The same from every directory, for processes that we start.
+    pub fn from_anywhere(&self) -> String {
+        let absolute = self.file().and_then(|file| std::path::absolute(file).ok());
+        absolute.map_or_else(|| self.url.clone(), |file| file.display().to_string())
+    }
+
     /// For people: a password in the address is nobody's business.
     pub fn shown(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };

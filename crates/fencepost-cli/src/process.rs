@@ -78,6 +78,18 @@ pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
     pids.filter_map(|pid| Process::read(pid, variables))
 }
 
+/// Is anything of this process group still there? Zombies do not count: they only wait to be counted.
+pub fn group_is_alive(group: i32) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|entry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+        let mut fields = after.split_whitespace();
+        let state = fields.next().unwrap_or("X");
+        !matches!(state, "Z" | "X") && fields.nth(1).and_then(|field| field.parse().ok()) == Some(group)
+    })
+}
+
 /// This process, then its parent, and so on as far as can be seen.
 pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
     let mut line: Vec<Process> = Vec::new();

@@ -115,6 +115,7 @@ pub(crate) struct Look {
     pub fence: i64,
     pub hold: Option<Hold>,
     pub closed: Option<Closed>,
+    pub last: Option<Last>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +162,7 @@ pub(crate) fn verdict(look: Option<&Look>, fence: i64, now: Time) -> Verdict {
 pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> Result<&'l Hold> {
     let verdict = verdict(look, token.fence, now);
     let hold = look.and_then(|look| look.hold.as_ref());
+    let last = look.and_then(|look| look.last.as_ref()).filter(|last| last.fence == token.fence);
     let refused = match (verdict, hold) {
         (Verdict::Ok, Some(hold)) => return Ok(hold),
         (Verdict::NotFound, _) => {
@@ -182,6 +184,11 @@ pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> R
             Code::LeaseExpired,
             format!("claim `{token}` is over: its lease ended or it was given back"),
         ),
+    };
+    // Whoever keeps a claim alive must tell its own completion from a loss.
+    let refused = match last {
+        Some(last) => refused.with("ended_by", &last.verb),
+        None => refused,
     };
     Err(refused
         .with("fence", token.fence)
@@ -214,7 +221,7 @@ mod tests {
             claimed_at: Time(0),
             until: None,
         });
-        Look { fence, hold, closed }
+        Look { fence, hold, closed, last: None }
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Clock {
     }
 
     /// Milliseconds that only ever grow, at the pace of real time, in every process of this boot.
-    pub(crate) fn ticks(&self) -> i64 {
+    pub fn ticks(&self) -> i64 {
         match self {
             Clock::System => {
                 // The time since boot includes sleep: a lease runs on while a laptop's lid is closed.

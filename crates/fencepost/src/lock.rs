@@ -50,7 +50,7 @@ impl Record {
         })
     }
     pub fn look(&self) -> Look {
-        Look { fence: self.fence, hold: self.hold.clone(), closed: None }
+        Look { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
     }
     pub fn resource(&self) -> Resource {
         Resource::Lock(self.name.clone())

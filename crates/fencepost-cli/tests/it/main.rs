@@ -9,6 +9,7 @@ mod keeper;
 mod processes;
 mod readme;
 mod sealed;
+mod supervise;
 mod three_tabs;
 mod verbs;
 mod waiting;

@@ -38,6 +38,11 @@ impl Sealed {
         Self { db: Some(format!("{base}?schema={schema}&sslmode=disable")), ..Self::sqlite() }
     }
 
+    /// The same fleet in a directory of its own, by another way.
+    pub fn over(&self, url: &str) -> Self {
+        Self { db: Some(url.into()), ..Self::sqlite() }
+    }
+
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

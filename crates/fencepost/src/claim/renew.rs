@@ -29,6 +29,9 @@ impl Renew {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Renewed {
     pub claim: Claim,
+    /// How much of the lease was left when this was answered. Who counts it from before asking, on a clock that
+    /// cannot be set, knows when the claim is over without trusting anybody's time of day.
+    pub lease_ms: Millis,
 }
 
 impl Op for Renew {
@@ -46,6 +49,7 @@ impl Op for Renew {
         check::lease("ttl_ms", self.ttl_ms)?;
         let look = look(tx, &token.resource).await?;
         let hold = require(look.as_ref(), &token, tx.now)?;
-        Ok(Renewed { claim: hold.claim(&token.resource) })
+        let lease_ms = hold.expires_at().since(tx.now);
+        Ok(Renewed { claim: hold.claim(&token.resource), lease_ms })
     }
 }

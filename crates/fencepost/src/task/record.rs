@@ -136,7 +136,7 @@ impl Record {
             Status::Cancelled => Some(Closed::Cancelled),
             _ => None,
         };
-        Look { fence: self.fence, hold: self.hold.clone(), closed }
+        Look { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
     }
 
     /// Where an unfinished, unheld task waits.

@@ -1,0 +1,126 @@
+use super::duration;
+use crate::{
+    context::{Context, unique},
+    supervise::{self, Ended, Signals},
+};
+use clap::Args;
+use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim, lock, run};
+use rustix::process::Signal;
+use std::{ffi::OsString, process::ExitCode, time::Duration};
+
+/// What the engine waits for in one call.
+const WAIT_MAX: Millis = Millis::minutes(10);
+/// For giving the lock back. Its lease ends soon enough if the database does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Run a command while holding a named lock
+///
+/// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
+/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost, or cannot be renewed
+/// in time, the same happens to the whole group, before anybody else can have the lock. If fence itself is killed, its
+/// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB.
+///
+/// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
+///
+/// Examples:
+///   fence lock deploy -- ./deploy.sh
+///   fence lock deploy --wait -- ./deploy.sh
+///   fence lock git/main --wait=30s --max 10m -- git push
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Lock {
+    name: String,
+    /// If another holds it, wait: for this long, or for as long as it takes
+    #[arg(long, value_parser = duration, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
+    wait: Option<Option<Millis>>,
+    /// How long it stays locked if this machine dies
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "1m")]
+    ttl: Millis,
+    /// The longest that the command may take
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    max: Option<Millis>,
+    /// Between telling the command to end and killing it
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
+    grace: Millis,
+    /// What to run
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Lock {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let run = unique("lock-");
+        let mut signals = Signals::listen()?;
+        let claimed = tokio::select! {
+            claim = self.take(context, &run) => claim,
+            code = interrupted(&mut signals) => {
+                // It may have been taken at this very moment.
+                let _ = give_back(context, &run, PATIENCE).await;
+                return Ok(code);
+            }
+        };
+        let claim = claimed?;
+        let command = supervise::command(&self.command, &claim, &context.place()?.from_anywhere());
+        let ended =
+            supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
+        // What was lost needs no giving back; it is tried for tidiness, and not for long.
+        let is_held = matches!(ended, Ok(Ended::Exited(_)));
+        let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
+        if let (Err(error), true) = (give_back(context, &run, patience).await, is_held) {
+            let why = error.message();
+            eprintln!("warning: the lock could not be given back, and stays until its lease ends: {why}");
+        }
+        ended?.code()
+    }
+
+    async fn take(&self, context: &Context, run: &str) -> Result<Claim> {
+        let began = Clock::System.ticks();
+        loop {
+            let patience = self.wait.map(|wait| wait.unwrap_or(Millis(i64::MAX)));
+            let left = patience.map(|most| Millis(most.0.saturating_sub(Clock::System.ticks() - began)));
+            let op = lock::Claim {
+                name: self.name.clone(),
+                run: run.into(),
+                agent: context.agent(),
+                ttl_ms: Some(self.ttl),
+                max_ms: self.max,
+                wait_ms: left.map(|left| left.clamp(Millis(0), WAIT_MAX)),
+                resume: false,
+                request: context.request(),
+            };
+            match context.call(op).await {
+                Ok(claimed) => return Ok(claimed.claim),
+                Err(error) if error.code() == Code::OutcomeUnknown => {}
+                Err(error) if error.code() != Code::AlreadyClaimed => return Err(error),
+                Err(_) if left.is_some_and(|left| left > WAIT_MAX) => {}
+                Err(error) if self.wait.is_some() => return Err(error),
+                Err(error) => {
+                    return Err(error.hint(format!("fence lock {} --wait -- … waits for it", self.name)));
+                }
+            }
+        }
+    }
+}
+
+/// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
+async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
+    let end = context.call(run::End { run: run.into(), reason: Some("its command is over".into()) });
+    match tokio::time::timeout(patience, end).await {
+        Ok(Err(error)) if error.code() != Code::NotFound => Err(error),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::unavailable("the database does not answer")),
+    }
+}
+
+/// Until a signal ends us. Nothing is held yet, so we can be stopped as well.
+async fn interrupted(signals: &mut Signals) -> ExitCode {
+    loop {
+        match signals.next().await {
+            Signal::CHILD | Signal::CONT => {}
+            Signal::TSTP => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+            }
+            signal => return ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+        }
+    }
+}

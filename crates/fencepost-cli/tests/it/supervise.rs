@@ -1,0 +1,559 @@
+//! `lock` and `guard` with real processes, real signals, and databases that do not answer.
+
+use crate::{
+    on_both,
+    sealed::{Said, Sealed},
+};
+use fencepost::{Fleet, Time, claim, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+/// Ignores TERM, and so do its children; says when it is ready, and writes the time down as long as it lives.
+const STUBBORN: &str = r#"
+exec 2>/dev/null
+trap 'echo told >> told' TERM
+(trap "" TERM; exec sleep 1000) &
+(trap "" TERM; (trap "" TERM; while :; do date +%s%3N >> beats; sleep 0.02; done) & wait) &
+echo $$ > leader.new; mv leader.new leader
+while :; do sleep 0.02; done"#;
+
+/// A `fence` at work.
+struct Working(Child);
+
+impl Working {
+    fn start(command: &mut Command, words: &[&str]) -> Self {
+        let command = command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("it starts"))
+    }
+    fn fence(sealed: &Sealed, words: &[&str]) -> Self {
+        Self::start(&mut sealed.command("fence"), words)
+    }
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it is there");
+    }
+    fn end(self) -> Said {
+        crate::sealed::said(self.0.wait_with_output().expect("its end"))
+    }
+}
+
+/// The number that the command wrote once it was ready.
+fn leader(sealed: &Sealed) -> i32 {
+    let file = sealed.path().join("leader");
+    until("the command is ready", || file.exists());
+    read(&file).trim().parse().expect("a number")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Nothing tells us, so we look; bounded, so that a defect ends the test.
+#[expect(clippy::disallowed_methods, reason = "the end of a stranger's child announces itself to nobody")]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("in vain: {what}");
+}
+
+/// The processes of a group that are more than a zombie.
+fn members(group: i32) -> Vec<String> {
+    let stats = fs::read_dir("/proc").expect("proc").flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            let fields: Vec<&str> =
+                stat.rsplit_once(')').map_or(vec![], |(_, rest)| rest.split_whitespace().collect());
+            fields.len() > 2 && fields[0] != "Z" && fields[2] == group.to_string()
+        })
+        .collect()
+}
+
+/// When the last child of [`STUBBORN`] was alive for the last time.
+fn beats(sealed: &Sealed) -> Option<Time> {
+    let beats = read(&sealed.path().join("beats"));
+    // The last line may have been cut by the kill.
+    let whole = beats.lines().rfind(|line| line.len() == 13)?;
+    Some(Time(whole.parse().expect("milliseconds")))
+}
+
+fn last_beat(sealed: &Sealed) -> Time {
+    beats(sealed).expect("it lived")
+}
+
+fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
+    ask_at(&sealed.url(), question)
+}
+
+fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async { question(Fleet::open(url).await.expect("it opens")).await })
+}
+
+/// When the lease of the first run that a `lock` opened is or was over.
+fn lease_end(sealed: &Sealed) -> Time {
+    let list = run::List { all: true, limit: None };
+    let runs = ask(sealed, async |fleet| fleet.call(list).await).expect("the runs").runs;
+    let locks = runs.iter().filter(|run| run.name.starts_with("lock-"));
+    locks.min_by_key(|run| run.opened_at).expect("its run").expires_at
+}
+
+#[test]
+fn exit_codes_are_passed_through() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    fs::write(sealed.path().join("plain"), "no program").expect("written");
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["true"], 0, ""),
+        (&["sh", "-c", "exit 7"], 7, ""),
+        (&["sh", "-c", "kill -TERM $$"], 143, ""),
+        (&["sh", "-c", "kill -KILL $$"], 137, ""),
+        (&["no-such-program"], 127, "error: `no-such-program`: not found"),
+        (&["./plain"], 126, "error: `./plain`: may not be executed"),
+    ];
+    sealed.ok(&["add", "a task", "--board", "auth"]);
+    sealed.ok(&["claim", "auth-1"]);
+    for (words, code, err) in cases {
+        for verb in [&["lock", "deploy", "--"][..], &["guard", "task/auth-1@1", "--"]] {
+            let said = sealed.fence(&[verb, words].concat());
+            assert_eq!((said.code, said.err.as_str()), (code, err), "{verb:?} {words:?}");
+        }
+    }
+    assert_eq!(sealed.ok(&["guard", "task/auth-1@1", "--grace", "1s", "--", "echo", "hello"]), "hello");
+    assert!(
+        sealed.ok(&["guard", "task/auth-1@1"]).starts_with("ok: held by run me"),
+        "without a command it answers"
+    );
+    let said = sealed.fence(&["lock", "deploy"]);
+    assert_eq!(said.code, 2, "a lock is for a command: {said:?}");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let script = "for s in INT HUP QUIT USR1 USR2; do trap \"echo $s >> got\" $s; done
+        trap 'echo TERM >> got; exit 9' TERM
+        echo $$ > leader.new; mv leader.new leader
+        while :; do sleep 0.02; done";
+    let fence = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", script]);
+    leader(&sealed);
+    let got = sealed.path().join("got");
+    let all = [
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::TERM, "TERM"),
+    ];
+    for (signal, name) in all {
+        fence.send(signal);
+        until(name, || read(&got).lines().last() == Some(name));
+    }
+    assert_eq!(fence.end().code, 9);
+    assert_eq!(read(&got), "INT\nHUP\nQUIT\nUSR1\nUSR2\nTERM\n", "each of them once");
+}
+
+#[test]
+fn what_is_ignored_stays_ignored() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let said =
+        sealed.sh("trap '' HUP; fence lock deploy -- sh -c 'kill -HUP $PPID; kill -HUP $$; echo survived'");
+    assert_eq!((said.code, said.out.as_str()), (0, "survived"), "{said:?}");
+}
+
+on_both! {
+    /// Taken away, cancelled, ended: the command and all its stubborn children are gone, and it is said why.
+    fn a_lost_claim_ends_the_whole_group(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        let losses: [(&[&str], &[&str], &str); 4] = [
+            (&["lock", "deploy"], &["unclaim", "lock/deploy"], "claim `lock/deploy@1` was taken away by an operator"),
+            (&["guard"], &["unclaim", "task/auth-1"], "claim `task/auth-1@1` was taken away by an operator"),
+            (&["guard"], &["end", "me"], "claim `task/auth-1@2` is over: its lease ended or it was given back"),
+            (&["guard"], &["cancel", "auth-1"], "`task/auth-1` was cancelled"),
+        ];
+        for (verb, loss, reason) in losses {
+            for file in ["leader", "told", "beats"] {
+                let _ = fs::remove_file(sealed.path().join(file));
+            }
+            if verb == ["guard"] {
+                sealed.ok(&["claim", "auth-1"]);
+            }
+            let words = [verb, &["--grace", "500ms", "--", "bash", "-c", STUBBORN]].concat();
+            let fence = Working::start(sealed.command("fence").env("FENCE_RUN", "me"), &words);
+            let leader = leader(&sealed);
+            until("its children beat", || beats(&sealed).is_some());
+            assert!(members(leader).len() >= 4, "{:?}", members(leader));
+            sealed.ok(loss);
+            let said = fence.end();
+            assert_eq!(members(leader), Vec::<String>::new(), "after {loss:?}");
+            assert_eq!(said.code, 5, "{said:?}");
+            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
+            assert_eq!(read(&sealed.path().join("told")), "told\n", "it was told before it was killed");
+        }
+    }
+
+    fn without_a_living_claim_nothing_starts(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["release", "task/auth-1@1"]);
+        for (token, reason) in [
+            ("task/auth-1@1", "claim `task/auth-1@1` is over"),
+            ("task/auth-1@2", "`task/auth-1@2` was never given out"),
+            ("lock/deploy@1", "`lock/deploy@1` was never given out"),
+        ] {
+            let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
+            assert_eq!(said.code, 5, "{said:?}");
+            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
+        }
+        let held = sealed.sh("fence lock deploy -- fence lock deploy -- touch started");
+        assert_eq!(held.code, 4, "{held:?}");
+        assert!(held.err.contains("lock `deploy` is held by run `lock-"), "{held:?}");
+        assert!(held.err.contains("hint: fence lock deploy --wait"), "{held:?}");
+        assert!(!sealed.path().join("started").exists());
+    }
+
+    /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
+    fn a_command_can_finish_its_own_claim(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for n in 1..=2 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+            sealed.ok(&["claim", &format!("auth-{n}")]);
+        }
+        // Longer than it takes to notice that the claim is over.
+        let linger = "sleep 1.5; echo still here; exit 3";
+        let script = format!("cd / && echo $FENCE_CLAIM $FENCE_RUN && fence done --output x >/dev/null && {linger}");
+        let said = sealed.fence(&["guard", "task/auth-1@1", "--", "sh", "-c", &script]);
+        assert_eq!((said.code, said.out.as_str()), (3, "task/auth-1@1 me\nstill here"), "{said:?}");
+        let script = format!("fence release --note later >/dev/null && {linger}");
+        let said = sealed.fence(&["guard", "task/auth-2@1", "--", "sh", "-c", &script]);
+        assert_eq!((said.code, said.out.as_str()), (3, "still here"), "{said:?}");
+        assert!(sealed.ok(&["show", "auth-1"]).contains("status: completed"));
+        assert!(sealed.ok(&["show", "auth-2"]).contains("status: unassigned"));
+        // At its very end it is not lost either.
+        sealed.ok(&["claim", "auth-2"]);
+        let said = sealed.fence(&["guard", "--", "sh", "-c", "fence fail --reason no >/dev/null; exit 4"]);
+        assert_eq!(said.code, 4, "{said:?}");
+    }
+
+    /// It ended well, but under a claim that was no longer its own.
+    fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
+        assert_eq!(said.code, 5, "{said:?}");
+        assert!(said.err.contains("was taken away by an operator"), "{said:?}");
+    }
+
+    /// The claim is kept for much longer than its lease, and given back at once when the command is over.
+    fn a_lock_is_kept_and_given_back(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard; fence call run/list'");
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
+        assert!(said.out.contains("\"ttl_ms\": 1000"), "{said:?}");
+        assert_eq!(sealed.fence(&["guard", "lock/deploy@1"]).out, "lease_expired");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
+    fn a_cap_ends_the_command_in_time(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--max", "2s", "--", "bash", "-c", STUBBORN]);
+        let leader = leader(&sealed);
+        let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
+        let until = held.expect("an answer").claim.expect("it is held").expires_at;
+        let said = fence.end();
+        assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
+        assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
+        assert!(last_beat(&sealed) < until, "it beat after {until}");
+    }
+
+    /// Sixteen processes add one to the same number, six times each. None of it is lost, and never are two inside.
+    fn sixteen_processes_take_turns(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let path = sealed.path();
+        fs::write(path.join("number"), "0").expect("written");
+        let add = "mkdir inside || echo two are inside >> errors
+            n=$(cat number); sleep 0.01; echo $((n + 1)) > number
+            rmdir inside";
+        let work = "for i in 1 2 3 4 5 6; do fence lock number --wait -- bash -c \"$ADD\" 2>> errors; done";
+        let shells: Vec<_> = (0..16)
+            .map(|_| Working::start(sealed.command("bash").env("ADD", add), &["-c", work]))
+            .collect();
+        for shell in shells {
+            assert_eq!(shell.end().code, 0);
+        }
+        assert_eq!((read(&path.join("number")).trim(), read(&path.join("errors")).as_str()), ("96", ""));
+        let claimed = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/number@97")).await);
+        assert_eq!(claimed.expect("an answer").reason, claim::Verdict::NotFound, "96 claims, and not one more");
+    }
+
+    /// Waiting has an end: the one that was said, the lock's, or Ctrl-C.
+    fn waiting_for_a_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+        leader(&sealed);
+        let said = sealed.fence(&["lock", "deploy", "--wait=300ms", "--", "touch", "started"]);
+        assert_eq!(said.code, 4, "{said:?}");
+        assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
+
+        let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
+            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_CLAIM"]].concat())
+        });
+        let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
+        let listens = |process: &Working| {
+            let status = read(Path::new(&format!("/proc/{}/status", process.0.id())));
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+            u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+        };
+        until("it waits", || listens(&interrupted));
+        interrupted.send(Signal::INT);
+        assert_eq!(interrupted.end().code, 130);
+
+        holder.send(Signal::KILL);
+        drop(holder.end());
+        sealed.ok(&["unclaim", "lock/deploy"]);
+        let mut tokens = waiters.map(|waiter| waiter.end().out);
+        tokens.sort();
+        assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3"]);
+        assert!(!sealed.path().join("started").exists());
+    }
+
+    /// What the command leaves behind is gone before the lock is free.
+    fn nothing_is_left_behind_with_the_lock_free(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let script = "(trap '' TERM; exec sleep 1000) & echo $$ > leader; exit 6";
+        let said = sealed.fence(&["lock", "deploy", "--grace", "300ms", "--", "bash", "-c", script]);
+        assert_eq!((said.code, members(leader(&sealed))), (6, vec![]), "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
+    /// KILL spares nobody, so the command goes with it, and the lock follows when its lease is over.
+    fn a_killed_fence_takes_its_command_along(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "5s", "--", "bash", "-c", STUBBORN]);
+        let leader = leader(&sealed);
+        until("its children beat", || beats(&sealed).is_some());
+        fence.send(Signal::KILL);
+        until("the command is gone", || members(leader).is_empty());
+        assert_eq!(sealed.fence(&["lock", "deploy", "--", "true"]).code, 4, "not before its lease is over");
+        drop(fence.end());
+        until("it is free", || sealed.fence(&["lock", "deploy", "--", "true"]).code == 0);
+        assert!(last_beat(&sealed) < lease_end(&sealed));
+    }
+
+    /// A fence that is stopped cannot renew; its watchdog is not.
+    fn a_stopped_fence_does_not_let_its_command_outlive_the_lease(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
+        let leader = leader(&sealed);
+        until("its children beat", || beats(&sealed).is_some());
+        fence.send(Signal::STOP);
+        until("the command is gone", || members(leader).is_empty());
+        assert!(last_beat(&sealed) < lease_end(&sealed));
+        fence.send(Signal::CONT);
+        let said = fence.end();
+        assert_eq!(said.code, 5, "{said:?}");
+    }
+}
+
+/// Nobody answers any more: the command works on for as long as that is safe, and no longer.
+fn it_ends_before_its_lease(sealed: &Sealed, ttl: &str, silence: impl FnOnce(), answers: impl FnOnce()) {
+    let words = ["lock", "deploy", "--ttl", ttl, "--", "bash", "-c", STUBBORN];
+    let fence = Working::fence(sealed, &words);
+    let leader = leader(sealed);
+    until("its children beat", || beats(sealed).is_some());
+    silence();
+    let silent_since = last_beat(sealed);
+    let said = fence.end();
+    assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
+    let reason = "error: claim `lock/deploy@1` could not be renewed before its lease's end: ";
+    assert!(said.err.starts_with(reason), "{said:?}");
+    assert_eq!(read(&sealed.path().join("told")), "told\n", "it was told before it was killed");
+    answers();
+    let (last, end) = (last_beat(sealed), lease_end(sealed));
+    assert!(last < end, "it beat at {last}, after its lease's end at {end}");
+    assert!(last.since(silent_since).0 > 500, "it was given up at once: {silent_since} to {last}");
+}
+
+/// Another process is in the middle of a write, and stays there.
+#[test]
+fn a_sqlite_that_is_held_by_another() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let (go, going) = mpsc::channel::<()>();
+    let going = Arc::new(Mutex::new(going));
+    let (holds, held) = mpsc::channel();
+    let url = sealed.url();
+    let mut holder = None;
+    let hold = || {
+        let write = move |fleet: Fleet| async move {
+            let write = fleet.transaction(move |_| {
+                let _ = holds.send(());
+                let _ = going.lock().expect("not poisoned").recv();
+                Box::pin(async { Ok(()) })
+            });
+            write.await.expect("it was let go")
+        };
+        holder = Some(std::thread::spawn(move || ask_at(&url, write)));
+        held.recv().expect("it holds");
+    };
+    it_ends_before_its_lease(&sealed, "3s", hold, || go.send(()).expect("it waits"));
+    holder.expect("it held").join().expect("it ended");
+}
+
+/// The connection stays open, and nothing comes through; or it is closed, and so is every new one.
+#[test]
+fn a_postgres_that_does_not_answer() {
+    for way in [Way::Mute, Way::Shut] {
+        let direct = Sealed::postgres();
+        direct.ok(&["init"]);
+        let line = Line::to(&direct.url());
+        let sealed = direct.over(&line.url(&direct.url()));
+        it_ends_before_its_lease(&sealed, "3s", || line.set(way), || line.set(Way::Open));
+    }
+}
+
+/// The lease began when PostgreSQL said so, not when we heard of it.
+#[test]
+fn a_postgres_that_answers_slowly_and_then_no_more() {
+    let direct = Sealed::postgres();
+    direct.ok(&["init"]);
+    let line = Line::to(&direct.url());
+    let sealed = direct.over(&line.url(&direct.url()));
+    let slow_then_mute = || {
+        line.set(Way::Slow);
+        let began = lease_end(&direct);
+        until("it was renewed", || lease_end(&direct) > began);
+        // The rest of the answer is on its way; the next renewal is not.
+        pass(DELAY * 8);
+        line.set(Way::Mute);
+    };
+    it_ends_before_its_lease(&sealed, "5s", slow_then_mute, || line.set(Way::Open));
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// Answers take their time.
+    Slow,
+    Mute,
+    Shut,
+}
+
+/// A line to PostgreSQL that can be made mute or shut.
+struct Line {
+    port: u16,
+    way: Arc<Mutex<Way>>,
+}
+
+impl Line {
+    fn to(url: &str) -> Self {
+        let server = Self::server(url).to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let line = Self {
+            port: listener.local_addr().expect("an address").port(),
+            way: Arc::new(Mutex::new(Way::Open)),
+        };
+        let way = line.way.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if *way.lock().expect("not poisoned") == Way::Shut {
+                    continue;
+                }
+                let server = TcpStream::connect(&server).expect("PostgreSQL");
+                let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
+                for ((from, to), delay) in [((client, server), None), (back, Some(DELAY))] {
+                    let way = way.clone();
+                    std::thread::spawn(move || carry(from, to, &way, delay));
+                }
+            }
+        });
+        line
+    }
+    fn server(url: &str) -> &str {
+        url.split(['@', '/']).nth(3).expect("host and port")
+    }
+    fn url(&self, url: &str) -> String {
+        url.replace(Self::server(url), &format!("127.0.0.1:{}", self.port))
+    }
+    fn set(&self, way: Way) {
+        *self.way.lock().expect("not poisoned") = way;
+    }
+}
+
+/// The six answers of a renewal take longer than the margin before the end of a lease of 5 s.
+const DELAY: Duration = Duration::from_millis(130);
+
+#[expect(clippy::disallowed_methods, reason = "a slow line is one that takes real time")]
+fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// What arrives on a mute line is gone.
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>, delay: Option<Duration>) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        let at = *way.lock().expect("not poisoned");
+        if let (Way::Slow, Some(delay)) = (at, delay) {
+            pass(delay);
+        }
+        match at {
+            Way::Open | Way::Slow => drop(to.write_all(&bytes[..n])),
+            Way::Mute => {}
+            Way::Shut => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
+#[test]
+fn the_terminal_is_the_commands() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let command = "trap 'echo got INT' INT; echo ready; read a; echo got $a; read b; echo got $b; exit 8";
+    fs::write(sealed.path().join("command.sh"), command).expect("written");
+    // Eager where all is a terminal, on demand in a pipeline; and the shell has it back afterwards.
+    for line in ["fence lock deploy -- bash command.sh", "fence lock deploy -- bash command.sh | cat"] {
+        let line = format!("set -o pipefail; {line}; code=$?; read c; echo $code $c");
+        // Bounded, because a command that cannot have the terminal waits for it for ever.
+        let mut script = sealed.command("timeout");
+        script
+            .args(["30", "script", "-qe", "/dev/null", "-c", &format!("bash -c '{line}'")])
+            .env("SHELL", "/bin/bash");
+        let mut script =
+            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script, of util-linux");
+        let mut keys = script.stdin.take().expect("a keyboard");
+        let mut screen = BufReader::new(script.stdout.take().expect("a screen"));
+        let mut seen = String::new();
+        let mut see = |text: &str| {
+            while !seen.lines().any(|line| line.trim_start_matches("^C").trim_start_matches("^Z") == text) {
+                assert_ne!(screen.read_line(&mut seen).expect("a screen"), 0, "{text} in {seen:?}");
+            }
+        };
+        see("ready");
+        // In a pipeline it has the terminal once it has asked for it; before that, Ctrl-C is for all of them.
+        for (typed, shown) in
+            [("one\n", "got one"), ("\x03", "got INT"), ("\x1atwo\n", "got two"), ("three\n", "8 three")]
+        {
+            keys.write_all(typed.as_bytes()).expect("typed");
+            see(shown);
+        }
+        script.wait().expect("its end");
+    }
+}
