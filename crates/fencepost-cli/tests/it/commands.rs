@@ -82,9 +82,20 @@ fn there_is_no_fleet_until_init() {
     let sealed = Sealed::sqlite();
     let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
     let tell = |words: &[&str]| sealed.tell(words).replace(&here, "HERE");
-    insta::assert_snapshot!(tell(&["list"]), @"");
-    insta::assert_snapshot!(tell(&["init"]), @"");
-    insta::assert_snapshot!(tell(&["init"]), @"");
+    insta::assert_snapshot!(tell(&["list"]), @r"
+    $ fence list
+    error: there is no fleet at HERE/.fence/fence.db
+    hint: fence init makes it; --db or FENCE_DB names another
+    (exit 1)
+    ");
+    insta::assert_snapshot!(tell(&["init"]), @r"
+    $ fence init
+    the fleet is at HERE/.fence/fence.db: every work tree of this git repository shares it
+    ");
+    insta::assert_snapshot!(tell(&["init"]), @r"
+    $ fence init
+    the fleet was already at HERE/.fence/fence.db: every work tree of this git repository shares it
+    ");
     assert_eq!(
         std::fs::read_to_string(sealed.path().join(".fence/.gitignore")).expect("kept out of git"),
         "*\n"
