@@ -31,19 +31,19 @@ macro_rules! commands {
 commands! {
     "Plan" {
         init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
-        board::Board,
+        board::Board, wait::Wait,
     }
     "Work" {
-        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint, done::Done,
-        fail::Fail, release::Release, guard::Guard,
+        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
+        done::Done, fail::Fail, release::Release, guard::Guard,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
         unpark::Unpark, cancel::Cancel, retry::Retry,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, prune::Prune,
-        backup::Backup, call::Call, completions::Completions,
+        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
+        doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
 }
 
@@ -58,9 +58,11 @@ pub fn grouped(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text.push_str(&format!("{heading}:\n"));
-        for name in *names {
-            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            text.push_str(&format!("  {name:<12} {}\n", about.map(ToString::to_string).unwrap_or_default()));
+        let shown =
+            names.iter().filter_map(|name| command.find_subcommand(name)).filter(|c| !c.is_hide_set());
+        for command in shown {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            text.push_str(&format!("  {:<12} {about}\n", command.get_name()));
         }
         text.push('\n');
     }

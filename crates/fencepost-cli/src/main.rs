@@ -4,6 +4,7 @@
 
 mod commands;
 mod context;
+mod keeper;
 mod lines;
 mod place;
 mod process;

@@ -89,8 +89,8 @@ pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
         "completed" | "alive" | "ok" => colour(AnsiColor::Green),
-        "in_progress" | "reviewing" => colour(AnsiColor::Yellow),
-        "failed" | "lapsed" => colour(AnsiColor::Red),
+        "in_progress" | "reviewing" | "warning" => colour(AnsiColor::Yellow),
+        "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
         "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),
         _ => Style::new(),
@@ -191,6 +191,7 @@ impl Table {
             line.push_str(&screen.paint(cell.style, &text));
             gap = after + 2;
         }
+        line.truncate(line.trim_end().len());
         line
     }
 }

@@ -211,7 +211,8 @@ impl Batch {
         !self.edges.is_empty()
     }
 
-    /// The first tells how many tasks were really new.
+    /// The first tells how many tasks were really new. A cross join keeps SQLite to the order that is written: it
+    /// could take a whole board first, and read the list anew for each of its tasks (3,000 tasks: 12 s, not 0.1).
     pub fn writes(self, tx: &Tx<'_>, inserts: &Inserts) -> Result<Vec<Stmt>> {
         let tasks = set(self.tasks)?;
         let mut statements = vec![
@@ -222,11 +223,10 @@ impl Batch {
         if !self.edges.is_empty() {
             statements.push(Stmt::new(
                 "insert into edge(task, depends_on)
-                 select task.seq, other.seq from json_each(?1) as item
-                 join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
-                 join task as other on other.board = item.value ->> 'on_board'
-                   and other.n = cast(item.value ->> 'on' as bigint)
-                 where true on conflict do nothing",
+                 select task.seq, other.seq from json_each(?1) as item cross join task cross join task as other
+                 where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+                   and other.board = item.value ->> 'on_board' and other.n = cast(item.value ->> 'on' as bigint)
+                 on conflict do nothing",
                 params![set(self.edges)?],
             ));
         }
@@ -234,9 +234,9 @@ impl Batch {
             statements.push(Stmt::new(
                 "insert into task_tag(task, tag, board, priority, ready)
                  select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
-                 from json_each(?1) as item
-                 join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
-                 where true on conflict do nothing",
+                 from json_each(?1) as item cross join task
+                 where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+                 on conflict do nothing",
                 params![set(self.tags)?],
             ));
         }
@@ -272,8 +272,8 @@ macro_rules! inserts {
                 $texts,
                 ") select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin'",
                 $its,
-                " from json_each(?1) as item
-                 join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
+                " from json_each(?1) as item cross join task
+                 where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
             ),
         }
     };

@@ -372,7 +372,8 @@ on_both! {
             let next = format!("next-{}", round + 1);
             let tasks = vec![item(&next, &[&first])];
             let (imported, done) = tokio::join!(one.call(import(tasks)), other.call(task::Done::new(&token)));
-            (imported.unwrap(), done.unwrap());
+            imported.unwrap();
+            done.unwrap();
             assert_eq!(world.show(&next).await.waiting_on, 0, "round {round}");
         }
     }

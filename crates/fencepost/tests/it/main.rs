@@ -1,5 +1,6 @@
 //! The conformance suite: every behaviour once, on SQLite and on PostgreSQL, with a clock that the tests move.
 
+mod about;
 mod check;
 mod dependencies;
 mod disk;
@@ -26,4 +27,5 @@ mod steps;
 mod story;
 mod tasks;
 mod twins;
+mod waiting;
 mod world;

@@ -108,7 +108,7 @@ fn open(path: &Path) -> Result<Connection> {
 
 fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Row>> {
     let mut statement = connection.prepare(sql)?;
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_lowercase).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_lowercase).collect();
     let rows = statement.query_map([], |row| {
         let mut columns = Map::new();
         for (at, name) in names.iter().enumerate() {
