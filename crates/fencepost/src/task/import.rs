@@ -1,3 +1,5 @@
+mod life;
+
 use super::{
     Status,
     batch::{Batch, Inserts, Known, On, Wait, at, inserts, resolve},
@@ -7,12 +9,12 @@ use crate::{
     before::Before,
     clock::Time,
     error::{Code, Error, Result},
-    event::Event,
     names::{OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
     op::{Access, Op},
     params,
     tx::{Stmt, Tx, set},
 };
+use life::Life;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -356,50 +358,6 @@ fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
     ))
 }
 
-/// What an item brings along that a new task does not have.
-struct Life {
-    status: Status,
-    parked: Option<String>,
-    failure_reason: Option<String>,
-    output: Option<String>,
-    notes: Vec<String>,
-    progress: Vec<String>,
-    owner: Option<String>,
-    created_at: Option<Time>,
-    finished_at: Option<Time>,
-}
-
-impl Life {
-    /// Nothing is finished before it was created, and nothing happened in the future.
-    fn fill(&self, row: &mut Value, now: Time) {
-        let finished_at = self.status.is_finished().then(|| self.finished_at.map_or(now, |at| at.min(now)));
-        let latest = finished_at.unwrap_or(now);
-        row["created_at"] = self.created_at.map_or(latest, |at| at.min(latest)).0.into();
-        row["finished_at"] = finished_at.map(|at| at.0).into();
-        row["parked"] = self.parked.as_deref().into();
-        row["failure_reason"] = self.failure_reason.as_deref().into();
-        row["output"] = self.output.as_deref().into();
-    }
-
-    fn event(&self, id: &TaskId, key: Option<&str>) -> Event {
-        let mut details = json!({ "key": key });
-        for (name, value) in [("owner", &self.owner), ("parked", &self.parked)] {
-            if let Some(value) = value {
-                details[name] = value.as_str().into();
-            }
-        }
-        Event { to: Some(self.status.as_str()), ..Event::new("task.imported", resource(id)) }.details(details)
-    }
-
-    fn notes<'a>(&'a self, id: &'a TaskId) -> impl Iterator<Item = Value> + 'a {
-        let progress = self.progress.iter().map(|text| ("progress", text));
-        let notes = self.notes.iter().map(|text| ("note", text));
-        progress
-            .chain(notes)
-            .map(move |(kind, text)| json!({ "board": id.board, "n": id.n, "kind": kind, "text": text }))
-    }
-}
-
 impl Item {
     /// Whether an import would take it, whatever else there is: for whoever would rather leave something out than be
     /// refused.
@@ -435,37 +393,5 @@ impl Item {
             }
             None => Ok(id),
         }
-    }
-
-    fn split(self) -> (plan::Item, Life) {
-        let item = plan::Item {
-            key: Some(self.key.unwrap_or_else(|| format!("import:{}", self.id))),
-            name: Some(self.id),
-            title: self.title,
-            body: self.body,
-            done_when: self.done_when,
-            kind: self.kind,
-            priority: self.priority,
-            tags: self.tags,
-            source: self.source,
-            origin: self.origin,
-            creator: self.creator,
-            to: None,
-            offer: None,
-            after: self.after,
-            max_attempts: self.max_attempts,
-        };
-        let life = Life {
-            status: self.status.into(),
-            parked: self.parked,
-            failure_reason: self.failure_reason,
-            output: self.output,
-            notes: self.notes,
-            progress: self.progress,
-            owner: self.owner,
-            created_at: self.created_at,
-            finished_at: self.finished_at,
-        };
-        (item, life)
     }
 }
