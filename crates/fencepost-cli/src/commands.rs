@@ -30,19 +30,20 @@ macro_rules! commands {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, edit::Edit, note::Note, dep::Dep, list::List, show::Show, board::Board,
+        init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
+        board::Board, wait::Wait,
     }
     "Work" {
-        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint, done::Done,
-        fail::Fail, release::Release, guard::Guard,
+        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
+        done::Done, fail::Fail, release::Release, guard::Guard,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
         unpark::Unpark, cancel::Cancel, retry::Retry,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End,
-        doctor::Doctor, call::Call, completions::Completions, keep::Keep,
+        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
+        doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     screen::Screen,
     whose::{self, Identity},
 };
-use fencepost::{Clock, Code, Error, Op, Result, claim};
+use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -74,6 +74,24 @@ impl Context {
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         self.connection().await?.call(op).await
+    }
+
+    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit. One call waits no
+    /// longer than the engine allows.
+    pub async fn call_waiting<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+    ) -> Result<O::Reply> {
+        let mut left = limit.unwrap_or(Millis(i64::MAX));
+        loop {
+            let wait = left.min(WAIT_MAX);
+            let answer = self.call(op(Some(wait))).await;
+            left = Millis(left.0 - wait.0);
+            if left.0 <= 0 || !O::not_yet(&answer) {
+                return answer;
+            }
+        }
     }
 
     /// Where the fleet is, or would be made.

@@ -5,8 +5,10 @@
 mod commands;
 mod context;
 mod keeper;
+mod lines;
 mod place;
 mod process;
+mod progress;
 mod screen;
 mod text;
 mod whose;

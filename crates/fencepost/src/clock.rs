@@ -6,9 +6,10 @@ use std::{
     borrow::Cow,
     fmt,
     str::FromStr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
+use tokio::sync::watch;
 
 /// A moment, in milliseconds since 1970. In JSON: RFC 3339, UTC, with milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,6 +138,22 @@ impl Clock {
         }
     }
 
+    /// Returns when the ticks have come to `at`: by tokio's timer, or when a test has moved its clock that far.
+    pub(crate) async fn until(&self, at: i64) {
+        match self {
+            Clock::System => {
+                // The timer stands still while a laptop's lid is closed and the ticks do not: so look at them often.
+                const SLICE: i64 = 5000;
+                while let left @ 1.. = at.saturating_sub(self.ticks()) {
+                    tokio::time::sleep(Duration::from_millis(left.min(SLICE).unsigned_abs())).await;
+                }
+            }
+            Clock::Manual(clock) => {
+                let _ = clock.0.subscribe().wait_for(|hands| hands.ticks >= at).await;
+            }
+        }
+    }
+
     /// Names the boot that `ticks` counts from; `None` where the system does not say.
     pub(crate) fn boot(&self) -> Option<String> {
         match self {
@@ -148,9 +165,10 @@ impl Clock {
     }
 }
 
-/// A clock that a test moves. `advance` is time passing; `set_back` is somebody setting the wall clock.
+/// A clock that a test moves. `advance` is time passing; `set_back` is somebody setting the wall clock. Whoever
+/// waits for a time is woken when the hands have come to it.
 #[derive(Debug, Clone)]
-pub struct ManualClock(Arc<Mutex<Hands>>);
+pub struct ManualClock(Arc<watch::Sender<Hands>>);
 
 #[derive(Debug, Clone)]
 struct Hands {
@@ -161,7 +179,7 @@ struct Hands {
 
 impl ManualClock {
     pub fn at(wall: Time) -> Self {
-        Self(Arc::new(Mutex::new(Hands { wall, ticks: 0, boot: "boot-1".into() })))
+        Self(Arc::new(watch::Sender::new(Hands { wall, ticks: 0, boot: "boot-1".into() })))
     }
     pub fn advance(&self, by: Duration) {
         self.change(|hands| {
@@ -180,10 +198,10 @@ impl ManualClock {
         });
     }
     fn change(&self, f: impl FnOnce(&mut Hands)) {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.send_modify(f);
     }
     fn read(&self) -> Hands {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 }
 

@@ -161,6 +161,11 @@ impl Error {
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.0.fields.get(name)
     }
+    /// It may become a yes with time, and by others' doing. What the caller itself holds does not.
+    pub(crate) fn is_not_yet(&self) -> bool {
+        matches!(self.code(), Code::NoneReady | Code::AlreadyClaimed | Code::NotReady)
+            && self.field("own") != Some(&Value::Bool(true))
+    }
     pub(crate) fn is_again(&self) -> bool {
         self.0.again
     }

@@ -4,15 +4,17 @@ use crate::{
     before::Before,
     clock::Clock,
     error::{Code, Error, Result},
+    names::check,
     op::Op,
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
+    wait::{Look, Pace, Waiters},
 };
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,14 +28,49 @@ pub(crate) type Work<T> =
 #[derive(Debug, Clone)]
 pub struct Fleet {
     store: Arc<Store>,
+    waiters: Arc<Waiters>,
     stats: Arc<Stats>,
     caller: Caller,
 }
 
 #[derive(Debug)]
-enum Store {
+pub(crate) enum Store {
     Sqlite(Sqlite, PathBuf),
     Postgres(Postgres),
+}
+
+impl Store {
+    /// Has the log grown since this was last asked?
+    pub async fn has_news(&self) -> Result<bool> {
+        match self {
+            Store::Sqlite(db, _) => db.has_news().await,
+            Store::Postgres(db) => db.has_news().await,
+        }
+    }
+    pub fn pace(&self) -> Pace {
+        match self {
+            Store::Sqlite(..) => Pace::SQLITE,
+            Store::Postgres(_) => Pace::POSTGRES,
+        }
+    }
+    async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
+        match self {
+            Store::Sqlite(db, _) => db.read(caller, work).await,
+            Store::Postgres(db) => db.read(caller, work).await,
+        }
+    }
+    async fn write<T: Send + 'static>(
+        &self,
+        before: Before,
+        caller: Caller,
+        place: Place,
+        work: Work<T>,
+    ) -> Result<T> {
+        match self {
+            Store::Sqlite(db, _) => db.write(before, caller, place, work).await,
+            Store::Postgres(db) => db.write(before, caller, place, work).await,
+        }
+    }
 }
 
 /// How commits reach the disk.
@@ -106,6 +143,7 @@ impl Fleet {
 
     pub async fn open_with(url: &str, options: Options) -> Result<Self> {
         let stats = Arc::new(Stats::default());
+        let clock = options.clock.clone();
         let store = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             Store::Postgres(Postgres::connect(url, &options, stats.clone()).await?)
         } else {
@@ -114,7 +152,9 @@ impl Fleet {
             let opening = tokio::task::spawn_blocking(move || Sqlite::open(&at, &options, stats));
             Store::Sqlite(opening.await.map_err(Error::internal)??, path)
         };
-        Ok(Self { store: Arc::new(store), stats, caller: Caller::default() })
+        let store = Arc::new(store);
+        let waiters = Waiters::new(store.clone(), clock);
+        Ok(Self { store, waiters, stats, caller: Caller::default() })
     }
 
     /// The same fleet, called by this agent: events say so.
@@ -123,16 +163,45 @@ impl Fleet {
         Self { caller: Caller { agent: Some(agent.into()) }, ..self.clone() }
     }
 
-    /// Runs one op in a transaction of its own.
+    /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no "not yet" or
+    /// its time is over; dropping the call is hanging up.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let before = op.before();
-        let work: Work<O::Reply> = Arc::new(move |tx| Box::pin(op.clone().run(tx)));
-        match (&*self.store, O::READS) {
-            (Store::Sqlite(db, _), true) => db.read(self.caller.clone(), work).await,
-            (Store::Sqlite(db, _), false) => db.write(before, self.caller.clone(), Place::Own, work).await,
-            (Store::Postgres(db), true) => db.read(self.caller.clone(), work).await,
-            (Store::Postgres(db), false) => db.write(before, self.caller.clone(), Place::Own, work).await,
+        let Some(wait) = op.wait() else {
+            let before = op.before();
+            return self.run::<O>(before, Arc::new(move |tx| Box::pin(op.clone().run(tx)))).await;
+        };
+        check::wait(wait)?;
+        self.waiters.wait(wait, O::not_yet, |glance| self.look(op.clone(), glance)).await
+    }
+
+    async fn run<O: Op>(&self, before: Before, work: Work<O::Reply>) -> Result<O::Reply> {
+        if O::READS {
+            return self.store.read(self.caller.clone(), work).await;
         }
+        let reply = self.store.write(before, self.caller.clone(), Place::Own, work).await;
+        if reply.is_ok() {
+            self.waiters.stir();
+        }
+        reply
+    }
+
+    /// One look of one who waits: the op, and when its answer could change by time alone.
+    async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
+        let (before, again_in) = (op.before(), Arc::new(Mutex::new(None)));
+        let found = again_in.clone();
+        let work: Work<O::Reply> = Arc::new(move |tx| {
+            let (op, found) = (op.clone(), found.clone());
+            Box::pin(async move {
+                tx.glance = glance;
+                let answer = op.run(tx).await;
+                let again_in = tx.again_at.map(|at| at.since(tx.now));
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = again_in;
+                answer
+            })
+        });
+        let answer = self.run::<O>(before, work).await;
+        let again_in = *again_in.lock().unwrap_or_else(PoisonError::into_inner);
+        Look { answer, again_in }
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -181,12 +250,12 @@ impl Fleet {
         T: Send + 'static,
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
     {
-        let work: Work<T> = Arc::new(work);
-        let caller = self.caller.clone();
-        match &*self.store {
-            Store::Sqlite(db, _) => db.write(Before::nothing(), caller, Place::Embedded, work).await,
-            Store::Postgres(db) => db.write(Before::nothing(), caller, Place::Embedded, work).await,
+        let (before, caller) = (Before::nothing(), self.caller.clone());
+        let done = self.store.write(before, caller, Place::Embedded, Arc::new(work)).await;
+        if done.is_ok() {
+            self.waiters.stir();
         }
+        done
     }
 
     /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
@@ -202,7 +271,7 @@ impl Fleet {
 
     /// What this process has asked of the database since it opened the fleet.
     pub fn stats(&self) -> Counts {
-        self.stats.read()
+        Counts { waiting: self.waiters.count(), ..self.stats.read() }
     }
 }
 
@@ -243,6 +312,8 @@ pub struct Counts {
     /// SQLite: transactions of the writer, and the calls in them.
     pub batches: u64,
     pub batched: u64,
+    /// Calls that have looked, and are waiting now.
+    pub waiting: u64,
 }
 
 impl Stats {
@@ -262,6 +333,7 @@ impl Stats {
             round_trips: self.round_trips.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             batched: self.batched.load(Ordering::Relaxed),
+            waiting: 0,
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) struct Migration {
 pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, sql: include_str!("migrations/0001_runs.sql") },
     Migration { version: 2, sql: include_str!("migrations/0002_tasks.sql") },
+    Migration { version: 3, sql: include_str!("migrations/0003_cancelled.sql") },
 ];
 
 pub(crate) fn latest() -> i64 {

@@ -15,8 +15,11 @@ pub const TAGS_MAX: usize = 32;
 pub const DEPENDENCIES_MAX: usize = 1000;
 pub const PLAN_MAX: usize = 10_000;
 pub const CLAIMS_MAX: i64 = 1000;
+pub const WAITED_MAX: usize = 1000;
 pub const TTL_MIN: Millis = Millis::seconds(1);
 pub const TTL_MAX: Millis = Millis::days(30);
+/// Whoever wants to wait longer asks again: a connection that is long dead is then noticed.
+pub const WAIT_MAX: Millis = Millis::minutes(10);
 pub const ATTEMPTS_MAX: i64 = 1000;
 
 /// `auth-3`: the third task of board `auth`.
@@ -197,6 +200,9 @@ pub(crate) mod check {
     }
     pub fn lease(field: &str, ttl: Option<Millis>) -> Result<()> {
         ttl.map_or(Ok(()), |ttl| span(field, ttl, TTL_MIN, TTL_MAX))
+    }
+    pub fn wait(wait: Millis) -> Result<()> {
+        span("wait_ms", wait, Millis(0), WAIT_MAX)
     }
     pub fn request(request: Option<&str>) -> Result<()> {
         request.map_or(Ok(()), |id| line("request", id, NAME_MAX))

@@ -2,6 +2,7 @@
 
 use crate::{
     before::Before,
+    clock::Millis,
     error::{Code, Error, Result},
     fleet::Fleet,
     tx::{BoxFuture, Tx},
@@ -30,6 +31,14 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     /// What must outlast a refusal of this op.
     fn before(&self) -> Before {
         Before::nothing()
+    }
+    /// How long this request would rather wait than be told "not yet": its `wait_ms`.
+    fn wait(&self) -> Option<Millis> {
+        None
+    }
+    /// Is this answer a "not yet", for one who waits? Unless said: there is nothing to take now, or another has it.
+    fn not_yet(answer: &Result<Self::Reply>) -> bool {
+        answer.as_ref().is_err_and(Error::is_not_yet)
     }
     fn run(self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Reply>> + Send;
 }

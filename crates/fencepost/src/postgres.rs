@@ -6,6 +6,7 @@
 
 mod tls;
 mod url;
+mod watch;
 
 use crate::{
     admin::about::{Database, Setting},
@@ -45,6 +46,8 @@ const PIPELINE_MAX: usize = 30;
 pub(crate) struct Postgres {
     pool: Pool,
     watch: Mutex<Watch>,
+    /// What was committed when the log was last looked at.
+    seen: Mutex<Option<String>>,
     options: Options,
     stats: Arc<Stats>,
 }
@@ -53,6 +56,16 @@ impl std::fmt::Debug for Postgres {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Postgres").finish_non_exhaustive()
     }
+}
+
+/// What is to be done, however many tries it takes.
+struct Call<T> {
+    before: Before,
+    caller: Caller,
+    place: Place,
+    work: Work<T>,
+    /// COMMIT was sent, and not answered yet.
+    committing: AtomicBool,
 }
 
 impl Postgres {
@@ -71,7 +84,8 @@ impl Postgres {
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .build()
             .map_err(Error::internal)?;
-        let store = Self { pool, watch: Mutex::default(), options: options.clone(), stats };
+        let (watch, seen) = (Mutex::default(), Mutex::default());
+        let store = Self { pool, watch, seen, options: options.clone(), stats };
         store.migrate(&target.schema, options.schema_version.unwrap_or(migrate::latest())).await?;
         Ok(store)
     }
@@ -83,13 +97,12 @@ impl Postgres {
         place: Place,
         work: Work<T>,
     ) -> Result<T> {
-        let committing = AtomicBool::new(false);
-        let tries = self.tries(&before, &caller, place, &work, &committing);
+        let call = Call { before, caller, place, work, committing: AtomicBool::new(false) };
         let limit = self.options.call_limit;
-        match tokio::time::timeout(limit, tries).await {
+        match tokio::time::timeout(limit, self.tries(&call)).await {
             Ok(result) => result,
             // Its connection was closed with it, so what was not being committed is rolled back.
-            Err(_) if !committing.load(Ordering::SeqCst) => {
+            Err(_) if !call.committing.load(Ordering::SeqCst) => {
                 Err(Error::unavailable(format!("PostgreSQL did not get to it in {limit:?}"))
                     .hint("nothing was changed; something holds a lock on it, or `connections` is too small"))
             }
@@ -97,17 +110,10 @@ impl Postgres {
         }
     }
 
-    async fn tries<T>(
-        &self,
-        before: &Before,
-        caller: &Caller,
-        place: Place,
-        work: &Work<T>,
-        committing: &AtomicBool,
-    ) -> Result<T> {
+    async fn tries<T>(&self, call: &Call<T>) -> Result<T> {
         let mut tries = 0;
         loop {
-            match self.attempt(before, caller, place, work, committing).await {
+            match self.attempt(call).await {
                 Err(e) if e.is_again() && tries + 1 < TRIES => {
                     tries += 1;
                     let base = 5_u64 << tries;
@@ -123,14 +129,8 @@ impl Postgres {
     }
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
-    async fn attempt<T>(
-        &self,
-        before: &Before,
-        caller: &Caller,
-        place: Place,
-        work: &Work<T>,
-        committing: &AtomicBool,
-    ) -> Result<T> {
+    async fn attempt<T>(&self, call: &Call<T>) -> Result<T> {
+        let Call { before, caller, place, work, committing } = call;
         let session = self.session().await?;
         let mut settled = 0;
         let mut waits = 0;
@@ -138,14 +138,8 @@ impl Postgres {
             let (mut now, mut opening) = self.begin(&session, before).await?;
             let todo = before.todo(&opening, now);
             if !todo.is_empty() {
-                let mut tx = Tx {
-                    db: Db::Postgres(&session),
-                    now,
-                    caller: caller.clone(),
-                    opening,
-                    place: Place::Own,
-                    stirred: false,
-                };
+                let db = Db::Postgres(&session);
+                let mut tx = Tx::new(db, now, caller.clone(), opening, Place::Own);
                 // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
                 settled =
                     session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
@@ -155,14 +149,7 @@ impl Postgres {
                 (now, opening) = self.begin(&session, before).await?;
             }
             let due = before.settles() && opening.due.is_due(now);
-            let mut tx = Tx {
-                db: Db::Postgres(&session),
-                now,
-                caller: caller.clone(),
-                opening,
-                place,
-                stirred: false,
-            };
+            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
             let result = work(&mut tx).await;
             committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;

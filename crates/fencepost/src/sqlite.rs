@@ -4,7 +4,9 @@
 //! and only then replies. Nobody is told "done" before the disk has it.
 
 mod open;
+mod readers;
 mod turnstile;
+mod watch;
 
 use crate::{
     admin::about::{Database, Setting},
@@ -15,20 +17,22 @@ use crate::{
     tx::{Answer, BoxFuture, Caller, Db, Place, Row, Stmt, Tx, Value},
 };
 pub(crate) use open::copy_backup;
+use readers::Readers;
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU8, Ordering},
         mpsc,
     },
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use turnstile::Turnstile;
+use watch::Watch;
 
 /// One fsync covers the batch; past this the last caller waits longer than it saves.
 const BATCH_MAX: usize = 256;
@@ -43,6 +47,7 @@ const CLOCK_STEP_MS: i64 = 50;
 pub(crate) struct Sqlite {
     jobs: mpsc::Sender<Job>,
     readers: Arc<Readers>,
+    watch: Arc<Mutex<Watch>>,
     options: Options,
 }
 
@@ -54,13 +59,8 @@ impl Sqlite {
     pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let conn = open::open(path, options)?;
         let turnstile = Turnstile::open(path)?;
-        let readers = Arc::new(Readers {
-            path: path.to_owned(),
-            idle: Mutex::new(Vec::new()),
-            places: Arc::new(Semaphore::new(options.readers.max(1))),
-            gate: RwLock::new(()),
-            stats: stats.clone(),
-        });
+        let readers = Arc::new(Readers::new(path, options, stats.clone()));
+        let watch = Arc::new(Mutex::new(Watch::new(path, stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
             lite: Lite { conn, columns: HashMap::new(), stats },
@@ -77,7 +77,7 @@ impl Sqlite {
             .name("fence-writer".into())
             .spawn(move || writer.run(&queue))
             .map_err(|e| Error::unavailable(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { jobs, readers, options: options.clone() })
+        Ok(Self { jobs, readers, watch, options: options.clone() })
     }
 
     pub async fn write<T: Send + 'static>(
@@ -121,14 +121,16 @@ impl Sqlite {
     }
 
     pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
-        let place = self.readers.places.clone().acquire_owned().await.map_err(Error::internal)?;
-        let (readers, options) = (self.readers.clone(), self.options.clone());
-        let task = tokio::task::spawn_blocking(move || {
-            // The place is the read's, not the caller's, who may hang up before it is over.
-            let _place = place;
-            readers.read(&options, caller, &work)
+        self.readers.clone().read(self.options.clone(), caller, work).await
+    }
+
+    /// Has the log grown since this was last asked? (The first time: perhaps.)
+    pub async fn has_news(&self) -> Result<bool> {
+        let watch = self.watch.clone();
+        let asking = tokio::task::spawn_blocking(move || {
+            watch.lock().unwrap_or_else(PoisonError::into_inner).has_news()
         });
-        task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
+        asking.await.map_err(Error::internal)?
     }
 }
 
@@ -251,7 +253,7 @@ impl Writer {
         if size <= self.wal_due {
             return;
         }
-        let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _no_reads = self.readers.pause();
         let conn = &self.lite.conn;
         let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
         let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
@@ -313,14 +315,7 @@ impl Batch<'_> {
         work: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
     ) -> Result<T> {
         self.exec("savepoint op")?;
-        let mut tx = Tx {
-            db: Db::Sqlite(self.lite),
-            now: self.now,
-            caller: caller.clone(),
-            opening,
-            place,
-            stirred: false,
-        };
+        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening, place);
         let result = now_or_never(|| work(&mut tx));
         let stirred = tx.stirred;
         self.still_open()?;
@@ -386,46 +381,6 @@ fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Resul
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
             Err(Error::internal(format!("the op panicked: {text}")))
         }
-    }
-}
-
-/// Reads see the last commit and never wait for the writer.
-#[derive(Debug)]
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Lite>>,
-    places: Arc<Semaphore>,
-    /// Held to read; taken whole by the writer when the log must start anew.
-    gate: RwLock<()>,
-    stats: Arc<Stats>,
-}
-
-impl Readers {
-    fn read<T>(&self, options: &Options, caller: Caller, work: &Work<T>) -> Result<T> {
-        let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut lite = match idle {
-            Some(lite) => lite,
-            None => Lite {
-                conn: open::reader(&self.path, options.durability)?,
-                columns: HashMap::new(),
-                stats: self.stats.clone(),
-            },
-        };
-        let deadline = Deadline::after(options.read_limit);
-        lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
-        lite.exec("begin")?;
-        let result = lite.snapshot(options).and_then(|(now, due)| {
-            let opening = Opening { due, ..Opening::default() };
-            let mut tx =
-                Tx { db: Db::Sqlite(&mut lite), now, caller, opening, place: Place::Own, stirred: false };
-            now_or_never(|| work(&mut tx))
-        });
-        // A connection that does not come back clean is not used again.
-        if lite.exec("rollback").is_ok() {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lite);
-        }
-        result
     }
 }
 

@@ -4,6 +4,7 @@
 //! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
 //! own file.
 
+mod batch;
 mod record;
 mod view;
 
@@ -17,7 +18,7 @@ use crate::{
     tx::{Stmt, Tx},
 };
 pub(crate) use record::{
-    Lock, Record, Under, Was, columns, load, load_locked, load_set, save, save_set, state, unheld,
+    Lock, Record, Under, Was, by_ids, columns, load, load_locked, load_set, save, save_set, state, unheld,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,7 @@ pub use view::{Checkpoint, Dependency, Note as NoteView, Progress as ProgressVie
 verbs![
     add::Add,
     plan::Plan,
+    import::Import,
     ready::Ready,
     claim::Claim,
     claim_many::ClaimMany,
@@ -38,6 +40,7 @@ verbs![
     show::Show,
     list::List,
     why::Why,
+    wait::Wait,
     offer::Offer,
     assign::Assign,
     accept::Accept,
@@ -97,6 +100,10 @@ impl Status {
             Status::Failed => "failed",
             Status::Cancelled => "cancelled",
         }
+    }
+    pub(crate) fn read(text: &str) -> Result<Self> {
+        let status = Status::ALL.into_iter().find(|status| status.as_str() == text);
+        status.ok_or_else(|| Error::internal("a task has a status that this fence does not know"))
     }
     /// Only the claim and its outcome change: nobody else is asked, and nothing is set aside.
     fn leads_straight_to(self, next: Status) -> bool {

@@ -41,6 +41,10 @@ pub struct Tx<'a> {
     pub(crate) place: Place,
     /// It made something due that no read at its opening could know of.
     pub(crate) stirred: bool,
+    /// When the answer could be another with nothing written: one who waits looks again then.
+    pub(crate) again_at: Option<Time>,
+    /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
+    pub(crate) glance: bool,
 }
 
 /// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.
@@ -57,7 +61,12 @@ pub(crate) enum Db<'a> {
     Postgres(&'a Session),
 }
 
-impl Tx<'_> {
+impl<'a> Tx<'a> {
+    pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
+        let again_at = opening.due.at;
+        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false }
+    }
+
     /// Runs one statement and gives its rows.
     pub async fn query(&mut self, sql: &'static str, params: Vec<Value>) -> Result<Vec<Row>> {
         Ok(self.one(Stmt::new(sql, params)).await?.rows)
@@ -89,7 +98,12 @@ impl Tx<'_> {
     }
 
     /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
+    /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        if op.wait().is_some_and(|wait| wait != Millis(0)) {
+            return Err(Error::invalid("wait_ms", "cannot be used in a transaction, which would stay open")
+                .hint("leave it out, or wait with Fleet::call before the transaction"));
+        }
         let before = op.before();
         loop {
             let changed = self.open(&before).await?;

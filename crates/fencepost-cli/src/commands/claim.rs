@@ -30,6 +30,9 @@ pub struct Claim {
     /// The longest that the claim may last, however often it is renewed
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
+    /// If there is nothing to take, wait for it this long
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    wait: Option<Millis>,
     /// If this run has the task already, give its token again
     #[arg(long, requires = "task")]
     resume: bool,
@@ -44,18 +47,22 @@ pub struct Claim {
 impl Claim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let owner = self.keep.then(|| keeper::owner(context)).transpose()?;
-        let op = task::Claim {
-            task: self.task,
-            board: self.board,
-            tag: self.tag,
+        let op = |wait_ms| task::Claim {
+            task: self.task.clone(),
+            board: self.board.clone(),
+            tag: self.tag.clone(),
             run: context.run(),
             agent: context.agent(),
             ttl_ms: self.ttl,
             max_ms: self.max,
             resume: self.resume,
             request: context.request(),
+            wait_ms,
         };
-        let reply = context.call(op).await?;
+        let reply = match self.wait {
+            None => context.call(op(None)).await?,
+            wait => context.call_waiting(wait, op).await?,
+        };
         let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
         context.print(&reply, |reply| match (self.quiet, &kept) {
             (true, _) => reply.claim.token.clone(),

@@ -3,9 +3,12 @@
 mod commands;
 mod crash;
 mod doctor;
+mod history;
+mod import;
 mod keeper;
 mod processes;
 mod readme;
 mod sealed;
 mod verbs;
+mod waiting;
 mod whose;

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -80,6 +80,13 @@ impl Sealed {
         said(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
     }
 
+    /// The same, while the test goes on. It is ended with the test at the latest.
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = self.command("fence");
+        command.env("FENCE_RUN", "me").args(words).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence")
+    }
+
     /// The same, and it must succeed.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
@@ -153,7 +160,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     panic!("within 15 s it did not come true that {what}");
 }
 
-fn said(output: Output) -> Said {
+pub fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }

@@ -42,6 +42,11 @@ pub struct Claim {
     /// If this very run has the named task, give the token again instead of refusing.
     #[serde(default)]
     pub resume: bool,
+    /// If there is nothing to take yet, or the named task is not to be had, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
     /// Asking again with the same id gives the first answer.
     #[serde(default)]
     pub request: Option<String>,
@@ -71,6 +76,10 @@ impl Op for Claim {
 
     fn before(&self) -> Before {
         Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {

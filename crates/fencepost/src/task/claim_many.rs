@@ -29,6 +29,11 @@ pub struct ClaimMany {
     pub ttl_ms: Option<Millis>,
     #[serde(default)]
     pub max_ms: Option<Millis>,
+    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
     /// Asking again with the same id gives the first answer.
     #[serde(default)]
     pub request: Option<String>,
@@ -46,6 +51,10 @@ impl Op for ClaimMany {
 
     fn before(&self) -> Before {
         Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<ClaimedMany> {

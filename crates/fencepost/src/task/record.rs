@@ -91,8 +91,7 @@ pub(crate) struct Was {
 
 impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
-        let status: String = row.take("status")?;
-        let status = Status::ALL.into_iter().find(|s| s.as_str() == status);
+        let status = Status::read(&row.take::<String>("status")?)?;
         let tags: Option<String> = row.take("tags")?;
         Ok(Self {
             seq: row.take("seq")?,
@@ -106,8 +105,7 @@ impl Record {
             key: row.take("idempotency_key")?,
             max_attempts: row.take("max_attempts")?,
             created_at: row.take("created_at")?,
-            status: status
-                .ok_or_else(|| Error::internal("a task has a status that this fence does not know"))?,
+            status,
             assignee: row.take("assignee")?,
             offered_to: row.take("offered_to")?,
             offered_at: row.take("offered_at")?,
@@ -282,18 +280,34 @@ pub(crate) async fn load_set<'i>(
             )
         };
     }
-    let rows = set(ids.map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
+    let rows = ids_set(ids)?;
     let lock = match lock {
         Lock::ToWrite => lock!("for update of task"),
         Lock::ToDependOn => lock!("for share of task"),
     };
-    let load = columns!(
-        "join json_each(?1) as item
-           on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
-    );
-    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(load, params![rows])];
-    let tasks = tx.pipeline(statements).await?.remove(1).rows;
-    tasks.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
+    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(BY_IDS, params![rows])];
+    by_id(tx.pipeline(statements).await?.remove(1).rows)
+}
+
+/// The same without locks, to read.
+pub(crate) async fn by_ids<'i>(
+    tx: &mut Tx<'_>,
+    ids: impl Iterator<Item = &'i TaskId>,
+) -> Result<HashMap<TaskId, Record>> {
+    by_id(tx.query(BY_IDS, params![ids_set(ids)?]).await?)
+}
+
+const BY_IDS: &str = columns!(
+    "join json_each(?1) as item
+       on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
+);
+
+fn ids_set<'i>(ids: impl Iterator<Item = &'i TaskId>) -> Result<Value> {
+    set(ids.map(|id| serde_json::json!({ "board": id.board, "n": id.n })))
+}
+
+fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
+    rows.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 
 /// On whose authority a task is written.

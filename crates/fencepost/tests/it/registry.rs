@@ -14,6 +14,7 @@ fn every_op_is_listed() {
     insta::assert_snapshot!(list.collect::<Vec<_>>().join("\n"), @r#"
     task/add         agent
     task/plan        agent
+    task/import      admin
     task/ready       reader reads
     task/claim       agent
     task/claim_many  agent
@@ -25,6 +26,7 @@ fn every_op_is_listed() {
     task/show        reader reads
     task/list        reader reads
     task/why         reader reads
+    task/wait        reader reads
     task/offer       agent
     task/assign      agent
     task/accept      agent
@@ -153,6 +155,7 @@ async fn what_reads_runs_where_nothing_can_be_written() {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
             "board/show" => json!({ "board": "auth" }),
+            "task/wait" => json!({ "tasks": ["auth-1"] }),
             "claim/guard" => json!({ "token": "task/auth-1@1" }),
             _ => json!({}),
         };

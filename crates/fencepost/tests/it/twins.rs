@@ -54,6 +54,8 @@ fn step(rng: &mut fastrand::Rng, tokens: &[String]) -> (&'static str, Value) {
         ("run/renew", 1, &["run"]),
         ("task/ready", 3, &["board?", "agent?"]),
         ("task/why", 3, &["task"]),
+        ("task/wait", 3, &["names", "any?"]),
+        ("task/wait", 2, &["board", "any?"]),
         ("task/list", 2, &["board?", "tag?", "task as after?"]),
         ("claim/list", 1, &[]),
         ("board/list", 1, &[]),
@@ -73,7 +75,7 @@ fn step(rng: &mut fastrand::Rng, tokens: &[String]) -> (&'static str, Value) {
         if !optional || rng.u8(..4) == 0 {
             let field = field.trim_end_matches('?');
             let (what, called) = field.split_once(" as ").unwrap_or((field, field));
-            let called = if called == "completions" { "tasks" } else { called };
+            let called = if matches!(called, "completions" | "names") { "tasks" } else { called };
             request.insert(called.into(), value(rng, tokens, what));
         }
     }
@@ -111,7 +113,8 @@ fn value(rng: &mut fastrand::Rng, tokens: &[String], what: &str) -> Value {
         "ordinal" => rng.i64(1..=3).into(),
         "ttl_ms" => (rng.i64(1..=4) * 10_000).into(),
         "max_ms" | "delay_ms" => (rng.i64(0..=2) * 10_000).into(),
-        "resume" | "retry" | "all" => true.into(),
+        "names" => json!([task(rng), task(rng)]),
+        "resume" | "retry" | "all" | "any" => true.into(),
         "request" => pick(rng, &["q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8"]).into(),
         "key" => pick(rng, &["k1", "k2"]).into(),
         "name" => "deploy".into(),
