@@ -116,6 +116,7 @@ fn the_sleeping_keeper(sealed: &Sealed) -> String {
         // 5 ms each.
         (last.1 > 40).then_some(())
     });
+    assert_eq!(the_keeper(sealed), keeper, "it sleeps, and is not dead");
     keeper
 }
 
