@@ -60,7 +60,9 @@ const TRIES: usize = 20;
 
 /// For whom a run would be kept. Asked before anything is claimed.
 pub fn owner(context: &Context) -> Result<Owner> {
-    let owner = context.who().owner.as_ref().ok_or_else(|| {
+    // A command that is its own session, as a job of cron can be, is over when it is done.
+    let owner = context.who().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
+    let owner = owner.ok_or_else(|| {
         Error::new(Code::Invalid, "there is no terminal and no agent to keep the run for")
             .hint("claim without --keep, and run fence renew before the lease is over")
     })?;

@@ -98,6 +98,28 @@ fn the_keeper(sealed: &Sealed) -> String {
     found[0].clone()
 }
 
+/// How often it was woken so far.
+fn woken(keeper: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{keeper}/status")).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a line").trim().parse().expect("a number")
+}
+
+/// The keeper, once it has looked and sleeps: what happens from now on is news to it.
+#[track_caller]
+fn the_sleeping_keeper(sealed: &Sealed) -> String {
+    let keeper = the_keeper(sealed);
+    let mut last = (u64::MAX, 0);
+    eventually("the keeper sleeps", || {
+        let now = woken(&keeper);
+        last = if now == last.0 { (now, last.1 + 1) } else { (now, 0) };
+        // 5 ms each.
+        (last.1 > 40).then_some(())
+    });
+    assert_eq!(the_keeper(sealed), keeper, "it sleeps, and is not dead");
+    keeper
+}
+
 #[track_caller]
 fn all_gone(sealed: &Sealed) {
     eventually("no keeper is left", || keepers(sealed).is_empty().then_some(()));
@@ -148,16 +170,15 @@ on_both! {
         let mut shell = Shell::start(&sealed);
         for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
             shell.run("T=$(fence claim --keep -q)");
-            the_keeper(&sealed);
+            the_sleeping_keeper(&sealed);
             shell.run(end);
             all_gone(&sealed);
         }
         // It goes only when the run holds nothing any more.
         shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
-        let keeper = the_keeper(&sealed);
+        let keeper = the_sleeping_keeper(&sealed);
         shell.run("fence release $T");
-        sealed.ok(&["add", "more"]);
-        assert_eq!(the_keeper(&sealed), keeper);
+        assert_eq!(the_sleeping_keeper(&sealed), keeper);
         shell.run("fence done $U");
         all_gone(&sealed);
     }
@@ -238,23 +259,7 @@ on_both! {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
         shell.run("fence claim --keep -q");
-        let status = format!("/proc/{}/status", the_keeper(&sealed));
-        let woken = || {
-            let status = std::fs::read_to_string(&status).expect("it lives");
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("a line");
-            line.trim().parse::<u64>().expect("a number")
-        };
-        // The first look is over when it has not been woken for a while.
-        let mut before = woken();
-        for _ in 0..10 {
-            shell.run("sleep 0.5");
-            let now = woken();
-            if now <= before + 2 {
-                return;
-            }
-            before = now;
-        }
-        panic!("it is woken all the time");
+        the_sleeping_keeper(&sealed);
     }
 
     /// The agent is who is waited for, not the shells that it throws away.
@@ -266,14 +271,25 @@ on_both! {
         let mut token = String::new();
         BufReader::new(agent.stdout.take().expect("its output")).read_line(&mut token).expect("a token");
         assert_eq!(token, "task/auth-1@1\n");
-        let keeper = the_keeper(&sealed);
-        // It has looked at least once, and stays.
-        sealed.ok(&["--run", "other", "add", "more"]);
-        assert_eq!(the_keeper(&sealed), keeper);
+        the_sleeping_keeper(&sealed);
         drop(agent.stdin.take());
         agent.wait().expect("gone");
         all_gone(&sealed);
     }
+}
+
+/// A command that is its own session, with nobody around it, is over when it is done.
+#[test]
+fn there_may_be_nobody_to_keep_it_for() {
+    let sealed = Sealed::sqlite();
+    fleet_with(&sealed, 1);
+    let alone = sealed.command("setsid").args(["-f", "fence", "claim", "--keep"]).output().expect("setsid");
+    let said = String::from_utf8_lossy(&alone.stderr);
+    assert!(
+        said.starts_with("error: there is no terminal and no agent to keep the run for\nhint: "),
+        "{said}"
+    );
+    assert_eq!(sealed.ok(&["claim", "-q"]), "task/auth-1@1", "nothing was claimed");
 }
 
 #[test]
@@ -288,7 +304,7 @@ fn it_does_not_survive_its_fleets_file() {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
         shell.run("fence claim --keep -q");
-        the_keeper(&sealed);
+        the_sleeping_keeper(&sealed);
         // With half an hour of lease, only what happens to the file can tell it.
         shell.run(&format!("{{ {end}; }} 2>/dev/null"));
         all_gone(&sealed);

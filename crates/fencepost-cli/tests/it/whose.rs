@@ -62,12 +62,15 @@ fn all_shells_of_a_terminal_are_one_run() {
 #[test]
 fn shells_that_are_thrown_away_are_those_of_their_terminal() {
     let sealed = Sealed::sqlite();
-    // The second shell becomes `fence` itself; the third is started by something that has no terminal any more.
-    sealed.script("worker", "setsid -w bash -c 'fence whoami --json >> worker-said; true'; setsid -w bash -c 'fence whoami --json >> worker-said'");
+    // A shell with one thing to do becomes it.
+    let stays = "setsid -w bash -c 'fence whoami --json; true'";
+    let becomes = "setsid -w bash -c 'fence whoami --json'";
+    let options = "setsid -w bash -eo pipefail -c 'fence whoami --json; true'";
+    sealed.script("worker", &format!("{stays}; {becomes}"));
     in_a_terminal(
         &sealed,
         &format!(
-            "{WHOAMI}; setsid -w bash -c '{WHOAMI}; true'; setsid -w bash -c '{WHOAMI}'; setsid -w bash -eo pipefail -c '{WHOAMI}; true'; setsid -w ./worker"
+            "{{ fence whoami --json; {stays}; {becomes}; {options}; }} > said; setsid -w ./worker > worker-said"
         ),
     );
     let said = runs(&sealed, "said");
@@ -228,4 +231,6 @@ fn a_leader_out_of_sight() {
     assert_eq!(outside.code, 0, "{outside:?}");
     let outside = answers(&sealed, "outside");
     assert_eq!(outside[0], outside[1]);
+    let here: Value = serde_json::from_str(&sealed.sh("fence whoami --json; true").out).expect("an answer");
+    assert_eq!(outside[0]["owner"], here["owner"], "the ids are those that `/proc` knows");
 }
