@@ -136,7 +136,7 @@ pub fn still(text: &str) -> String {
     out.replace("TIME                    ", "TIME")
 }
 
-pub fn said(output: Output) -> Said {
+fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
