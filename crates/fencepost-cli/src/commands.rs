@@ -30,11 +30,12 @@ macro_rules! commands {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, edit::Edit, note::Note, dep::Dep, list::List, show::Show, board::Board,
+        init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
+        board::Board, wait::Wait,
     }
     "Work" {
-        ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint, done::Done,
-        fail::Fail, release::Release, guard::Guard,
+        prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
+        done::Done, fail::Fail, release::Release, guard::Guard,
         lock::Lock, watchdog::Watchdog,
     }
     "Steer" {
@@ -42,8 +43,8 @@ commands! {
         unpark::Unpark, cancel::Cancel, retry::Retry,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, call::Call,
-        completions::Completions,
+        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
+        doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
 }
 
@@ -58,8 +59,9 @@ pub fn grouped(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text.push_str(&format!("{heading}:\n"));
-        let shown = names.iter().filter_map(|name| command.find_subcommand(name));
-        for command in shown.filter(|command| !command.is_hide_set()) {
+        let shown =
+            names.iter().filter_map(|name| command.find_subcommand(name)).filter(|c| !c.is_hide_set());
+        for command in shown {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             text.push_str(&format!("  {:<12} {about}\n", command.get_name()));
         }

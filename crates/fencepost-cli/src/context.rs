@@ -5,9 +5,10 @@ use crate::{
     screen::Screen,
     whose::{self, Identity},
 };
-use fencepost::{Clock, Code, Error, Op, Result, claim};
+use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
 use fencepost_client::Connection;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::{cell::OnceCell, io::Write, process::ExitCode};
 use tokio::sync::OnceCell as AsyncOnceCell;
 
@@ -47,7 +48,7 @@ impl Context {
 
     /// The run that acts, and why it is that one.
     pub fn who(&self) -> &Identity {
-        self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable("FENCE_RUN")))
+        self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable(whose::RUN)))
     }
 
     /// The run that claims: the one that was named, or this session's.
@@ -73,6 +74,24 @@ impl Context {
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         self.connection().await?.call(op).await
+    }
+
+    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit. One call waits no
+    /// longer than the engine allows.
+    pub async fn call_waiting<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+    ) -> Result<O::Reply> {
+        let mut left = limit.unwrap_or(Millis(i64::MAX));
+        loop {
+            let wait = left.min(WAIT_MAX);
+            let answer = self.call(op(Some(wait))).await;
+            left = Millis(left.0 - wait.0);
+            if left.0 <= 0 || !O::not_yet(&answer) {
+                return answer;
+            }
+        }
     }
 
     /// Where the fleet is, or would be made.
@@ -149,6 +168,14 @@ impl Context {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Something went wrong beside what was asked for, which was done.
+    pub fn warn(&self, error: &Error) {
+        let _ = match self.json() {
+            true => writeln!(std::io::stderr(), "{}", serde_json::json!({ "warning": error })),
+            false => writeln!(std::io::stderr(), "warning: {}", error.message()),
+        };
+    }
+
     pub fn fail(&self, error: &Error) -> ExitCode {
         let mut text =
             if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
@@ -169,6 +196,11 @@ impl Context {
 /// A name that nobody else has: `lock-5f…`.
 pub fn unique(prefix: &str) -> String {
     format!("{prefix}{:032x}", fastrand::u128(..))
+}
+
+/// A short name for a text, the same for the same text: `5f0c9a3e`.
+pub fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A variable that is set to something.

@@ -4,8 +4,11 @@
 
 mod commands;
 mod context;
+mod keeper;
+mod lines;
 mod place;
 mod process;
+mod progress;
 mod screen;
 mod supervise;
 mod text;

@@ -57,10 +57,15 @@ impl Place {
     /// For people: a password in the address is nobody's business.
     pub fn shown(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        match rest.split_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
-            Some((user, host)) => format!("{scheme}://{user}:…@{host}"),
-            None => self.url.clone(),
-        }
+        let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
+        let rest =
+            match rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
+                Some((user, host)) => format!("{user}:…@{host}"),
+                None => rest.to_owned(),
+            };
+        let option = |option| if str::starts_with(option, "password=") { "password=…" } else { option };
+        let options = options.map(|all| all.split('&').map(option).collect::<Vec<_>>().join("&"));
+        format!("{scheme}://{rest}{}", options.map_or(String::new(), |all| format!("?{all}")))
     }
 }
 
@@ -71,6 +76,12 @@ pub fn find(flag: Option<String>, variable: Option<String>, here: &Path) -> Opti
         .or_else(|| variable.map(|url| Place { url, why: Why::Variable }))
         .or_else(|| main_work_tree(here).map(|root| at(root.clone(), Why::Repository(root))))
         .or_else(|| Some(Place { url: home()?.join("fence.db").display().to_string(), why: Why::Home }))
+}
+
+/// A `.git` above us that leads nowhere: the work tree of a repository that is elsewhere, or not mounted here.
+pub fn broken_link(here: &Path) -> Option<PathBuf> {
+    let top = here.ancestors().find(|dir| dir.join(".git").exists())?;
+    main_work_tree(here).is_none().then(|| top.join(".git"))
 }
 
 /// A database in a linked work tree that nobody looks at: left by a copy, or by an older habit.
@@ -88,9 +99,9 @@ fn home() -> Option<PathBuf> {
 
 /// The directory that all work trees of the repository around `here` agree on.
 fn main_work_tree(here: &Path) -> Option<PathBuf> {
-    let top = here.ancestors().find(|dir| dir.join(".git").exists())?;
+    let top = here.ancestors().find(|dir| dir.join(".git").exists() || is_git_directory(dir))?;
     let dot_git = top.join(".git");
-    if dot_git.is_dir() {
+    if dot_git.is_dir() || is_git_directory(top) {
         return Some(top.to_owned());
     }
     // A linked work tree, a submodule, or a repository whose git directory is elsewhere.
@@ -114,6 +125,14 @@ fn main_work_tree(here: &Path) -> Option<PathBuf> {
             .map(|path| path.trim().to_owned())
     });
     work_tree.and_then(|path| fs::canonicalize(common.join(path)).ok()).or(Some(common))
+}
+
+/// A bare repository, as its hooks see it. (The git directory of a work tree is found by the `.git` beside it.)
+fn is_git_directory(dir: &Path) -> bool {
+    dir.file_name().is_none_or(|name| name != ".git")
+        && dir.join("HEAD").is_file()
+        && dir.join("objects").is_dir()
+        && dir.join("refs").is_dir()
 }
 
 #[cfg(test)]
@@ -150,6 +169,8 @@ mod tests {
         git(&root, "clone -q --bare main bare.git");
         git(&root.join("bare.git"), "worktree add -q ../from-bare");
         assert_eq!(at("from-bare"), Some("bare.git".into()));
+        assert_eq!(at("bare.git/hooks"), Some("bare.git".into()));
+        assert_eq!(at("main/.git/hooks"), Some("main".into()));
         git(&root, "init -q --separate-git-dir apart.git work");
         git(&root.join("work"), "commit -q --allow-empty -m one");
         git(&root.join("work"), "worktree add -q ../from-apart");
@@ -160,6 +181,11 @@ mod tests {
         assert_eq!(at("main/sub"), Some("main/sub".into()));
         assert_eq!(at("from-sub"), Some("main/sub".into()));
         assert_eq!(main_work_tree(&root), None);
+        fs::create_dir(root.join("moved")).unwrap();
+        fs::write(root.join("moved/.git"), "gitdir: /nowhere/worktrees/moved\n").unwrap();
+        assert_eq!(broken_link(&root.join("moved")), Some(root.join("moved/.git")));
+        assert_eq!(broken_link(&root.join("linked")), None);
+        assert_eq!(broken_link(&root), None);
 
         assert_eq!(stray(&root.join("linked/deep")), None);
         for path in ["main/.fence", "linked/.fence"] {
@@ -181,6 +207,8 @@ mod tests {
         assert_eq!(postgres.why, Why::Variable);
         assert_eq!(postgres.shown(), "postgres://kim:…@host/db?x=1");
         assert_eq!(postgres.file(), None);
+        let shown = said(Some("postgres://h/db?user=kim&password=x@y&sslmode=disable"), None).shown();
+        assert_eq!(shown, "postgres://h/db?user=kim&password=…&sslmode=disable");
         assert_eq!(said(Some("sqlite:x.db"), None).file(), Some(Path::new("x.db")));
     }
 }

@@ -27,6 +27,10 @@ impl Process {
         let (before, after) = stat.rsplit_once(')')?;
         let name = before.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = after.split_whitespace().collect();
+        // A zombie is gone: it only waits to be counted.
+        if matches!(*fields.first()?, "Z" | "X") {
+            return None;
+        }
         let number = |at: usize| fields.get(at)?.parse::<i64>().ok();
         let words = |file: &str| fs::read(dir.join(file)).unwrap_or_default();
         let environment = words("environ");
@@ -48,15 +52,30 @@ impl Process {
         })
     }
 
-    /// Is this very process still there? (A zombie is not: it only waits to be counted.)
-    pub fn is_alive(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-        let mut fields = after.split_whitespace();
-        let state = fields.next().unwrap_or("X");
-        let started = fields.nth(18).and_then(|field| field.parse().ok());
-        !matches!(state, "Z" | "X") && started == Some(self.started)
+    /// This process, by the id that `/proc` knows it under: where `/proc` is that of an outer pid namespace, it is
+    /// not the id that we know.
+    pub fn own_id() -> Option<i32> {
+        fs::read_link("/proc/self").ok()?.to_str()?.parse().ok()
     }
+
+    /// Is this very process still there?
+    pub fn is_alive(&self) -> bool {
+        Self::read(self.pid, &[]).is_some_and(|now| now.started == self.started)
+    }
+}
+
+/// Within which ids and start times are unique: one boot of one machine, and one container of it.
+pub fn realm() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
+}
+
+/// Every process that can be seen.
+pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Process::read(pid, variables))
 }
 
 /// Is anything of this process group still there? Zombies do not count: they only wait to be counted.
@@ -74,7 +93,7 @@ pub fn group_is_alive(group: i32) -> bool {
 /// This process, then its parent, and so on as far as can be seen.
 pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
     let mut line: Vec<Process> = Vec::new();
-    let mut pid = i32::try_from(std::process::id()).unwrap_or(0);
+    let mut pid = Process::own_id().unwrap_or(0);
     // A parent that ended meanwhile and whose id was used again could lead in a circle.
     while let Some(process) = Process::read(pid, variables).filter(|_| line.len() < 1000) {
         pid = process.parent;
@@ -83,14 +102,25 @@ pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
     line
 }
 
-/// `bash -c …`, `/bin/zsh -lc …`
+/// `bash -c …`, `/bin/zsh -lc …`, `bash -eo pipefail -c …`
 fn is_throwaway(command_line: &[u8]) -> bool {
     let mut words = command_line.split(|&b| b == 0).map(String::from_utf8_lossy);
     let Some(program) = words.next() else { return false };
     let program = program.rsplit('/').next().unwrap_or_default().trim_start_matches('-').to_owned();
-    let is_shell = ["sh", "bash", "dash", "zsh", "ksh", "fish", "ash"].contains(&program.as_str());
-    let mut options = words.take_while(|word| word.starts_with('-'));
-    is_shell && options.any(|word| !word.starts_with("--") && word.contains('c'))
+    if !["sh", "bash", "dash", "zsh", "ksh", "fish", "ash"].contains(&program.as_str()) {
+        return false;
+    }
+    while let Some(option) = words.next().filter(|word| word.starts_with(['-', '+'])) {
+        let letters = !option.starts_with("--");
+        if option == "--command" || (letters && option.contains('c')) {
+            return true;
+        }
+        // These are followed by a word of their own.
+        if ["--rcfile", "--init-file"].contains(&&*option) || (letters && option.contains(['o', 'O'])) {
+            words.next();
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -103,6 +133,10 @@ mod tests {
             ("bash\0-c\0fence claim\0", true),
             ("/bin/zsh\0-lc\0fence claim\0", true),
             ("/usr/bin/sh\0-e\0-c\0x\0", true),
+            ("bash\0-eo\0pipefail\0-c\0x\0", true),
+            ("bash\0--rcfile\0x\0-c\0y\0", true),
+            ("fish\0--command\0x\0", true),
+            ("bash\0-eo\0pipefail\0script.sh\0", false),
             ("-bash\0", false),
             ("bash\0script.sh\0-c\0", false),
             ("bash\0--rcfile\0x\0", false),
@@ -117,7 +151,7 @@ mod tests {
     #[test]
     fn we_are_alive_and_have_ancestors() {
         let line = lineage(&["PATH"]);
-        assert_eq!(line[0].pid, i32::try_from(std::process::id()).unwrap());
+        assert_eq!(Some(line[0].pid), Process::own_id());
         assert!(line[0].is_alive());
         assert_eq!(line[1].pid, line[0].parent);
         assert_eq!(line[0].variables.get("PATH"), std::env::var("PATH").ok().as_ref());

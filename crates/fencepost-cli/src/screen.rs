@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 use fencepost::{Millis, Time};
-use std::io::IsTerminal;
+use std::{io::IsTerminal, os::fd::AsFd};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Where the output goes.
@@ -17,10 +17,7 @@ pub struct Screen {
 impl Screen {
     pub fn of_stdout(now: Time) -> Self {
         let out = std::io::stdout();
-        let width = out.is_terminal().then(|| {
-            let size = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
-            if size == 0 { 80 } else { size }
-        });
+        let width = out.is_terminal().then(|| width(&out));
         let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
         Self { width, colour: width.is_some() && unset("NO_COLOR"), now }
     }
@@ -66,6 +63,12 @@ impl Screen {
     }
 }
 
+/// How wide a terminal is.
+pub fn width(terminal: &impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(terminal).map_or(0, |size| usize::from(size.ws_col));
+    if size == 0 { 80 } else { size }
+}
+
 /// The two largest units that matter: `45s`, `29m`, `2h 5m`, `3d 4h`.
 fn rough(span: Millis) -> String {
     let s = span.0 / 1000;
@@ -86,8 +89,8 @@ pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
         "completed" | "alive" | "ok" => colour(AnsiColor::Green),
-        "in_progress" | "reviewing" => colour(AnsiColor::Yellow),
-        "failed" | "lapsed" => colour(AnsiColor::Red),
+        "in_progress" | "reviewing" | "warning" => colour(AnsiColor::Yellow),
+        "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
         "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),
         _ => Style::new(),
@@ -188,12 +191,13 @@ impl Table {
             line.push_str(&screen.paint(cell.style, &text));
             gap = after + 2;
         }
+        line.truncate(line.trim_end().len());
         line
     }
 }
 
 /// The first part that fits, with `…` for the rest.
-fn cut(text: &str, width: usize) -> String {
+pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }

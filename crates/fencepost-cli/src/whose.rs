@@ -1,11 +1,17 @@
 //! Whose run it is when nobody says: that of the innermost agent session, else that of this terminal, so that
 //! every command typed into it acts for the same run, and two terminals never do.
 
-use crate::process::{self, Process};
+use crate::{
+    context::digest,
+    process::{self, Process},
+};
 use std::collections::HashMap;
 
 /// Agents that tell the processes they start which session they belong to, and what we call their runs.
 const AGENTS: [(&str, &str); 2] = [("CODEX_SESSION_ID", "codex"), ("CLAUDE_CODE_SESSION_ID", "claude")];
+
+/// Names the run itself.
+pub const RUN: &str = "FENCE_RUN";
 
 /// The run that short verbs act for, and why it is that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,23 +51,43 @@ impl Why {
     }
 }
 
+/// The variables that tell a process for which run it acts.
+pub fn variables() -> [&'static str; 3] {
+    [RUN, AGENTS[0].0, AGENTS[1].0]
+}
+
+/// Was this process told to act for the run?
+pub fn is_told(process: &Process, run: &str) -> bool {
+    let of = |variable| process.variables.get(variable).filter(|value| !value.is_empty());
+    let agents =
+        AGENTS.iter().any(|&(variable, prefix)| of(variable).is_some_and(|id| agent_run(prefix, id) == run));
+    of(RUN).map_or(agents, |named| named == run)
+}
+
+fn agent_run(prefix: &str, id: &str) -> String {
+    format!("{prefix}-{}", plain(id))
+}
+
 /// Who we are, by what we were told and where we run.
 pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
     let names = AGENTS.map(|(variable, _)| variable);
     let environment =
         names.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?))).collect::<HashMap<_, _>>();
-    decide(flag, variable, &environment, &process::lineage(&names), |pid| Process::read(pid, &names))
+    let find = |pid| Process::read(pid, &names);
+    decide(flag, variable, &environment, &process::lineage(&names), find, &process::realm())
 }
 
-/// The rule. `line` is this process, its parent, and so on; `find` knows every process.
+/// The rule. `line` is this process, its parent, and so on; `find` knows every process; `realm` is where their ids
+/// mean something.
 fn decide(
     flag: Option<String>,
     variable: Option<String>,
     environment: &HashMap<&'static str, String>,
     line: &[Process],
     find: impl Fn(i32) -> Option<Process>,
+    realm: &str,
 ) -> Identity {
-    let found = agent_session(environment, line).or_else(|| session(line, find));
+    let found = agent_session(environment, line).or_else(|| session(line, find, realm));
     let named = flag.map(|run| (run, Why::Flag)).or(variable.map(|run| (run, Why::Variable)));
     match (named, found) {
         (Some((run, why)), found) => Identity { run, why, owner: found.and_then(|found| found.owner) },
@@ -80,38 +106,52 @@ fn agent_session(environment: &HashMap<&'static str, String>, line: &[Process]) 
         let id = environment.get(variable).filter(|id| !id.is_empty())?;
         let depth =
             ancestors.iter().take_while(|process| process.variables.get(variable) == Some(id)).count();
-        Some((depth, variable, format!("{prefix}-{}", plain(id))))
+        Some((depth, variable, prefix, agent_run(prefix, id)))
     });
-    let (depth, variable, run) = set.min_by_key(|&(depth, ..)| depth)?;
-    Some(Identity { run, why: Why::Agent(variable), owner: ancestors.get(depth).cloned() })
+    let (depth, variable, agent, run) = set.min_by_key(|&(depth, ..)| depth)?;
+    // If the agent is gone, whoever adopts orphans stands in its place, and would be the owner for ever: then the
+    // outermost that it left behind is the owner.
+    let owner = ancestors.get(depth).filter(|above| !adopts_orphans(above, agent));
+    let owner = owner.or_else(|| ancestors.get(depth.checked_sub(1)?));
+    Some(Identity { run, why: Why::Agent(variable), owner: owner.cloned() })
 }
 
-/// The leader of our session. An agent may start every command in a shell and a session of its own: such a
-/// leader is skipped when whoever started it belongs to a terminal. (A job of cron or of sshd has no terminal
-/// above it, and stands for itself.)
-fn session(line: &[Process], find: impl Fn(i32) -> Option<Process>) -> Option<Identity> {
+/// The first process, or a user's systemd; unless it is the agent itself, alone in its container.
+fn adopts_orphans(process: &Process, agent: &str) -> bool {
+    (process.pid == 1 || process.name == "systemd") && ![agent, "node"].contains(&process.name.as_str())
+}
+
+/// The leader of our session. An agent may start every command in a session of its own, in a shell that often
+/// becomes the command itself: such a leader is skipped when there is a terminal further up. (A job of cron or of
+/// sshd has none above it, and stands for itself.)
+fn session(line: &[Process], find: impl Fn(i32) -> Option<Process>, realm: &str) -> Option<Identity> {
+    let of =
+        |leader: &Process, why| Some(Identity { run: name(leader, realm), why, owner: Some(leader.clone()) });
     let mut rest = line;
     loop {
         let session = rest.first()?.session;
-        let name = |leader: &Process| format!("shell-{}-{}", leader.pid, leader.started);
-        let of = |leader: Process, why| Some(Identity { run: name(&leader), why, owner: Some(leader) });
-        match rest.iter().position(|process| process.pid == session) {
-            Some(at) => {
-                let skip = rest[at].is_throwaway && rest.get(at + 1).is_some_and(|above| above.has_terminal);
-                if !skip {
-                    return of(rest[at].clone(), Why::Session);
-                }
-                rest = &rest[at + 1..];
+        let Some(at) = rest.iter().position(|process| process.pid == session) else {
+            if let Some(leader) = find(session).filter(|leader| leader.session == session) {
+                return of(&leader, Why::Session);
             }
-            None => {
-                if let Some(leader) = find(session).filter(|leader| leader.session == session) {
-                    return of(leader, Why::Session);
-                }
-                let oldest = rest.iter().take_while(|process| process.session == session).last()?;
-                return of(oldest.clone(), Why::Orphan);
-            }
+            let oldest = rest.iter().take_while(|process| process.session == session).last()?;
+            return of(oldest, Why::Orphan);
+        };
+        let is_us = rest.len() == line.len() && at == 0;
+        let above = &rest[at + 1..];
+        // Beyond whoever adopts orphans is nobody who started us.
+        let mut starters = above.iter().take_while(|process| !adopts_orphans(process, ""));
+        if !(is_us || rest[at].is_throwaway) || !starters.any(|process| process.has_terminal) {
+            return of(&rest[at], Why::Session);
         }
+        rest = above;
     }
+}
+
+/// `shell-4711-5f0c9a3e`: a process id, and a digest of when it started and where. Ids are used again, and machines
+/// and containers that share a fleet count alike.
+fn name(leader: &Process, realm: &str) -> String {
+    format!("shell-{}-{}", leader.pid, digest(&format!("{realm} {}", leader.started)))
 }
 
 /// A session id as a part of a run's name.
@@ -147,36 +187,76 @@ mod tests {
         rows.iter().enumerate().map(process).collect()
     }
 
-    fn whose(text: &str) -> (String, Option<String>) {
+    fn decided(text: &str) -> Identity {
         let line = line(text);
-        let decided = decide(None, None, &line[0].variables, &line, |_| None);
+        decide(None, None, &line[0].variables, &line, |_| None, "here")
+    }
+
+    fn whose(text: &str) -> (String, Option<String>) {
+        let decided = decided(text);
         (decided.run, decided.owner.map(|owner| owner.name))
     }
 
     #[test]
     fn every_command_of_a_terminal_is_one_run() {
         let cases = [
-            ("a shell", "9 5 fence*\n5 5 bash*\n2 2 tmux", "shell-5-1005", "bash"),
-            (
-                "a shell in a shell",
-                "9 5 fence*\n8 5 bash*\n7 5 bash*!\n5 5 zsh*\n1 1 init",
-                "shell-5-1005",
-                "zsh",
-            ),
+            ("a shell", "9 5 fence*\n5 5 bash*\n2 2 tmux", 5, Why::Session),
+            ("a shell in a shell", "9 5 fence*\n8 5 bash*\n7 5 bash*!\n5 5 zsh*\n1 1 init", 5, Why::Session),
             (
                 "an agent that starts each command in a session of its own",
                 "9 8 fence\n8 8 bash!\n6 5 gemini*\n5 5 bash*\n1 1 init",
-                "shell-5-1005",
-                "bash",
+                5,
+                Why::Session,
             ),
-            ("a job of cron", "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 init", "shell-8-1008", "sh"),
-            ("a command over ssh", "9 8 fence\n8 8 bash!\n6 6 sshd\n1 1 init", "shell-8-1008", "bash"),
-            ("a leader that is gone", "9 5 fence\n8 5 bash\n1 1 init", "shell-8-1008", "bash"),
-            ("a leader out of sight", "9 0 fence\n8 0 bash\n7 0 make", "shell-7-1007", "make"),
+            ("and whose shell became the command", "9 9 fence\n6 5 gemini*\n5 5 bash*", 5, Why::Session),
+            (
+                "and that is itself started by something without a terminal",
+                "9 8 fence\n8 8 bash!\n7 7 worker\n6 5 gemini*\n5 5 bash*",
+                7,
+                Why::Session,
+            ),
+            ("a script in a session of its own", "9 8 fence\n8 8 bash\n5 5 bash*", 8, Why::Session),
+            ("a job of cron", "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 init", 8, Why::Session),
+            (
+                "a job of cron in a container with a terminal",
+                "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 bash*",
+                8,
+                Why::Session,
+            ),
+            ("a job of cron that is one command", "9 9 fence\n4 4 cron\n1 1 init", 9, Why::Session),
+            ("a command over ssh", "9 8 fence\n8 8 bash!\n6 6 sshd\n1 1 init", 8, Why::Session),
+            ("a leader that is gone", "9 5 fence\n8 5 bash\n1 1 init", 8, Why::Orphan),
+            ("a leader out of sight", "9 0 fence\n8 0 bash\n7 0 make", 7, Why::Orphan),
         ];
-        for (what, line, run, owner) in cases {
-            assert_eq!(whose(line), (run.into(), Some(owner.into())), "{what}");
+        for (what, line, owner, why) in cases {
+            let decided = decided(line);
+            let leader = Process { pid: owner, started: 1000 + owner as u64, ..Process::default() };
+            assert_eq!((decided.run, decided.why), (name(&leader, "here"), why), "{what}");
+            assert_eq!(decided.owner.map(|owner| owner.pid), Some(owner), "{what}");
         }
+    }
+
+    #[test]
+    fn no_two_terminals_have_one_name() {
+        let leader = Process { pid: 5, started: 1005, ..Process::default() };
+        let names = [
+            name(&leader, "here"),
+            name(&leader, "another machine, boot or container"),
+            name(&Process { started: 1006, ..leader.clone() }, "here"),
+            name(&Process { pid: 6, ..leader.clone() }, "here"),
+        ];
+        assert_eq!(names.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{names:?}");
+        assert_eq!(names[0], name(&leader, "here"));
+    }
+
+    #[test]
+    fn nobody_is_kept_for_whoever_adopts_orphans() {
+        let orphan = "9 8 fence CLAUDE=c\n8 8 bash CLAUDE=c\n7 7 nohup CLAUDE=c\n";
+        for above in ["1 1 init", "1 1 process_api", "2 2 systemd\n1 1 init"] {
+            assert_eq!(whose(&format!("{orphan}{above}")), ("claude-c".into(), Some("nohup".into())));
+        }
+        assert_eq!(whose(&format!("{orphan}1 1 claude")).1.as_deref(), Some("claude"));
+        assert_eq!(whose("9 9 fence CLAUDE=c\n1 1 init"), ("claude-c".into(), None));
     }
 
     #[test]
@@ -192,7 +272,7 @@ mod tests {
         let claude_in_claude =
             "9 8 fence CLAUDE=d\n8 8 bash CLAUDE=d\n7 7 claude CLAUDE=c\n6 6 bash CLAUDE=c";
         assert_eq!(whose(claude_in_claude), ("claude-d".into(), Some("claude".into())));
-        assert_eq!(whose("9 5 fence* CLAUDE=\n5 5 bash*").0, "shell-5-1005", "an empty variable is none");
+        assert_eq!(decided("9 5 fence* CLAUDE=\n5 5 bash*").why, Why::Session, "an empty variable is none");
         assert_eq!(whose("9 5 fence* CODEX=a/b!c\n5 5 bash*").0, "codex-a-b-c");
     }
 
@@ -200,8 +280,14 @@ mod tests {
     fn what_was_said_goes_first() {
         let line = line("9 8 fence CLAUDE=c\n8 8 bash CLAUDE=c\n6 5 claude*");
         let say = |flag: Option<&str>, variable: Option<&str>| {
-            let decided =
-                decide(flag.map(Into::into), variable.map(Into::into), &line[0].variables, &line, |_| None);
+            let decided = decide(
+                flag.map(Into::into),
+                variable.map(Into::into),
+                &line[0].variables,
+                &line,
+                |_| None,
+                "",
+            );
             (decided.run, decided.why, decided.owner.map(|owner| owner.pid))
         };
         assert_eq!(say(Some("a"), Some("b")), ("a".into(), Why::Flag, Some(6)));

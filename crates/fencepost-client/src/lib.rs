@@ -1,7 +1,7 @@
 //! A fleet, wherever it is. Whatever faces a user calls ops through a [`Connection`] and never knows which way
 //! they go.
 
-use fencepost::{Fleet, Op, Result, op};
+use fencepost::{Fleet, Op, Options, Result, op};
 use std::path::Path;
 
 /// A fleet that can be called. Cheap to clone.
@@ -18,6 +18,13 @@ impl Connection {
     /// Connects to the fleet at a file path, `sqlite:PATH` or `postgres://…`, making it if it is not there.
     pub async fn open(url: &str) -> Result<Self> {
         Ok(Self(Way::Local(Fleet::open(url).await?)))
+    }
+
+    /// The same, but a fleet that is not there is not made.
+    pub async fn open_existing(url: &str) -> Result<Self> {
+        let mut options = Options::default();
+        options.create = false;
+        Ok(Self(Way::Local(Fleet::open_with(url, options).await?)))
     }
 
     /// The same fleet, called by this agent: events say so.

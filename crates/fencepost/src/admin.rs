@@ -2,4 +2,4 @@
 
 use crate::op::verbs;
 
-verbs![check::Check, prune::Prune, restored::Restored];
+verbs![about::About, check::Check, prune::Prune, restored::Restored];

@@ -99,6 +99,8 @@ impl Durability {
 pub struct Options {
     pub clock: Clock,
     pub durability: Durability,
+    /// Make the fleet if it is not there.
+    pub create: bool,
     /// SQLite: reads at the same time.
     pub readers: usize,
     /// PostgreSQL: connections in the pool.
@@ -121,6 +123,7 @@ impl Default for Options {
         Self {
             clock: Clock::System,
             durability: Durability::Full,
+            create: true,
             readers: 4,
             connections: 16,
             call_limit: Duration::from_secs(30),

@@ -31,6 +31,6 @@ pub use before::Before;
 pub use clock::{Clock, ManualClock, Millis, Time};
 pub use error::{Code, Error, Result};
 pub use fleet::{Counts, Durability, Fleet, Options};
-pub use names::{Resource, TaskId, Token};
+pub use names::{Resource, TaskId, Token, WAIT_MAX};
 pub use op::{Access, Op};
 pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};

@@ -9,6 +9,7 @@ mod url;
 mod watch;
 
 use crate::{
+    admin::about::{Database, Setting},
     before::{Before, Opening, outlast},
     clock::{Millis, Time, Watch},
     error::{Code, Error, Result},
@@ -57,6 +58,16 @@ impl std::fmt::Debug for Postgres {
     }
 }
 
+/// What is to be done, however many tries it takes.
+struct Call<T> {
+    before: Before,
+    caller: Caller,
+    place: Place,
+    work: Work<T>,
+    /// COMMIT was sent, and not answered yet.
+    committing: AtomicBool,
+}
+
 impl Postgres {
     pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let mut target = Target::parse(url)?;
@@ -86,13 +97,12 @@ impl Postgres {
         place: Place,
         work: Work<T>,
     ) -> Result<T> {
-        let committing = AtomicBool::new(false);
-        let tries = self.tries(&before, &caller, place, &work, &committing);
+        let call = Call { before, caller, place, work, committing: AtomicBool::new(false) };
         let limit = self.options.call_limit;
-        match tokio::time::timeout(limit, tries).await {
+        match tokio::time::timeout(limit, self.tries(&call)).await {
             Ok(result) => result,
             // Its connection was closed with it, so what was not being committed is rolled back.
-            Err(_) if !committing.load(Ordering::SeqCst) => {
+            Err(_) if !call.committing.load(Ordering::SeqCst) => {
                 Err(Error::unavailable(format!("PostgreSQL did not get to it in {limit:?}"))
                     .hint("nothing was changed; something holds a lock on it, or `connections` is too small"))
             }
@@ -100,17 +110,10 @@ impl Postgres {
         }
     }
 
-    async fn tries<T>(
-        &self,
-        before: &Before,
-        caller: &Caller,
-        place: Place,
-        work: &Work<T>,
-        committing: &AtomicBool,
-    ) -> Result<T> {
+    async fn tries<T>(&self, call: &Call<T>) -> Result<T> {
         let mut tries = 0;
         loop {
-            match self.attempt(before, caller, place, work, committing).await {
+            match self.attempt(call).await {
                 Err(e) if e.is_again() && tries + 1 < TRIES => {
                     tries += 1;
                     let base = 5_u64 << tries;
@@ -126,14 +129,8 @@ impl Postgres {
     }
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
-    async fn attempt<T>(
-        &self,
-        before: &Before,
-        caller: &Caller,
-        place: Place,
-        work: &Work<T>,
-        committing: &AtomicBool,
-    ) -> Result<T> {
+    async fn attempt<T>(&self, call: &Call<T>) -> Result<T> {
+        let Call { before, caller, place, work, committing } = call;
         let session = self.session().await?;
         let mut settled = 0;
         let mut waits = 0;
@@ -152,7 +149,7 @@ impl Postgres {
                 (now, opening) = self.begin(&session, before).await?;
             }
             let due = before.settles() && opening.due.is_due(now);
-            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, place);
+            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
             let result = work(&mut tx).await;
             committing.store(result.is_ok(), Ordering::SeqCst);
             let result = session.finish(result).await;
@@ -278,6 +275,9 @@ impl Postgres {
             if version >= target {
                 return Ok(());
             }
+        } else if !self.options.create {
+            return Err(Error::new(Code::NotFound, format!("there is no fleet in schema `{schema}`"))
+                .hint("fence init makes it"));
         }
         for migration in MIGRATIONS.iter().filter(|m| m.version <= target) {
             let script = format!(
@@ -378,6 +378,29 @@ impl Session {
             }
         }
         Ok(answers)
+    }
+
+    pub(crate) async fn describe(&self) -> Result<Database> {
+        let statement = Stmt::new(
+            "select current_setting('server_version') as version, current_setting('fsync') as fsync,
+               current_setting('full_page_writes') as full_page_writes,
+               current_setting('synchronous_commit') as synchronous_commit,
+               (select max(version) from migration) as schema_version",
+            params![],
+        );
+        let answers = self.pipeline(&[statement]).await?;
+        let row = &answers[0].rows[0];
+        let waits = ["on", "local", "remote_write", "remote_apply"];
+        Ok(Database {
+            kind: "PostgreSQL".into(),
+            version: row.get("version")?,
+            schema_version: row.get("schema_version")?,
+            durability: vec![
+                Setting::new("fsync", row.get("fsync")?, &["on"]),
+                Setting::new("full_page_writes", row.get("full_page_writes")?, &["on"]),
+                Setting::new("synchronous_commit", row.get("synchronous_commit")?, &waits),
+            ],
+        })
     }
 
     /// COMMIT or ROLLBACK, as the result says.

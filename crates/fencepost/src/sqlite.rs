@@ -4,10 +4,12 @@
 //! and only then replies. Nobody is told "done" before the disk has it.
 
 mod open;
+mod readers;
 mod turnstile;
 mod watch;
 
 use crate::{
+    admin::about::{Database, Setting},
     before::{Before, Due, Opening, outlast},
     clock::{Deadline, Ratchet, Time},
     error::{Code, Error, Result},
@@ -15,19 +17,20 @@ use crate::{
     tx::{Answer, BoxFuture, Caller, Db, Place, Row, Stmt, Tx, Value},
 };
 pub(crate) use open::copy_backup;
+use readers::Readers;
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU8, Ordering},
         mpsc,
     },
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use turnstile::Turnstile;
 use watch::Watch;
 
@@ -56,13 +59,7 @@ impl Sqlite {
     pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let conn = open::open(path, options)?;
         let turnstile = Turnstile::open(path)?;
-        let readers = Arc::new(Readers {
-            path: path.to_owned(),
-            idle: Mutex::new(Vec::new()),
-            places: Arc::new(Semaphore::new(options.readers.max(1))),
-            gate: RwLock::new(()),
-            stats: stats.clone(),
-        });
+        let readers = Arc::new(Readers::new(path, options, stats.clone()));
         let watch = Arc::new(Mutex::new(Watch::new(path, stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
@@ -124,14 +121,7 @@ impl Sqlite {
     }
 
     pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
-        let place = self.readers.places.clone().acquire_owned().await.map_err(Error::internal)?;
-        let (readers, options) = (self.readers.clone(), self.options.clone());
-        let task = tokio::task::spawn_blocking(move || {
-            // The place is the read's, not the caller's, who may hang up before it is over.
-            let _place = place;
-            readers.read(&options, caller, &work)
-        });
-        task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
+        self.readers.clone().read(self.options.clone(), caller, work).await
     }
 
     /// Has the log grown since this was last asked? (The first time: perhaps.)
@@ -263,7 +253,7 @@ impl Writer {
         if size <= self.wal_due {
             return;
         }
-        let _no_reads = self.readers.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _no_reads = self.readers.pause();
         let conn = &self.lite.conn;
         let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
         let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
@@ -394,43 +384,6 @@ fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Resul
     }
 }
 
-/// Reads see the last commit and never wait for the writer.
-#[derive(Debug)]
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Lite>>,
-    places: Arc<Semaphore>,
-    /// Held to read; taken whole by the writer when the log must start anew.
-    gate: RwLock<()>,
-    stats: Arc<Stats>,
-}
-
-impl Readers {
-    fn read<T>(&self, options: &Options, caller: Caller, work: &Work<T>) -> Result<T> {
-        let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut lite = match idle {
-            Some(lite) => lite,
-            None => {
-                Lite { conn: open::reader(&self.path)?, columns: HashMap::new(), stats: self.stats.clone() }
-            }
-        };
-        let deadline = Deadline::after(options.read_limit);
-        lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
-        lite.exec("begin")?;
-        let result = lite.snapshot(options).and_then(|(now, due)| {
-            let opening = Opening { due, ..Opening::default() };
-            let mut tx = Tx::new(Db::Sqlite(&mut lite), now, caller, opening, Place::Own);
-            now_or_never(|| work(&mut tx))
-        });
-        // A connection that does not come back clean is not used again.
-        if lite.exec("rollback").is_ok() {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lite);
-        }
-        result
-    }
-}
-
 /// A connection, and the names of its statements' columns.
 pub(crate) struct Lite {
     conn: rusqlite::Connection,
@@ -485,6 +438,27 @@ impl Lite {
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
         self.run(&Stmt::new(sql, vec![])).map(drop)
+    }
+
+    pub(crate) fn describe(&mut self) -> Result<Database> {
+        let answer = self.run(&Stmt::new(
+            "select sqlite_version() as version,
+               (select user_version from pragma_user_version) as schema_version,
+               (select journal_mode from pragma_journal_mode) as journal_mode,
+               (select case synchronous when 0 then 'off' when 1 then 'normal' when 2 then 'full' else 'extra' end
+                from pragma_synchronous) as synchronous",
+            vec![],
+        ))?;
+        let row = &answer.rows[0];
+        Ok(Database {
+            kind: "SQLite".into(),
+            version: row.get("version")?,
+            schema_version: row.get("schema_version")?,
+            durability: vec![
+                Setting::new("journal_mode", row.get("journal_mode")?, &["wal"]),
+                Setting::new("synchronous", row.get("synchronous")?, &["full", "extra"]),
+            ],
+        })
     }
 
     /// Without room, nothing was committed. After any other error the commit may have reached the disk.

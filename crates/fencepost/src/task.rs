@@ -4,6 +4,7 @@
 //! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
 //! own file.
 
+mod batch;
 mod record;
 mod view;
 
@@ -27,6 +28,7 @@ pub use view::{Checkpoint, Dependency, Note as NoteView, Progress as ProgressVie
 verbs![
     add::Add,
     plan::Plan,
+    import::Import,
     ready::Ready,
     claim::Claim,
     claim_many::ClaimMany,

@@ -6,6 +6,7 @@
 //! writer at a time, so it is not run there.
 
 use crate::{
+    admin::about::Database,
     before::Opening,
     clock::{Millis, Time},
     error::{Error, Result},
@@ -85,6 +86,14 @@ impl<'a> Tx<'a> {
         match &mut self.db {
             Db::Sqlite(lite) => statements.iter().map(|statement| lite.run(statement)).collect(),
             Db::Postgres(session) => session.pipeline(&statements).await,
+        }
+    }
+
+    /// What the database says of itself.
+    pub(crate) async fn database(&mut self) -> Result<Database> {
+        match &mut self.db {
+            Db::Sqlite(lite) => lite.describe(),
+            Db::Postgres(session) => session.describe().await,
         }
     }
 

@@ -1,19 +1,31 @@
 use super::text;
-use crate::context::Context;
+use crate::{context::Context, lines};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Add a task
+/// Add a task, or a plan of many
+///
+/// A plan is a file with a JSON object a line: `title`, and where wanted `name`, `after` (names of this plan, or ids),
+/// `body`, `done_when`, `kind`, `priority`, `tags`, `to`, `offer`, `max_attempts`, `key`. All are added, or none.
 ///
 /// Examples:
 ///   fence add "write the parser" --board auth
 ///   fence add "test it" --after auth-1 --body @notes.md -p 80
+///   fence add -f plan.jsonl --board auth
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Add {
     /// What is to be done, in a line
-    title: String,
+    #[arg(required_unless_present = "file")]
+    title: Option<String>,
+    /// Add the tasks of this file, or of standard input for -; only --board goes with it
+    #[arg(
+        long,
+        short,
+        conflicts_with_all = ["title", "body", "done_when", "kind", "priority", "after", "tag", "key", "to", "offer"]
+    )]
+    file: Option<String>,
     /// The board it goes to (default: main); made if it is not there
     #[arg(long)]
     board: Option<String>,
@@ -48,9 +60,12 @@ pub struct Add {
 
 impl Add {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if let Some(file) = &self.file {
+            return plan(context, file, self.board).await;
+        }
         let op = task::Add {
             board: self.board,
-            title: self.title,
+            title: self.title.unwrap_or_default(),
             body: self.body.map(text).transpose()?,
             done_when: self.done_when,
             kind: self.kind,
@@ -72,4 +87,17 @@ impl Add {
             )
         })
     }
+}
+
+async fn plan(context: &Context, file: &str, board: Option<String>) -> Result<ExitCode> {
+    let lines = lines::read(file)?;
+    let op = task::Plan { board, tasks: lines.items.clone(), request: context.request() };
+    let reply = context.call(op).await.map_err(|error| lines.blame(error, |item| item))?;
+    context.print(&reply, |reply| {
+        let there = match reply.existing.as_slice() {
+            [] => String::new(),
+            ids => format!("\nthere already: {}", ids.join(", ")),
+        };
+        crate::text::tasks(&reply.tasks, &context.screen) + &there
+    })
 }

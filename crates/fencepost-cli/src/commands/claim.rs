@@ -1,5 +1,5 @@
 use super::duration;
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Examples:
 ///   fence claim --board auth
 ///   fence claim auth-3 --ttl 10m
-///   TOKEN=$(fence claim -q)
+///   TOKEN=$(fence claim -q --keep)
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Claim {
@@ -30,9 +30,15 @@ pub struct Claim {
     /// The longest that the claim may last, however often it is renewed
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
+    /// If there is nothing to take, wait for it this long
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    wait: Option<Millis>,
     /// If this run has the task already, give its token again
     #[arg(long, requires = "task")]
     resume: bool,
+    /// Keep it alive for as long as this terminal or agent lives: a small process stays behind and renews the run
+    #[arg(long)]
+    keep: bool,
     /// Print only the token
     #[arg(long, short)]
     quiet: bool,
@@ -40,21 +46,36 @@ pub struct Claim {
 
 impl Claim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Claim {
-            task: self.task,
-            board: self.board,
-            tag: self.tag,
+        let owner = self.keep.then(|| keeper::owner(context)).transpose()?;
+        let op = |wait_ms| task::Claim {
+            task: self.task.clone(),
+            board: self.board.clone(),
+            tag: self.tag.clone(),
             run: context.run(),
             agent: context.agent(),
             ttl_ms: self.ttl,
             max_ms: self.max,
             resume: self.resume,
             request: context.request(),
+            wait_ms,
         };
-        let reply = context.call(op).await?;
-        context.print(&reply, |reply| match self.quiet {
-            true => reply.claim.token.clone(),
-            false => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
-        })
+        let reply = match self.wait {
+            None => context.call(op(None)).await?,
+            wait => context.call_waiting(wait, op).await?,
+        };
+        let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
+        context.print(&reply, |reply| match (self.quiet, &kept) {
+            (true, _) => reply.claim.token.clone(),
+            (false, Ok(Some(pid))) => {
+                let page = crate::text::claimed(&reply.claim, &reply.task, &context.screen);
+                format!("{}\n\nkept alive by process {pid} as long as this session lives", page.trim_end())
+            }
+            (false, _) => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
+        })?;
+        // The claim stands, so its token was printed; that nobody renews it is for the caller to know.
+        if let Err(e) = kept {
+            context.warn(&e);
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }

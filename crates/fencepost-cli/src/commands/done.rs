@@ -1,5 +1,5 @@
 use super::{Held, text};
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Resource, Result, Token, task};
 use serde::Serialize;
@@ -41,6 +41,7 @@ impl Done {
         let done = context.call(task::Done { token: token.clone(), output }).await?;
         let line = |done: &task::Changed| crate::text::task(&done.task, &context.screen);
         if !self.next {
+            keeper::nudge(context);
             return context.print(&done, line);
         }
         let claim = task::Claim {
@@ -50,7 +51,9 @@ impl Done {
             request: context.request(),
             ..task::Claim::default()
         };
-        match context.call(claim).await {
+        let next = context.call(claim).await;
+        keeper::nudge(context);
+        match next {
             Ok(next) => context.print(&Both { done, next }, |Both { done, next }| {
                 format!(
                     "{}\n\n{}",

@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, run};
 use std::process::ExitCode;
@@ -25,6 +25,7 @@ impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
         let reply = context.call(run::End { run, reason: self.reason }).await?;
+        keeper::nudge(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");
             format!("run {} is over: {reason}", reply.run.name)

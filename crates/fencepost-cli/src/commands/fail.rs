@@ -1,5 +1,5 @@
 use super::{Held, duration};
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
@@ -34,6 +34,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
+        keeper::nudge(context);
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }
 }

@@ -1,5 +1,5 @@
 use super::Held;
-use crate::context::Context;
+use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
+        keeper::nudge(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }
 }

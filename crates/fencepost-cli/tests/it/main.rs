@@ -2,8 +2,15 @@
 
 mod commands;
 mod crash;
+mod doctor;
+mod history;
+mod import;
+mod keeper;
 mod processes;
 mod readme;
 mod sealed;
 mod supervise;
+mod three_tabs;
 mod verbs;
+mod waiting;
+mod whose;

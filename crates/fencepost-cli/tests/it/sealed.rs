@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -60,11 +60,20 @@ impl Sealed {
             .current_dir(self.path())
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
-            .env("HOME", self.path());
+            .env("HOME", self.path())
+            .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
             command.env("FENCE_DB", db);
         }
         command
+    }
+
+    /// A script in a file, for a shell that is not thrown away after one command line.
+    pub fn script(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path().join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).expect("written");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("executable");
     }
 
     pub fn sh(&self, script: &str) -> Said {
@@ -74,6 +83,13 @@ impl Sealed {
     /// `fence` with these words, for run `me` unless they say otherwise.
     pub fn fence(&self, words: &[&str]) -> Said {
         said(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
+    }
+
+    /// The same, while the test goes on. It is ended with the test at the latest.
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        let mut command = self.command("fence");
+        command.env("FENCE_RUN", "me").args(words).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence")
     }
 
     /// The same, and it must succeed.
@@ -136,7 +152,20 @@ pub fn still(text: &str) -> String {
     out.replace("TIME                    ", "TIME")
 }
 
-fn said(output: Output) -> Said {
+/// Waits for something that another process does; if it does not, the test fails.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "a real process is awaited")]
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..3000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("within 15 s it did not come true that {what}");
+}
+
+pub fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }

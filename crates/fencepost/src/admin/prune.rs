@@ -5,7 +5,7 @@ use crate::{
     names::{TTL_MAX, check},
     op::{Access, Op},
     params,
-    tx::{Stmt, Tx, key_set},
+    tx::{Row, Stmt, Tx, key_set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,8 +40,8 @@ impl Op for Prune {
         let age = self.older_than_ms.unwrap_or(HISTORY);
         check::span("older_than_ms", age, REQUESTS_KEPT, Millis(TTL_MAX.0 * 400))?;
         let before = tx.now.0 - age.0;
-        let tasks = tasks(tx, before).await?;
-        let locks = locks(tx, before).await?;
+        let (tasks, highest_task) = tasks(tx, before).await?;
+        let (locks, highest_lock) = locks(tx, before).await?;
         let runs = tx
             .execute(
                 "delete from run where key in (
@@ -50,14 +50,18 @@ impl Op for Prune {
                 params![before, BATCH],
             )
             .await?;
+        // A lock's name can come back, and a task's number by an import; their rows would start anew.
+        if let Some(highest) = highest_task.max(highest_lock) {
+            tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
+        }
         let more = [tasks, locks, runs].iter().any(|&n| n >= BATCH as u64);
         Ok(Pruned { tasks, runs, locks, more })
     }
 }
 
-/// A number of a board is never used again, so a pruned task's fence cannot come back. What was not completed is
-/// kept for as long as anything counts on it: a finished dependent may be retried, and would wait for nothing.
-async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
+/// How many, and the highest fence that one of them had. What was not completed is kept for as long as anything
+/// counts on it: a finished dependent may be retried, and would wait for nothing.
+async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
         .query(
             "select seq from task where finished_at is not null and finished_at < ?1
@@ -70,13 +74,13 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
         )
         .await?;
     if rows.is_empty() {
-        return Ok(0);
+        return Ok((0, None));
     }
     // Looked at again under the lock: until then somebody could still come to wait for one of them.
     let locked = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
     let rows = tx
         .query(
-            "select seq from task
+            "select seq, fence from task
              where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))
              and not exists (
                select 1 from edge join task as waiting on waiting.seq = edge.task
@@ -109,11 +113,10 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
         delete!("task", "seq"),
     ])
     .await?;
-    Ok(rows.len() as u64)
+    Ok((rows.len() as u64, highest(&rows)?))
 }
 
-/// A lock's name can come back, and its row would start anew: the floor rises above what it had.
-async fn locks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
+async fn locks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
         .query(
             "delete from lock where run is null and name in (
@@ -123,10 +126,9 @@ async fn locks(tx: &mut Tx<'_>, before: i64) -> Result<u64> {
             params![before, BATCH],
         )
         .await?;
-    let highest =
-        rows.iter().map(|row| row.get::<i64>("fence")).collect::<Result<Vec<_>>>()?.into_iter().max();
-    if let Some(highest) = highest {
-        tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
-    }
-    Ok(rows.len() as u64)
+    Ok((rows.len() as u64, highest(&rows)?))
+}
+
+fn highest(rows: &[Row]) -> Result<Option<i64>> {
+    Ok(rows.iter().map(|row| row.get::<i64>("fence")).collect::<Result<Vec<_>>>()?.into_iter().max())
 }

@@ -17,6 +17,9 @@ pub struct List {
     /// Only what came after this position; from the oldest if left out.
     #[serde(default)]
     pub since: Option<String>,
+    /// Only the last so many (at most 1000), oldest first, instead of reading on from a position.
+    #[serde(default)]
+    pub last: Option<i64>,
     /// Only events of this kind, such as `task.completed`, or of a noun, such as `task`.
     #[serde(default)]
     pub kind: Option<String>,
@@ -40,6 +43,19 @@ pub struct Events {
     pub more: bool,
 }
 
+macro_rules! page {
+    ($order:literal) => {
+        concat!(
+            "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
+             where (/*pg xact,*/ id) > (/*pg ?1,*/ ?2)
+             and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
+             and (cast(?5 as text) is null or resource = ?5)
+             /*pg and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
+            $order
+        )
+    };
+}
+
 impl Op for List {
     const NAME: &'static str = "event/list";
     const ACCESS: Access = Access::Reader;
@@ -57,24 +73,24 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
         // Time alone writes no event.
         tx.again_at = None;
-        let limit = self.limit.unwrap_or(100);
-        check::range("limit", limit, 1, 1000)?;
+        if self.last.is_some() && (self.since.is_some() || self.limit.is_some()) {
+            return Err(Error::invalid("last", "stands alone: leave out `since` and `limit`"));
+        }
+        let limit = self.last.or(self.limit).unwrap_or(100);
+        check::range(if self.last.is_some() { "last" } else { "limit" }, limit, 1, 1000)?;
         check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
         check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
         let since = self.since.as_deref().map(str::parse::<Position>).transpose()?;
         let from = since.unwrap_or_default();
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
+        let (page, room) = match self.last {
+            None => (page!("order by /*pg xact,*/ id limit ?6"), limit + 1),
+            Some(last) => (page!("order by /*pg xact desc,*/ id desc limit ?6"), last),
+        };
+        let filter = (self.kind.as_deref(), self.resource.as_deref());
         let mut answers = tx
             .pipeline(vec![
-                Stmt::new(
-                    "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
-                     where (/*pg xact,*/ id) > (/*pg ?1,*/ ?2)
-                     and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
-                     and (cast(?5 as text) is null or resource = ?5)
-                     /*pg and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                     order by /*pg xact,*/ id limit ?6",
-                    params![from.xact, from.id, self.kind.as_deref(), noun, self.resource.as_deref(), limit + 1],
-                ),
+                Stmt::new(page, params![from.xact, from.id, filter.0, noun, filter.1, room]),
                 // After the events: what was pruned before they were read is then told, not passed over.
                 Stmt::new(
                     "select pruned_xact, pruned_id,
@@ -85,6 +101,9 @@ impl Op for List {
             .await?;
         let pruned = answers.remove(1).rows.remove(0);
         let mut rows = answers.remove(0).rows;
+        if self.last.is_some() {
+            rows.reverse();
+        }
         if from.xact > pruned.get("newest")? {
             return Err(Error::new(
                 Code::NotFound,

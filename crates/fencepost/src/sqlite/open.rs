@@ -26,8 +26,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
             format!("`{}` is a directory, not a database file", path.display()),
         ));
     }
-    let conn =
-        connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE).map_err(at)?;
+    let create = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | create).map_err(at)?;
     check_ours(&conn).map_err(at)?;
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
     // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
@@ -43,8 +43,10 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     Ok(conn)
 }
 
-pub(super) fn reader(path: &Path) -> Result<Connection> {
+/// It writes nothing, and has the writer's durability only to tell it when asked.
+pub(super) fn reader(path: &Path, durability: Durability) -> Result<Connection> {
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    pragma(&conn, "synchronous", durability.pragma())?;
     pragma(&conn, "query_only", "on")?;
     Ok(conn)
 }
@@ -146,7 +148,7 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
         return Err(Error::new(Code::Invalid, format!("`{}` exists already", to.display()))
             .hint("a backup never overwrites a file: name another"));
     }
-    backup(&reader(path)?, to)
+    backup(&reader(path, Durability::Full)?, to)
 }
 
 /// A number is never given out twice: not after a restored backup, and not after the machine went down while

@@ -41,7 +41,7 @@ impl Watch {
     /// that all processes share. It is not counted as a statement.
     pub fn has_news(&mut self) -> Result<bool> {
         let Some(mut seen) = self.seen.take() else {
-            let conn = open::reader(&self.path)?;
+            let conn = open::reader(&self.path, crate::fleet::Durability::Full)?;
             let version = version(&conn)?;
             self.seen = Some(Seen { version, end: self.end(&conn)?, conn });
             return Ok(true);

@@ -1,7 +1,11 @@
-use super::{Lock, MAX_ATTEMPTS, PRIORITY, Record, Status, Task, columns, full, load_set};
+use super::{
+    PRIORITY, Record, Status, Task,
+    batch::{Batch, Inserts, Known, Wait, at, inserts, resolve},
+    columns, full,
+};
 use crate::{
     before::Before,
-    error::{Code, Error, Result},
+    error::{Error, Result},
     event::Event,
     names::{
         ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, TaskId, check,
@@ -12,7 +16,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Add many tasks at once, in one transaction: all or none. They may depend on each other by local names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -96,20 +100,13 @@ impl Op for Plan {
     }
 }
 
-/// A dependency: another item of the plan, or a task that is there.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum On {
-    Item(usize),
-    Task(TaskId),
-}
-
 /// Adds tasks to a board: a range of numbers, then a few statements over the whole set.
 pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Result<Planned> {
     check::plain_name("board", board)?;
     for (i, item) in items.iter().enumerate() {
-        item.check(if items.len() == 1 { String::new() } else { format!("tasks[{i}].") })?;
+        item.check(at(i, items.len()))?;
     }
-    let after = resolve(&items)?;
+    let after = resolve(&items, "name")?;
     if tx.opening.is_repeat("task.added", None)? {
         return repeated(tx, &items).await;
     }
@@ -123,52 +120,24 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     let first = take_numbers(tx, board, fresh.len() as i64).await?;
     let number: HashMap<usize, i64> = fresh.iter().zip(first..).map(|(&i, n)| (i, n)).collect();
 
-    let (mut tasks, mut edges, mut tags, mut events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for &i in &fresh {
-        let (item, n) = (&items[i], number[&i]);
-        let mut waiting_on = 0;
-        let mut counted = HashSet::new();
-        for on in &after[i] {
-            let there = match on {
-                On::Item(other) => known.by_item[*other].as_ref(),
-                On::Task(id) => Some(&known.by_id[id]),
-            };
-            let other = match (on, there) {
-                (On::Item(other), None) => TaskId { board: board.into(), n: number[other] },
-                (_, Some(task)) => task.id.clone(),
-                (On::Task(id), None) => id.clone(),
-            };
-            // One task can go by two names: its item's, by a key, and its id.
-            if !counted.insert(other.clone()) {
-                continue;
-            }
-            waiting_on += i64::from(there.is_none_or(|task| task.status != Status::Completed));
-            edges.push(serde_json::json!({ "n": n, "board": other.board, "on": other.n }));
-        }
-        let status = item.status();
-        tags.extend(item.tags.iter().map(|tag| serde_json::json!({ "n": n, "tag": tag })));
-        let mut event = Event::new("task.added", format!("task/{board}-{n}"));
-        (event.to, event.agent) = (Some(status.as_str()), item.creator.clone());
-        events.push(event);
-        tasks.push(serde_json::json!({
-            "n": n, "title": item.title, "kind": item.kind, "priority": item.priority.unwrap_or(PRIORITY),
-            "tags": (!item.tags.is_empty()).then(|| serde_json::json!(item.tags).to_string()),
-            "source": item.source, "creator": item.creator.as_ref().or(tx.caller.agent.as_ref()), "key": item.key,
-            "max_attempts": item.max_attempts.unwrap_or(MAX_ATTEMPTS), "status": status.as_str(),
-            "assignee": item.to, "offered_to": item.offer,
-            "offered_at": item.offer.as_ref().map(|_| tx.now.0), "waiting_on": waiting_on,
-            "body": item.body, "done_when": item.done_when,
-            "origin": item.origin.as_ref().map(ToString::to_string),
-        }));
-    }
     let ids: Vec<TaskId> = (0..items.len())
         .map(|i| match &known.by_item[i] {
             Some(task) => task.id.clone(),
             None => TaskId { board: board.into(), n: number[&i] },
         })
         .collect();
-    let alone = edges.is_empty() && fresh.len() == items.len();
-    let mut statements = writes(tx, board, tasks, edges, tags, events)?;
+    let mut batch = Batch::default();
+    for &i in &fresh {
+        let (item, status) = (&items[i], items[i].status());
+        let new = |other: usize| Some(Wait { on: ids[other].clone(), completed: false });
+        let waits = after[i].iter().filter_map(|on| known.wait(on, new));
+        batch.push(tx, &ids[i], item, status, waits);
+        let mut event = Event::new("task.added", format!("task/{}", ids[i]));
+        (event.to, event.agent) = (Some(status.as_str()), item.creator.clone());
+        batch.event(event);
+    }
+    let alone = !batch.has_edges() && fresh.len() == items.len();
+    let mut statements = batch.writes(tx, &INSERTS)?;
     statements.push(select(&ids)?);
     let mut answers = tx.pipeline(statements).await?;
     if answers[0].affected < fresh.len() as u64 {
@@ -189,6 +158,12 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     Ok(Planned { tasks: views.collect(), existing })
 }
 
+const INSERTS: Inserts = inserts!(
+    task(", created_at", ", cast(?1 as bigint)"),
+    conflict "(idempotency_key) where idempotency_key is not null",
+    doc("", "")
+);
+
 /// The board's counter comes last in the lock order, and is held only until the commit.
 async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
     let rows = tx
@@ -201,62 +176,6 @@ async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
     Ok(rows[0].get::<i64>("next_n")? - count)
 }
 
-fn writes(
-    tx: &Tx<'_>,
-    board: &str,
-    tasks: Vec<serde_json::Value>,
-    edges: Vec<serde_json::Value>,
-    tags: Vec<serde_json::Value>,
-    events: Vec<Event>,
-) -> Result<Vec<Stmt>> {
-    let set_of_tasks = set(tasks)?;
-    // A cross join keeps SQLite to the order that is written: it would take the whole board first, and read the list
-    // anew for each of its tasks (3,000 tasks on one board: 12 s instead of 0.1).
-    let mut statements = vec![
-        Stmt::new(
-            "insert into task(board, n, title, kind, priority, tags, source, creator, idempotency_key, max_attempts,
-               status, assignee, offered_to, offered_at, waiting_on, created_at, updated_at)
-             select ?1, cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
-               cast(value ->> 'priority' as bigint), value ->> 'tags', value ->> 'source', value ->> 'creator',
-               value ->> 'key', cast(value ->> 'max_attempts' as bigint), value ->> 'status', value ->> 'assignee',
-               value ->> 'offered_to', cast(value ->> 'offered_at' as bigint),
-               cast(value ->> 'waiting_on' as bigint), cast(?2 as bigint), cast(?2 as bigint)
-             from json_each(?3) where true order by key
-             on conflict (idempotency_key) where idempotency_key is not null do nothing",
-            params![board, tx.now, set_of_tasks.clone()],
-        ),
-        Stmt::new(
-            "insert into task_doc(task, body, done_when, origin)
-             select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin'
-             from json_each(?2) as item cross join task
-             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)",
-            params![board, set_of_tasks],
-        ),
-        Event::insert_many(tx, events)?,
-    ];
-    if !edges.is_empty() {
-        statements.push(Stmt::new(
-            "insert into edge(task, depends_on)
-             select task.seq, other.seq from json_each(?2) as item cross join task cross join task as other
-             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
-               and other.board = item.value ->> 'board' and other.n = cast(item.value ->> 'on' as bigint)
-             on conflict do nothing",
-            params![board, set(edges)?],
-        ));
-    }
-    if !tags.is_empty() {
-        statements.push(Stmt::new(
-            "insert into task_tag(task, tag, board, priority, ready)
-             select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
-             from json_each(?2) as item cross join task
-             where task.board = ?1 and task.n = cast(item.value ->> 'n' as bigint)
-             on conflict do nothing",
-            params![board, set(tags)?],
-        ));
-    }
-    Ok(statements)
-}
-
 impl Item {
     fn status(&self) -> Status {
         match (&self.to, &self.offer) {
@@ -266,7 +185,7 @@ impl Item {
         }
     }
 
-    fn check(&self, at: String) -> Result<()> {
+    pub(super) fn check(&self, at: String) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::line(&field("title"), &self.title, TITLE_MAX)?;
         check::optional_text(&field("body"), self.body.as_deref(), BODY_MAX)?;
@@ -298,118 +217,6 @@ impl Item {
             ));
         }
         Ok(())
-    }
-}
-
-/// Turns names into items and ids into tasks, and refuses circles among the items.
-fn resolve(items: &[Item]) -> Result<Vec<Vec<On>>> {
-    let mut names = HashMap::new();
-    let mut keys = HashSet::new();
-    for (i, item) in items.iter().enumerate() {
-        if let Some(name) = &item.name
-            && names.insert(name.as_str(), i).is_some()
-        {
-            return Err(Error::invalid(&format!("tasks[{i}].name"), format!("`{name}` is given twice")));
-        }
-        if let Some(key) = &item.key
-            && !keys.insert(key)
-        {
-            return Err(Error::invalid(&format!("tasks[{i}].key"), format!("`{key}` is given twice")));
-        }
-    }
-    let mut after = Vec::with_capacity(items.len());
-    for item in items {
-        let mut ons = Vec::new();
-        for name in &item.after {
-            let on = match names.get(name.as_str()) {
-                Some(&other) => On::Item(other),
-                None => On::Task(TaskId::check("after", name)?),
-            };
-            if !ons.contains(&on) {
-                ons.push(on);
-            }
-        }
-        after.push(ons);
-    }
-    refuse_circles(items, &after)?;
-    Ok(after)
-}
-
-/// Takes away what waits for nothing, again and again; what is left goes round in a circle.
-fn refuse_circles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
-    let mut waits: Vec<usize> =
-        after.iter().map(|ons| ons.iter().filter(|on| matches!(on, On::Item(_))).count()).collect();
-    let mut dependents = vec![Vec::new(); items.len()];
-    for (i, ons) in after.iter().enumerate() {
-        for on in ons {
-            if let On::Item(other) = on {
-                dependents[*other].push(i);
-            }
-        }
-    }
-    let mut free: Vec<usize> = (0..items.len()).filter(|&i| waits[i] == 0).collect();
-    let mut seen = 0;
-    while let Some(i) = free.pop() {
-        seen += 1;
-        for &dependent in &dependents[i] {
-            waits[dependent] -= 1;
-            if waits[dependent] == 0 {
-                free.push(dependent);
-            }
-        }
-    }
-    if seen == items.len() {
-        return Ok(());
-    }
-    let circle: Vec<_> =
-        (0..items.len()).filter(|&i| waits[i] > 0).filter_map(|i| items[i].name.as_deref()).collect();
-    Err(Error::invalid("after", format!("goes round in a circle through {}", circle.join(", "))))
-}
-
-/// What of the request is there already: tasks with its keys, and the tasks it depends on.
-struct Known {
-    by_item: Vec<Option<Record>>,
-    by_id: HashMap<TaskId, Record>,
-}
-
-impl Known {
-    /// What is depended on is locked, so that it cannot be completed unseen: the count of what a new task
-    /// waits for would be wrong for ever.
-    async fn read(tx: &mut Tx<'_>, items: &[Item], after: &[Vec<On>]) -> Result<Known> {
-        let mut known = Known { by_item: vec![None; items.len()], by_id: HashMap::new() };
-        let keys: HashMap<&str, usize> =
-            items.iter().enumerate().filter_map(|(i, item)| Some((item.key.as_deref()?, i))).collect();
-        if !keys.is_empty() {
-            let rows = set(keys.keys().map(|key| serde_json::json!({ "key": key })))?;
-            let sql = columns!(
-                "where task.idempotency_key in (select value ->> 'key' from json_each(?1))
-                 order by task.seq /*pg for share of task*/"
-            );
-            for row in tx.query(sql, params![rows]).await? {
-                let task = Record::read(row)?;
-                let item = task.key.as_deref().and_then(|key| keys.get(key)).copied();
-                if let Some(item) = item {
-                    known.by_item[item] = Some(task);
-                }
-            }
-        }
-        let named = after.iter().flatten().filter_map(|on| match on {
-            On::Task(id) => Some(id),
-            On::Item(_) => None,
-        });
-        let ids: BTreeSet<&TaskId> = named.collect();
-        if !ids.is_empty() {
-            known.by_id = load_set(tx, ids.iter().copied(), Lock::ToDependOn).await?;
-            if let Some(missing) = ids.iter().find(|id| !known.by_id.contains_key(id)) {
-                return Err(Error::new(
-                    Code::NotFound,
-                    format!("`after` names `{missing}`, which is not a task"),
-                )
-                .with("field", "after")
-                .hint("fence list shows the tasks there are"));
-            }
-        }
-        Ok(known)
     }
 }
 
@@ -451,33 +258,4 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
     let existing = known.by_item.iter().flatten().filter(|task| !added.contains(&task.id));
     let existing = existing.map(|task| task.id.to_string()).collect();
     Ok(Planned { tasks: by_ids(tx, &ids).await?, existing })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(name: &str, after: &[&str]) -> Item {
-        Item {
-            name: Some(name.into()),
-            title: name.into(),
-            after: after.iter().map(ToString::to_string).collect(),
-            ..Item::default()
-        }
-    }
-
-    #[test]
-    fn names_are_resolved_and_circles_refused() {
-        let after = resolve(&[item("a", &[]), item("b", &["a", "auth-3"])]).unwrap();
-        assert_eq!(after[1], [On::Item(0), On::Task(TaskId { board: "auth".into(), n: 3 })]);
-        for (plan, says) in [
-            (vec![item("a", &["a"])], "circle"),
-            (vec![item("a", &["b"]), item("b", &["c"]), item("c", &["a"]), item("d", &[])], "a, b, c"),
-            (vec![item("a", &["nobody"])], "not a task id"),
-            (vec![item("a", &[]), item("a", &[])], "twice"),
-        ] {
-            let error = resolve(&plan).expect_err(says);
-            assert!(error.message().contains(says), "{error}");
-        }
-    }
 }

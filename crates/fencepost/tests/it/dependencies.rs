@@ -178,9 +178,9 @@ on_both! {
             list                         -> tasks=auth-1,auth-2,auth-4
             retry auth-2                 -> unassigned waiting_on=1
             undepend auth-2 after=auth-1 -> waiting_on=0
-            claim auth-2 run=s           -> task/auth-2@1
+            claim auth-2 run=s           -> task/auth-2@2
             retry auth-4                 -> unassigned waiting_on=0
-            claim auth-4 run=s           -> task/auth-4@1
+            claim auth-4 run=s           -> task/auth-4@2
         ").await;
     }
 }

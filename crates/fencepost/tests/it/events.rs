@@ -260,6 +260,36 @@ on_both! {
         assert_eq!(world.follow(from).await, all[3..5]);
     }
 
+    async fn the_last_so_many_are_read_oldest_first(world: World) {
+        world.story("
+            add one     -> auth-1
+            add two     -> auth-2
+            claim auth-1 run=r -> task/auth-1@1
+            add three   -> auth-3
+        ").await;
+        let last = |n, kind: Option<&str>| event::List {
+            last: Some(n),
+            kind: kind.map(Into::into),
+            ..event::List::default()
+        };
+        assert_eq!(resources(&world.follow(last(2, None)).await), ["task.claimed task/auth-1", "task.added task/auth-3"]);
+        assert_eq!(
+            resources(&world.follow(last(2, Some("task.added"))).await),
+            ["task.added task/auth-2", "task.added task/auth-3"]
+        );
+        let page = world.fleet.call(last(2, None)).await.unwrap();
+        let rest = event::List { since: Some(page.position), ..event::List::default() };
+        assert_eq!(world.fleet.call(rest).await.unwrap().events, []);
+        for wrong in [
+            event::List { since: Some("0".into()), ..last(1, None) },
+            event::List { limit: Some(1), ..last(1, None) },
+            last(0, None),
+            last(1001, None),
+        ] {
+            assert_eq!(code(world.fleet.call(wrong).await), Code::Invalid);
+        }
+    }
+
     async fn a_position_that_was_never_given_out_is_refused(world: World) {
         for since in ["", "x", "1", "-1.2", "1.x", "1.2.3", "99999999999999999999.1"] {
             let list = event::List { since: Some(since.into()), ..event::List::default() };

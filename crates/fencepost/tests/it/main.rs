@@ -1,10 +1,12 @@
 //! The conformance suite: every behaviour once, on SQLite and on PostgreSQL, with a clock that the tests move.
 
+mod about;
 mod check;
 mod dependencies;
 mod disk;
 mod embed;
 mod events;
+mod import;
 mod input;
 mod interleavings;
 mod leases;

@@ -51,7 +51,7 @@ on_both! {
         let long = "x".repeat(501);
         for (tasks, expected, field) in [
             (vec![item("a", &["b"]), item("b", &["a"])], Code::Invalid, "after"),
-            (vec![item("a", &[]), item("b", &["auth-99"])], Code::NotFound, "after"),
+            (vec![item("a", &[]), item("b", &["auth-99"])], Code::NotFound, "tasks[1].after"),
             (vec![item("a", &[]), item("a", &[])], Code::Invalid, "tasks[1].name"),
             (vec![item("a", &[]), item(&long, &[])], Code::TooLarge, "tasks[1].title"),
             (vec![], Code::Invalid, "tasks"),

@@ -14,6 +14,7 @@ fn every_op_is_listed() {
     insta::assert_snapshot!(list.collect::<Vec<_>>().join("\n"), @r#"
     task/add         agent
     task/plan        agent
+    task/import      admin
     task/ready       reader reads
     task/claim       agent
     task/claim_many  agent
@@ -51,6 +52,7 @@ fn every_op_is_listed() {
     run/end          agent
     event/list       reader reads
     event/prune      admin
+    admin/about      reader reads
     admin/check      reader reads
     admin/prune      admin
     admin/restored   admin

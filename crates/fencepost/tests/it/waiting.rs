@@ -48,6 +48,11 @@ async fn answer<T>(waiter: JoinHandle<Result<T>>) -> Result<T> {
     tokio::time::timeout(Duration::from_secs(20), waiter).await.expect("an answer").expect("no panic")
 }
 
+/// The same, from one who asks and is not to wait long.
+async fn ask<O: Op>(fleet: &Fleet, op: O) -> Result<O::Reply> {
+    answer(waits(fleet, op)).await
+}
+
 async fn token(waiter: JoinHandle<Result<task::claim::Claimed>>) -> String {
     answer(waiter).await.expect("a claim").claim.token
 }
@@ -89,7 +94,7 @@ on_both! {
 
     async fn what_was_there_before_is_taken_at_once(world: World) {
         world.add("one").await;
-        assert_eq!(world.fleet.call(next("b", 60)).await.unwrap().claim.token, "task/auth-1@1");
+        assert_eq!(ask(&world.fleet, next("b", 60)).await.unwrap().claim.token, "task/auth-1@1");
         let many = task::ClaimMany { count: 5, run: "c".into(), wait_ms: Some(Millis::seconds(60)), ..Default::default() };
         let waiter = waits(&world.fleet, many);
         parked(&world.fleet, 1).await;
@@ -206,19 +211,19 @@ on_both! {
         world.clock.advance(Duration::from_millis(1));
         let refusal = refused(answer(waiter).await);
         assert_eq!((refusal.code(), refusal.field("blocked")), (Code::NoneReady, Some(&1.into())));
-        assert_eq!(code(world.fleet.call(next("b", 0)).await), Code::NoneReady, "no wait is one look");
+        assert_eq!(code(ask(&world.fleet, next("b", 0)).await), Code::NoneReady, "no wait is one look");
     }
 
     async fn what_will_not_change_by_waiting_is_said_at_once(world: World) {
         let held = one_is_held(&world).await;
-        let own = refused(world.fleet.call(of("auth-1", "a", 600)).await);
+        let own = refused(ask(&world.fleet, of("auth-1", "a", 600)).await);
         assert_eq!((own.code(), own.field("own")), (Code::AlreadyClaimed, Some(&true.into())));
-        world.fleet.call(deploy("a", 600)).await.unwrap();
-        assert_eq!(code(world.fleet.call(deploy("a", 600)).await), Code::AlreadyClaimed);
-        assert_eq!(code(world.fleet.call(of("auth-9", "b", 600)).await), Code::NotFound);
+        ask(&world.fleet, deploy("a", 600)).await.unwrap();
+        assert_eq!(code(ask(&world.fleet, deploy("a", 600)).await), Code::AlreadyClaimed);
+        assert_eq!(code(ask(&world.fleet, of("auth-9", "b", 600)).await), Code::NotFound);
         world.done(&held).await.unwrap();
-        assert_eq!(code(world.fleet.call(of("auth-1", "b", 600)).await), Code::AlreadyFinished);
-        assert_eq!(code(world.fleet.call(next("b", 600)).await), Code::BoardFinished);
+        assert_eq!(code(ask(&world.fleet, of("auth-1", "b", 600)).await), Code::AlreadyFinished);
+        assert_eq!(code(ask(&world.fleet, next("b", 600)).await), Code::BoardFinished);
     }
 
     async fn a_wait_has_limits(world: World) {
@@ -236,7 +241,7 @@ on_both! {
                 assert_eq!((refusal.code(), refusal.field("field")), (Code::Invalid, Some(&"wait_ms".into())));
             }
         }
-        let claimed = world.fleet.call(task::Claim { wait_ms: Some(Millis(600_000)), ..task::Claim::next("auth", "b") });
+        let claimed = ask(&world.fleet, next("b", 600));
         assert_eq!(claimed.await.unwrap().claim.token, "task/auth-1@1");
     }
 

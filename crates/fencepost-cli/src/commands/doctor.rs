@@ -1,0 +1,238 @@
+use crate::{
+    context::Context,
+    keeper,
+    place::{self, Place},
+    screen::state,
+};
+use clap::Args;
+use fencepost::{
+    Clock, Error, Millis, Result, Time,
+    admin::{self, about::Facts},
+};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Look for what is wrong with the fleet, and say what to do about it
+///
+/// Checks the promises against what is stored, the schema, the durability, the clocks, where the fleet is and who you
+/// are, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
+///
+/// Examples:
+///   fence doctor
+///   fence doctor --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Doctor {}
+
+/// What was looked at, and what was found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: &'static str,
+    level: Level,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    Ok,
+    Warning,
+    Problem,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Problem => "problem",
+        }
+    }
+}
+
+/// Clocks that are closer than this are called equal.
+const APART: Millis = Millis::seconds(3);
+/// Enough to see what is wrong.
+const VIOLATIONS: usize = 10;
+
+impl Doctor {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let mut findings = Vec::new();
+        match context.place() {
+            Err(e) => findings.push(problem("fleet", &e)),
+            Ok(place) => {
+                findings.push(fleet(&place));
+                findings.extend(database(context, &place).await);
+                findings.extend(keepers(&place));
+            }
+        }
+        findings.push(ok("run", format!("{}: {}", context.run(), context.who().why.describe())));
+        findings.extend(work_tree());
+        context.print(&findings, |findings| {
+            findings.iter().map(|finding| line(finding, context)).collect::<Vec<_>>().join("\n")
+        })?;
+        let sick = findings.iter().any(|finding| finding.level == Level::Problem);
+        Ok(ExitCode::from(u8::from(sick)))
+    }
+}
+
+fn line(finding: &Finding, context: &Context) -> String {
+    let level = finding.level.as_str();
+    let painted = context.screen.paint(state(level), &format!("{level:<7}"));
+    let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("\n{:21}hint: {hint}", ""));
+    format!("{painted}  {:<10}  {}{hint}", finding.name, finding.message)
+}
+
+fn ok(name: &'static str, message: String) -> Finding {
+    Finding { name, level: Level::Ok, message, hint: None }
+}
+
+fn warning(name: &'static str, message: String, hint: &str) -> Finding {
+    Finding { name, level: Level::Warning, message, hint: Some(hint.into()) }
+}
+
+fn problem(name: &'static str, error: &Error) -> Finding {
+    let hint = error.hint_text().map(str::to_owned);
+    Finding { name, level: Level::Problem, message: error.message().into(), hint }
+}
+
+fn fleet(place: &Place) -> Finding {
+    ok("fleet", format!("{}: {}", place.shown(), place.why.describe()))
+}
+
+/// What can only be said with the database open.
+async fn database(context: &Context, place: &Place) -> Vec<Finding> {
+    let before = Clock::System.read();
+    let facts = match context.call(admin::About {}).await {
+        Ok(facts) => facts,
+        Err(e) => return vec![problem("database", &e)],
+    };
+    let after = Clock::System.read();
+    let mut findings = vec![
+        ok("database", format!("{} {}", facts.database.kind, facts.database.version)),
+        schema(&facts),
+        durability(&facts),
+        clock(facts.now, before, after, place),
+    ];
+    findings.extend(integrity(context).await);
+    findings
+}
+
+fn schema(facts: &Facts) -> Finding {
+    let (version, newest) = (facts.database.schema_version, facts.newest_schema_version);
+    match version == newest {
+        true => ok("schema", format!("version {version}, the newest that this fence knows")),
+        false => warning(
+            "schema",
+            format!("version {version}, and this fence knows version {newest}"),
+            "fence init brings it up to date",
+        ),
+    }
+}
+
+fn durability(facts: &Facts) -> Finding {
+    let settings = &facts.database.durability;
+    let say = |only: &dyn Fn(bool) -> bool| {
+        let said = settings.iter().filter(|setting| only(setting.durable));
+        said.map(|setting| format!("{}={}", setting.name, setting.value)).collect::<Vec<_>>().join(", ")
+    };
+    match settings.iter().all(|setting| setting.durable) {
+        true => ok("durability", format!("what was acknowledged survives a power cut ({})", say(&|_| true))),
+        false => warning(
+            "durability",
+            format!("a power cut can undo what was acknowledged: {}", say(&|durable| !durable)),
+            "set it as the database's documentation says for durable commits, or accept it knowingly",
+        ),
+    }
+}
+
+/// This machine's clock was read before and after; what lies between cannot be told apart.
+fn clock(fleet: Time, before: Time, after: Time, place: &Place) -> Finding {
+    let (apart, side) = match fleet {
+        fleet if fleet > after => (fleet.since(after), "ahead of"),
+        fleet => (before.since(fleet).max(Millis(0)), "behind"),
+    };
+    if apart <= APART {
+        return ok("clock", "the fleet's clock and this machine's agree".into());
+    }
+    let hint = match place.file() {
+        Some(_) => {
+            "this machine's clock was set back; so that no dead holder lives longer, the fleet goes on from where it was until the next boot"
+        }
+        None => "leases end by the database's clock; set both by the same time servers",
+    };
+    let apart = Millis::seconds(apart.0 / 1000);
+    warning("clock", format!("the fleet's clock is {apart} {side} this machine's"), hint)
+}
+
+async fn integrity(context: &Context) -> Vec<Finding> {
+    let report = match context.call(admin::Check {}).await {
+        Ok(report) => report,
+        Err(e) => return vec![problem("integrity", &e)],
+    };
+    if report.ok {
+        return vec![ok("integrity", format!("all {} promises hold", report.checked))];
+    }
+    let broken = report.violations.iter().take(VIOLATIONS).map(|violation| Finding {
+        name: "integrity",
+        level: Level::Problem,
+        message: format!("`{}`: not true that {}", violation.resource, violation.promise),
+        hint: None,
+    });
+    let mut broken: Vec<_> = broken.collect();
+    if let Some(last) = broken.last_mut() {
+        last.hint = Some(
+            "stop the agents, keep a copy (fence backup FILE), and restore a backup from before; fence call admin/check lists them all"
+                .into(),
+        );
+    }
+    broken
+}
+
+/// Those that live, and what the others left behind, which is cleared away.
+fn keepers(place: &Place) -> Vec<Finding> {
+    let (alive, gone): (Vec<_>, Vec<_>) = keeper::all(place).into_iter().partition(|keeper| keeper.alive);
+    let mut findings: Vec<_> = gone
+        .iter()
+        .map(|keeper| {
+            let message = format!("the keeper of run {} (process {}) was killed", keeper.run, keeper.pid);
+            match keeper.remove() {
+                Ok(()) => warning(
+                    "keepers",
+                    format!("{message}; the file that it left was removed"),
+                    "fence claim ID --resume --keep starts another, if the run is still alive",
+                ),
+                Err(e) => {
+                    let hint = format!("remove {}", keeper.path().display());
+                    warning("keepers", format!("{message}, and its file cannot be removed: {e}"), &hint)
+                }
+            }
+        })
+        .collect();
+    if alive.is_empty() && gone.is_empty() {
+        findings.push(ok("keepers", "none".into()));
+    }
+    let living = |keeper: &keeper::Keeper| format!("process {} keeps run {}", keeper.pid, keeper.run);
+    findings.extend(alive.iter().map(|keeper| ok("keepers", living(keeper))));
+    findings
+}
+
+/// Only if there is something to say.
+fn work_tree() -> Option<Finding> {
+    let here = std::env::current_dir().ok()?;
+    if let Some(link) = place::broken_link(&here) {
+        return Some(warning(
+            "work tree",
+            format!("{} leads to a git directory that is not there", link.display()),
+            "this work tree does not share its repository's fleet: mount the repository too, or name the fleet with FENCE_DB",
+        ));
+    }
+    let stray = place::stray(&here)?;
+    Some(warning(
+        "work tree",
+        format!("{} is a database that nobody looks at: all work trees share one", stray.display()),
+        "fence list --db FILE shows what is in it; remove it when nothing is missing",
+    ))
+}

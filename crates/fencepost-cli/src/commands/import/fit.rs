@@ -1,0 +1,79 @@
+//! What does not fit is cut to measure, and told of.
+
+use super::Left;
+use fencepost::task::import::Item;
+use serde_json::Value;
+
+/// Makes an item one that the engine takes, and lists what that cost. `false` if it cannot be one.
+pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
+    let task = item.id.clone();
+    // Each round repairs one field.
+    for _ in 0..20 {
+        let Err(error) = item.check() else { return true };
+        let field = error.field("field").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let max = error.field("max").and_then(Value::as_u64).map(|max| max as usize);
+        let told = match (field.as_str(), max) {
+            ("title", None) => {
+                item.title = format!("(no title: {})", item.id);
+                format!("has no title; it is called {}", item.title)
+            }
+            ("title", Some(max)) => {
+                item.notes.push(format!("its whole title: {}", item.title));
+                shorten(&mut item.title, max);
+                format!("its title is longer than {max} bytes; the whole is in a note")
+            }
+            ("origin", Some(_)) => {
+                item.origin = None;
+                "its other columns are too long to keep".into()
+            }
+            ("after", None) => {
+                let count = item.after.len();
+                item.after.truncate(1000);
+                format!("waits for {count} tasks; the first 1000 were kept")
+            }
+            ("tags", None) => {
+                item.tags.truncate(32);
+                "has more than 32 skills; the first were kept".into()
+            }
+            (name, Some(max)) => {
+                let texts: Vec<&mut String> = match name {
+                    "body" => item.body.iter_mut().collect(),
+                    "done_when" => item.done_when.iter_mut().collect(),
+                    "parked" => item.parked.iter_mut().collect(),
+                    "owner" => item.owner.iter_mut().collect(),
+                    "output" => item.output.iter_mut().collect(),
+                    "notes" => item.notes.iter_mut().collect(),
+                    "progress" => item.progress.iter_mut().collect(),
+                    _ => Vec::new(),
+                };
+                texts.into_iter().for_each(|text| shorten(text, max));
+                format!("its {} is longer than {max} bytes; the rest was cut off", column(name))
+            }
+            _ => {
+                left.push(Left { task, what: format!("is left out: {}", error.message()) });
+                return false;
+            }
+        };
+        left.push(Left { task: task.clone(), what: told });
+    }
+    left.push(Left { task, what: "is left out: it does not fit".into() });
+    false
+}
+
+/// The column that a field came from.
+fn column(field: &str) -> &str {
+    match field {
+        "body" => "description",
+        "parked" => "blocked_reason",
+        "output" => "commit_hash",
+        other => other,
+    }
+}
+
+fn shorten(text: &mut String, max: usize) {
+    while text.len() > max {
+        let end = text.floor_char_boundary(max.saturating_sub('…'.len_utf8()));
+        text.truncate(end);
+        text.push('…');
+    }
+}

@@ -1,0 +1,213 @@
+//! A row of a pm list on its way to an item.
+
+use super::{
+    Left, is_board,
+    pm_file::{BYTES, Row},
+};
+use fencepost::{
+    Time,
+    task::import::{Item, State},
+};
+use serde_json::Value;
+use std::collections::HashSet;
+
+/// 90, 89, … for what has an order, and never below 51: whatever has none is at 50, as it is anywhere.
+const FIRST: i64 = 90;
+const LAST: i64 = 51;
+
+/// A row on its way to an item.
+pub struct Task<'l> {
+    pub id: String,
+    pub row: Row,
+    pub left: &'l mut Vec<Left>,
+}
+
+impl Task<'_> {
+    fn left(&mut self, what: String) {
+        self.left.push(Left { task: self.id.clone(), what });
+    }
+
+    pub fn number(&self, column: &str) -> Option<u64> {
+        self.row.get(column)?.as_f64().map(f64::to_bits)
+    }
+
+    /// Takes a text out of the row; one that is empty says nothing.
+    fn take(&mut self, column: &str) -> Option<String> {
+        let value = self.row.shift_remove(column)?;
+        Some(plain(Some(&value))).filter(|text| !text.trim().is_empty())
+    }
+
+    /// Takes a time out of the row, if it is one.
+    fn time(&mut self, column: &str) -> Option<Time> {
+        let value = self.row.get(column)?;
+        let at = time(value);
+        match at {
+            Some(_) => drop(self.row.shift_remove(column)),
+            None => {
+                self.left(format!("{column} `{}` is no time; it is kept in `origin`", plain(Some(value))))
+            }
+        }
+        at
+    }
+
+    pub fn item(&mut self, rank: Option<i64>) -> Item {
+        let bytes: Vec<String> =
+            self.row.iter().filter(|(_, value)| *value == BYTES).map(|(name, _)| name.clone()).collect();
+        for column in bytes {
+            self.row.shift_remove(&column);
+            self.left(format!("{column} holds bytes, not text; it is left out"));
+        }
+        if self.row.get("horizon").is_some_and(|horizon| horizon == "active") {
+            self.row.shift_remove("horizon");
+        }
+        let mut item = Item {
+            id: self.id.clone(),
+            title: self.take("title").unwrap_or_default(),
+            body: self.take("description"),
+            done_when: self.take("done_when"),
+            kind: self.kind(),
+            tags: self.tags(),
+            priority: self.priority(rank),
+            owner: self.take("owner"),
+            source: Some("pm".into()),
+            created_at: self.time("created_at"),
+            ..Item::default()
+        };
+        self.state(&mut item);
+        item.origin = Some(Value::Object(std::mem::take(&mut self.row)));
+        item
+    }
+
+    fn state(&mut self, item: &mut Item) {
+        let status = self.take("status").unwrap_or("pending".into());
+        match status.trim().to_lowercase().as_str() {
+            "pending" => {}
+            "red" => {
+                let by =
+                    item.owner.as_ref().map(|owner| format!(", in the hands of {owner}")).unwrap_or_default();
+                item.progress.push(format!("its tests were red when it was imported{by}"));
+            }
+            "green" => {
+                item.status = State::Completed;
+                item.finished_at = self.time("completed_at").or_else(|| time(self.row.get("updated_at")?));
+                item.output = self.row.get("commit_hash").map(|hash| format!("commit {}", plain(Some(hash))));
+            }
+            "blocked" => {
+                let reason = self.take("blocked_reason");
+                item.parked = Some(reason.unwrap_or("blocked, and no reason was given".into()));
+            }
+            _ => {
+                item.parked = Some(format!("its status was `{status}`"));
+                self.left(format!("status `{status}` is not known; it is parked"));
+            }
+        }
+    }
+
+    fn kind(&mut self) -> Option<String> {
+        let kind = self.take("type")?;
+        let name = slug(&kind, 128);
+        if name != kind {
+            self.left(match name.as_str() {
+                "" => format!("type `{kind}` is no name; it is left out"),
+                _ => format!("type `{kind}` is now {name}"),
+            });
+        }
+        Some(name).filter(|name| !name.is_empty())
+    }
+
+    /// Skills, by which a worker may choose, and the horizon.
+    fn tags(&mut self) -> Vec<String> {
+        let skills = plain(self.row.get("skills"));
+        let words = skills.split([',', ';', '\n', '[', ']', '"']).map(|word| slug(word, 128));
+        let mut tags: Vec<String> = words.chain(self.horizon()).filter(|tag| !tag.is_empty()).collect();
+        let mut seen = HashSet::new();
+        tags.retain(|tag| seen.insert(tag.clone()));
+        tags
+    }
+
+    fn horizon(&self) -> Option<String> {
+        Some(plain(self.row.get("horizon")))
+            .filter(|horizon| !horizon.is_empty() && horizon != "active")
+            .map(|horizon| slug(&horizon, 128))
+    }
+
+    /// What is for later comes after all that is for now.
+    fn priority(&mut self, rank: Option<i64>) -> Option<i64> {
+        if let (None, Some(odd)) = (self.number("priority"), self.row.get("priority")) {
+            self.left(format!("priority `{}` is no number; it is kept in `origin`", plain(Some(odd))));
+        }
+        match self.horizon().as_deref() {
+            Some("next") => Some(40),
+            Some("later") => Some(30),
+            Some("icebox") => Some(20),
+            _ => rank.map(|rank| (FIRST - rank).max(LAST)),
+        }
+    }
+}
+
+/// A name made of any text: `Billing Sprint 2` becomes `billing-sprint-2`. What is a name already stays as it is.
+pub fn slug(text: &str, max: usize) -> String {
+    if text.len() <= max && is_board(text) {
+        return text.into();
+    }
+    let lower = text.to_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut name = words.collect::<Vec<_>>().join("-");
+    name.truncate(max);
+    name.trim_end_matches('-').into()
+}
+
+/// A value as text; nothing for null.
+pub fn plain(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// `2026-01-10 09:00:00` as SQLite writes it, in UTC, or with a zone, or seconds since 1970.
+fn time(value: &Value) -> Option<Time> {
+    if let Some(seconds) = value.as_i64() {
+        return jiff::Timestamp::from_second(seconds).ok().map(|at| Time(at.as_millisecond()));
+    }
+    let text = value.as_str()?.trim();
+    let zoned = || text.parse::<jiff::Timestamp>().ok();
+    let utc = || {
+        Some(text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    };
+    zoned().or_else(utc).map(|at| Time(at.as_millisecond()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_as_sqlite_keeps_them() {
+        let at = |value| time(&value).map(|at| at.to_string()).unwrap_or_default();
+        assert_eq!(at(json!("2026-01-10 09:00:00")), "2026-01-10T09:00:00.000Z");
+        assert_eq!(at(json!("2026-01-10 09:00:00.250")), "2026-01-10T09:00:00.250Z");
+        assert_eq!(at(json!("2026-01-12T10:00:00+01:00")), "2026-01-12T09:00:00.000Z");
+        assert_eq!(at(json!("2026-01-10")), "2026-01-10T00:00:00.000Z");
+        assert_eq!(at(json!(1_767_000_000)), "2025-12-29T09:20:00.000Z");
+        assert_eq!(at(json!("yesterday")), "");
+        assert_eq!(at(json!(1.5)), "");
+    }
+
+    #[test]
+    fn names_of_any_text() {
+        for (text, name) in [
+            ("auth", "auth"),
+            ("Auth.2_b", "Auth.2_b"),
+            ("Billing Sprint 2", "billing-sprint-2"),
+            ("-- a --", "a"),
+            ("c++", "c"),
+            ("\u{1F600}", ""),
+        ] {
+            assert_eq!(slug(text, 64), name);
+        }
+        assert_eq!(slug(&"ab ".repeat(40), 6), "ab-ab");
+    }
+}

@@ -1,0 +1,177 @@
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Error, Result};
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Print the page that an agent reads at its start: how to find, claim, do and complete work here
+///
+/// Paste it into the agent's first prompt, or let it read it with this very command. With --skill the page is
+/// written as a skill, which agents that know skills read by themselves.
+///
+/// Examples:
+///   fence prime
+///   fence prime --board auth
+///   fence prime --skill
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Prime {
+    /// The board that the agent is to work on  [default: all]
+    #[arg(long)]
+    board: Option<String>,
+    /// Write DIR/SKILL.md instead  [default DIR: .claude/skills/fence]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".claude/skills/fence")]
+    skill: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Page {
+    page: String,
+    /// Where it was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+}
+
+impl Prime {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let page = page(self.board.as_deref(), &crate::command_line());
+        let Some(directory) = self.skill else {
+            return context.print(&Page { page, file: None }, |page| page.page.clone());
+        };
+        let page = format!("{FRONT}{page}");
+        let file = directory.join("SKILL.md");
+        write(&file, &page)?;
+        context.print(&Page { page, file: Some(file.clone()) }, |_| format!("written to {}", file.display()))
+    }
+}
+
+const FRONT: &str = "---
+name: fence
+description: Shares out the tasks of this repository among several agents with `fence`. Use it before starting work \
+that others may start too, to find, claim, do and complete tasks, and before side effects that must happen once.
+---
+
+";
+
+fn write(file: &Path, page: &str) -> Result<()> {
+    let failed = |e| Error::unavailable(format!("cannot write `{}`: {e}", file.display()));
+    let directory = file.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    std::fs::write(file, page).map_err(failed)
+}
+
+/// The commands that an agent needs, beyond those in the loop.
+const USEFUL: [&str; 12] =
+    ["ready", "claim", "show", "progress", "done", "fail", "release", "guard", "lock", "why", "note", "add"];
+
+/// What the page says; every command in it is checked against the definitions by a test, and what each does and
+/// takes is taken from them.
+fn page(board: Option<&str>, command_line: &clap::Command) -> String {
+    let on = board.map_or(String::new(), |board| format!(" --board {board}"));
+    let commands: Vec<String> =
+        USEFUL.iter().filter_map(|name| line(command_line.find_subcommand(name)?)).collect();
+    format!(
+        "# Working with fence
+
+Several agents work here at the same time. `fence` hands each task to one of them: a claim is yours until you
+complete it, give it back, or are not heard from. Never work on a task that you have not claimed, and never
+claim more than one at a time.
+
+## The loop
+
+1. `fence claim --keep --wait 1m{on}` takes the best task that is ready and prints its claim, such as
+   `task/auth-3@42`, with all you need: the body, \"done when\", notes, and the outputs of the tasks before it.
+   Exit 3 means that nothing is ready: see below.
+2. Do the work. Say how it goes with `fence progress \"tests pass, docs are left\"`; that also keeps your claim.
+   Before something that must not happen twice (a push, a deploy, a message), ask: `fence guard && git push`;
+   or let it run only while the claim lives: `fence guard task/auth-3@42 -- git push`.
+3. `fence done --output \"what came of it, in a line or two\"` completes it. The output is handed to the tasks that
+   wait for it. If it cannot be done: `fence fail --reason \"why\"`, with `--retry` if another try may succeed; if
+   you must stop: `fence release --note \"how far you came\"`.
+4. Go back to 1, until it says that everything is finished.
+
+Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for whoever is free.
+Without a token these commands act on your run's only claim; `fence` alone says who you are and what you hold.
+
+## When you are refused
+
+| exit | meaning | what to do |
+|---|---|---|
+| 1 | it failed; the message says why | mend what it names |
+| 2 | wrong command line | `fence --help`; every command has `--help` |
+| 3 | nothing to take | \"is finished\": stop, all is done. \"nothing is ready\": others are at work; claim again with `--wait` |
+| 4 | not yours to take | take another: `fence claim --wait 1m{on}`; `fence why auth-3` says what stands in the way |
+| 5 | your claim is over | stop at once, push nothing: someone else may have the task. Then claim again |
+| 6 | held back | wait as long as it says, then try again |
+
+A refusal is an answer, not a fault to work around. Never edit the database, and never use another's token.
+
+## Commands
+
+{}
+
+`--json` prints any reply as JSON. TEXT may be `@file` or `-` for standard input.
+",
+        commands.join("\n")
+    )
+}
+
+/// `fence done [TOKEN] [--output TEXT] [--next]: Complete a task that you hold`
+fn line(command: &clap::Command) -> Option<String> {
+    let mut usage = format!("fence {}", command.get_name());
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set()) {
+        let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+        let takes = arg.get_action().takes_values();
+        let word = match arg.get_long() {
+            Some(long) if takes => format!("--{long} {}", value.unwrap_or_default()),
+            Some(long) => format!("--{long}"),
+            None => value.unwrap_or_default(),
+        };
+        usage += &if arg.is_required_set() { format!(" {word}") } else { format!(" [{word}]") };
+    }
+    Some(format!("- `{usage}`: {}", command.get_about()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token is at least three characters of English on average, and rather four.
+    #[test]
+    fn the_page_is_under_1500_tokens() {
+        let page = page(Some("a-board-with-a-long-name"), &crate::command_line());
+        assert!(page.len() < 1500 * 3, "{} bytes", page.len());
+    }
+
+    #[test]
+    fn every_command_on_the_page_is_one() {
+        let page = page(Some("auth"), &crate::command_line());
+        let mut seen = 0;
+        for quoted in page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("fence")) {
+            // What is in brackets may be left out, and a shell would end the command at `&&`.
+            let quoted =
+                quoted.split(" [").next().unwrap_or_default().split(" &&").next().unwrap_or_default();
+            let quoted = quoted.replace("--help", "");
+            let words = shell_words(&quoted);
+            let words = words.iter().map(|word| if word == "ID" { "auth-3" } else { word });
+            if let Err(e) = crate::command_line().try_get_matches_from(words) {
+                panic!("`{quoted}` on the page is not a command: {e}");
+            }
+            seen += 1;
+        }
+        assert!(seen > 20, "only {seen} commands were found on the page");
+    }
+
+    fn shell_words(text: &str) -> Vec<String> {
+        let parts = text.split('"').enumerate();
+        parts
+            .flat_map(|(at, part)| match at % 2 {
+                1 => vec![part.to_owned()],
+                _ => part.split_whitespace().map(str::to_owned).collect(),
+            })
+            .collect()
+    }
+}

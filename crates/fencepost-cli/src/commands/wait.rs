@@ -1,0 +1,66 @@
+use super::duration;
+use crate::{context::Context, screen::state};
+use clap::Args;
+use fencepost::{
+    Code, Millis, Result,
+    task::{self, wait::Waited},
+};
+use std::process::ExitCode;
+
+/// Wait until tasks are completed: exits 0 only if all of them are
+///
+/// It ends at once, and exits 1, when one has failed or was cancelled, because only a person changes that. With
+/// --any it ends when the first is finished, and exits 0 if that was completed. Exits 3 when the time is over.
+///
+/// Examples:
+///   fence wait auth-1 auth-2
+///   fence wait --board release --timeout 1h && ./deploy.sh
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Wait {
+    /// The tasks, such as auth-3
+    #[arg(value_name = "ID", required_unless_present = "board", conflicts_with = "board")]
+    tasks: Vec<String>,
+    /// All the tasks of this board
+    #[arg(long)]
+    board: Option<String>,
+    /// The first that is finished is enough
+    #[arg(long)]
+    any: bool,
+    /// Give up after this long  [default: never]
+    #[arg(long, value_parser = duration)]
+    timeout: Option<Millis>,
+}
+
+impl Wait {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = |wait_ms| task::Wait {
+            tasks: self.tasks.clone(),
+            board: self.board.clone(),
+            any: self.any,
+            wait_ms,
+        };
+        let waited = context.call_waiting(self.timeout, op).await?;
+        context.print(&waited, |waited| {
+            let line = |task: &task::wait::Waiting| {
+                format!(
+                    "{}  {}",
+                    task.id,
+                    context.screen.paint(state(task.status.as_str()), task.status.as_str())
+                )
+            };
+            waited.tasks.iter().map(line).chain([counts(waited)]).collect::<Vec<_>>().join("\n")
+        })?;
+        let lost = waited.failed + waited.cancelled;
+        Ok(match (lost, waited.over) {
+            (0, true) => ExitCode::SUCCESS,
+            (_, true) => ExitCode::FAILURE,
+            (_, false) => ExitCode::from(Code::NoneReady.exit_code()),
+        })
+    }
+}
+
+fn counts(waited: &Waited) -> String {
+    let Waited { completed, failed, cancelled, open, .. } = waited;
+    format!("{completed} completed, {failed} failed, {cancelled} cancelled, {open} open")
+}

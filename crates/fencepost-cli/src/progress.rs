@@ -1,0 +1,59 @@
+//! A line on long work, for whoever watches it on a terminal. Elsewhere, and with `--json`, there is none.
+
+use crate::screen::cut;
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Quick enough to look alive, seldom enough to cost nothing.
+const EVERY: Duration = Duration::from_millis(100);
+const CLEAR: &str = "\r\x1b[K";
+
+/// One line that is drawn over itself, and gone at the end.
+#[derive(Debug)]
+pub struct Progress {
+    /// The width of the terminal, if there is one to draw on.
+    width: Option<usize>,
+    /// When it was drawn. Not the fleet's time: this is about how often a person's eye is troubled.
+    drawn: Option<Instant>,
+}
+
+impl Progress {
+    pub fn new(json: bool) -> Self {
+        let err = std::io::stderr();
+        let width = (!json && err.is_terminal()).then(|| crate::screen::width(&err));
+        Self { width, drawn: None }
+    }
+
+    /// Says how far it is, unless it has just been said.
+    pub fn show(&mut self, line: impl FnOnce() -> String) {
+        let Some(width) = self.width else { return };
+        if self.drawn.is_some_and(|at| at.elapsed() < EVERY) {
+            return;
+        }
+        // The last column stays free: some terminals go on to the next line once it is filled.
+        write(&format!("{CLEAR}{}", cut(&line(), width.saturating_sub(1))));
+        self.drawn = Some(Instant::now());
+    }
+
+    /// Takes the line away, for something that is to stay.
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            write(CLEAR);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A terminal that went away is nobody's loss.
+fn write(text: &str) {
+    let mut err = std::io::stderr();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}

@@ -1,0 +1,169 @@
+//! `fence doctor`: what is well, what is wrong, and what to do about it.
+
+use crate::{on_both, sealed::Sealed};
+use serde_json::Value;
+
+/// The findings, as `name level`, and the whole of them.
+fn examine(sealed: &Sealed, words: &[&str]) -> (i32, Vec<String>, Value) {
+    let said = sealed.fence(&[&["--json", "doctor"], words].concat());
+    let all: Value = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    let text = |finding: &Value, field: &str| finding[field].as_str().expect("a text").to_owned();
+    let findings = all.as_array().expect("a list");
+    let short = findings.iter().map(|found| format!("{} {}", text(found, "name"), text(found, "level")));
+    (said.code, short.collect(), all.clone())
+}
+
+/// What a person sees, without what differs from place to place.
+fn told(sealed: &Sealed, words: &[&str]) -> String {
+    let said = sealed.fence(&[&["doctor"], words].concat());
+    let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
+    format!("{}\n(exit {})", said.out.replace(&here, "HERE"), said.code)
+}
+
+/// Changes rows behind the fleet's back.
+fn damage(sealed: &Sealed, sql: &'static str) {
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let fleet = fencepost::Fleet::open(&sealed.url()).await.expect("the fleet");
+        let changed = fleet.transaction(move |tx| Box::pin(async move { tx.execute(sql, vec![]).await }));
+        assert!(changed.await.expect("changed") > 0);
+    });
+}
+
+const WELL: [&str; 8] = [
+    "fleet ok",
+    "database ok",
+    "schema ok",
+    "durability ok",
+    "clock ok",
+    "integrity ok",
+    "keepers ok",
+    "run ok",
+];
+
+on_both! {
+    fn all_is_well(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let (code, findings, all) = examine(&sealed, &[]);
+        assert_eq!((code, findings), (0, WELL.map(str::to_owned).to_vec()), "{all:#}");
+        assert_eq!(all[7]["message"], "me: FENCE_RUN says so");
+        assert!(all[2]["message"].as_str().expect("a text").starts_with("version "), "{all:#}");
+        let durability = all[3]["message"].as_str().expect("a text");
+        assert!(durability.contains("synchronous=full") || durability.contains("synchronous_commit=on"), "{all:#}");
+    }
+
+    fn what_is_damaged_is_a_problem(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "one", "--board", "auth"]);
+        sealed.ok(&["add", "two", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        damage(&sealed, "update task set run = null where n = 1");
+        let (code, findings, all) = examine(&sealed, &[]);
+        assert_eq!(code, 1, "{all:#}");
+        assert!(findings.contains(&"integrity problem".into()), "{all:#}");
+        let problem = all.as_array().expect("a list").iter().find(|found| found["level"] == "problem").expect("one");
+        assert_eq!(
+            problem["message"],
+            "`task/auth-1`: not true that a task is held exactly while it is reviewing or in progress"
+        );
+        let said = sealed.fence(&["doctor"]);
+        assert!(said.out.contains("problem  integrity   `task/auth-1`: not true"), "{}", said.out);
+        assert!(said.out.contains("hint: stop the agents"), "{}", said.out);
+        assert_eq!(said.code, 1);
+    }
+
+    /// A file that is locked by nobody was left by a keeper that was killed.
+    fn a_stale_keeper_is_cleared_away(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "one"]);
+        sealed.ok(&["claim", "--keep", "-q"]);
+        let (code, findings, all) = examine(&sealed, &[]);
+        assert_eq!((code, &findings), (0, &WELL.map(str::to_owned).to_vec()), "{all:#}");
+        let message = all[6]["message"].as_str().expect("a text");
+        let pid = message.strip_prefix("process ").and_then(|rest| rest.strip_suffix(" keeps run me")).expect(message);
+        let pid = rustix::process::Pid::from_raw(pid.parse().expect("a number")).expect("an id");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+        let (code, _, all) = crate::sealed::eventually("it is known to be gone", || {
+            let (code, findings, all) = examine(&sealed, &[]);
+            findings.contains(&"keepers warning".into()).then_some((code, findings, all))
+        });
+        assert_eq!(code, 0, "a warning is no problem");
+        assert!(all[6]["message"].as_str().expect("a text").ends_with("was killed; the file that it left was removed"), "{all:#}");
+        let (_, findings, all) = examine(&sealed, &[]);
+        assert_eq!((findings, all[6]["message"].as_str()), (WELL.map(str::to_owned).to_vec(), Some("none")));
+        sealed.ok(&["done"]);
+    }
+
+    fn a_clock_that_was_set_back_is_a_warning(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "one"]);
+        // As a fleet remembers it: its time is an hour ahead of the clock.
+        if sealed.url().starts_with("postgres") {
+            damage(&sealed, "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = 3600000");
+        } else {
+            damage(&sealed, "update fleet set ahead_ms = ahead_ms + 3600000");
+        }
+        let (code, findings, all) = examine(&sealed, &[]);
+        assert_eq!((code, findings[4].as_str()), (0, "clock warning"), "{all:#}");
+        let message = all[4]["message"].as_str().expect("a text");
+        assert!(["60m", "1h", "3599s"].iter().any(|span| message == format!("the fleet's clock is {span} ahead of this machine's")), "{message}");
+    }
+}
+
+#[test]
+fn there_is_no_fleet() {
+    let sealed = Sealed::sqlite();
+    insta::assert_snapshot!(told(&sealed, &[]), @r"
+    ok       fleet       HERE/.fence/fence.db: every work tree of this git repository shares it
+    problem  database    there is no fleet at HERE/.fence/fence.db
+                         hint: fence init makes it; --db or FENCE_DB names another
+    ok       keepers     none
+    ok       run         me: FENCE_RUN says so
+    (exit 1)
+    ");
+    assert!(!sealed.path().join(".fence").exists(), "looking makes nothing");
+}
+
+#[test]
+fn the_database_cannot_be_reached() {
+    let sealed = Sealed::sqlite();
+    insta::assert_snapshot!(told(&sealed, &["--db", "postgres://kim:secret@127.0.0.1:1/x?password=secret"]), @r"
+    ok       fleet       postgres://kim:…@127.0.0.1:1/x?password=…: --db says so
+    problem  database    PostgreSQL cannot be reached: error connecting to server: Connection refused (os error 111)
+                         hint: is it running, and is the address right?
+    ok       keepers     none
+    ok       run         me: FENCE_RUN says so
+    (exit 1)
+    ");
+}
+
+#[test]
+fn the_file_is_no_database() {
+    let sealed = Sealed::sqlite();
+    std::fs::write(sealed.path().join("notes.txt"), "not a database\n".repeat(100)).expect("written");
+    insta::assert_snapshot!(told(&sealed, &["--db", "notes.txt"]), @r"
+    ok       fleet       notes.txt: --db says so
+    problem  database    `notes.txt`: the file is not a SQLite database
+                         hint: name another file, or move this one away
+    ok       keepers     none
+    ok       run         me: FENCE_RUN says so
+    (exit 1)
+    ");
+}
+
+#[test]
+fn a_work_tree_with_a_database_of_its_own() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let made = sealed.sh("git -c user.name=x -c user.email=x@x commit -q --allow-empty -m one && git worktree add -q tree && mkdir tree/.fence && touch tree/.fence/fence.db");
+    assert_eq!(made.code, 0, "{made:?}");
+    let said = sealed.sh("cd tree && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
+    assert!(said.out.contains("warning  work tree   "), "{}", said.out);
+    assert!(said.out.contains("tree/.fence/fence.db is a database that nobody looks at"), "{}", said.out);
+    assert!(said.out.ends_with("(exit 0)"), "{}", said.out);
+    assert!(
+        !sealed.ok(&["doctor"]).contains("work tree  "),
+        "in the main work tree it is the one that is used"
+    );
+    let said = sealed.sh("mkdir lost && echo 'gitdir: /nowhere' > lost/.git && cd lost && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
+    assert!(said.out.contains("lost/.git leads to a git directory that is not there"), "{}", said.out);
+}

@@ -1,0 +1,306 @@
+//! Bringing tasks along: a pm list, lines of JSON, plans, and many of them.
+
+use crate::{on_both, sealed::Sealed};
+use rusqlite::Connection;
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+const PM: &[u8] = include_bytes!("../data/pm-tasks.db");
+
+impl Sealed {
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path().join(name), content).expect("written");
+    }
+
+    /// A pm list that this SQL makes.
+    fn pm(&self, name: &str, sql: &str) -> (PathBuf, Connection) {
+        let path = self.path().join(name);
+        let connection = Connection::open(&path).expect("a database");
+        connection.execute_batch(sql).expect("a pm list");
+        (path, connection)
+    }
+
+    fn beside(&self) -> BTreeSet<String> {
+        let files = fs::read_dir(self.path()).expect("the directory");
+        files.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+const TABLES: &str = "
+    create table tasks(sprint text, task_num, title, description text, done_when text, status text,
+      blocked_reason text, type text, owner text, skills text, priority, horizon text, completed_at, commit_hash text,
+      created_at, mood);
+    create table task_dependencies(sprint text, task_num, depends_on_sprint text, depends_on_task);
+";
+
+/// As many lines as asked for, each task after the one before it and the one half as far.
+fn chain(count: usize) -> String {
+    let line = |n: usize| match n {
+        1 => "{\"id\":\"big-1\",\"title\":\"t1\"}\n".to_owned(),
+        n => format!(
+            "{{\"id\":\"big-{n}\",\"title\":\"t{n}\",\"after\":[\"big-{}\",\"big-{}\"]}}\n",
+            n - 1,
+            n.div_ceil(2)
+        ),
+    };
+    // The last come first, so that the order of the file is of no help.
+    (1..=count).rev().map(line).collect()
+}
+
+on_both! {
+    fn a_pm_list_is_imported_once(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("tasks.db", PM);
+        let story = sealed.story("
+            import pm tasks.db --dry-run
+            list
+            import pm tasks.db
+            import pm tasks.db
+            --json import pm tasks.db --dry-run
+            list --board auth
+            list --board billing-sprint-2
+            show auth-4
+            show auth-5
+            show auth-10
+        ");
+        insta::assert_snapshot!("pm", story);
+        assert_eq!(fs::read(sealed.path().join("tasks.db")).unwrap(), PM, "the file is only read");
+        let events = sealed.ok(&["--json", "call", "event/list", "{\"resource\": \"task/auth-4\"}"]);
+        assert!(events.contains(r#""kind":"task.imported""#) && events.contains(r#""owner":"tab-1""#), "{events}");
+        assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
+    }
+
+    fn a_dependency_across_sprints_blocks_and_unblocks(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("tasks.db", PM);
+        sealed.ok(&["import", "pm", "tasks.db", "--board", "Billing Sprint 2=billing"]);
+        let story = sealed.story("
+            claim billing-5
+            why billing-5
+            claim auth-3 -q
+            done task/auth-3@1 --output 'the tables are there'
+            claim billing-5 -q
+            show billing-5
+            add 'goes on after the highest number' --board billing
+        ");
+        insta::assert_snapshot!("across", story);
+    }
+
+    /// Every column, and everything that can be wrong with one.
+    fn what_cannot_be_carried_over_is_listed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let (_, odd) = sealed.pm("odd.db", TABLES);
+        odd.execute_batch("
+            insert into tasks(sprint, task_num, title, status) values
+              ('a', 1, 'fine', null), ('a', 0, 'zero', 'pending'), ('a', 'x', 'no number', 'pending'),
+              ('a', 2, '', 'pending'), ('a', 3, 'odd', 'purple'), ('a', 4, 'no reason', 'blocked'),
+              ('a', 5, 'one', 'pending'), ('a', 6, 'two', 'pending'), ('a', 7, 'three', 'RED'),
+              ('', 1, 'nowhere', 'pending'), ('A b', 1, 'x', 'pending'), ('a-b', 1, 'y', 'pending'),
+              ('a/b', 1, 'z', 'pending'), ('\u{1F600}', 1, 'smile', 'pending');
+            insert into tasks(sprint, task_num, title, status, type, skills, priority, horizon, created_at, completed_at,
+              commit_hash, mood, owner) values
+              ('a', 10, 'all', 'green', 'front end', '[\"rust\", \"c++\", \"rust\"]', 1.5, 'active', '2026-01-10 09:00:00',
+               '2026-01-12T10:00:00+01:00', 'abc123', 'good', 'tab 1'),
+              ('a', 11, 'when', 'pending', '???', null, 'high', 'later', 'yesterday', null, null, x'00', null),
+              ('a', 12, 'first', 'pending', 'docs', 'a,b', -1, 'next', 1767000000, null, null, null, null);
+            insert into tasks(sprint, task_num, title, description, done_when) values
+              ('a', 13, replace(hex(zeroblob(300)), '0', 'x'), replace(hex(zeroblob(200000)), '0', 'y'), 'a' || char(0) || 'b');
+            insert into task_dependencies values
+              ('a', 1, 'a', 2), ('a', 1, 'gone', 9), ('a', 1, 'a', 0), ('a', 99, 'a', 1),
+              ('a', 5, 'a', 6), ('a', 6, 'a', 7), ('a', 7, 'a', 5), ('a', 4, 'a', 4), ('a-b', 1, 'a', 10);
+            create table notes(text); insert into notes values ('x'), ('y');
+            create table empty(text);
+        ").unwrap();
+        let story = sealed.story("
+            import pm odd.db
+            import pm odd.db
+            list
+            --json show a-10
+            --json show a-12
+            show a-3
+        ");
+        insta::with_settings!({ filters => vec![("[xy]{100,}", "[long]")] }, {
+            insta::assert_snapshot!("odd", story);
+        });
+        assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
+    }
+
+    fn what_is_no_pm_list_is_refused(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("text.db", "just a text, long enough to be a header of something");
+        sealed.write("empty.db", "");
+        sealed.pm("other.db", "create table task(id)");
+        sealed.pm("half.db", "create table tasks(sprint text, task_num integer)");
+        sealed.write("tasks.db", PM);
+        let story = sealed.story("
+            import pm missing.db
+            import pm .
+            import pm text.db
+            import pm empty.db
+            import pm other.db
+            --json import pm half.db
+            import pm tasks.db --board auth
+            import pm tasks.db --board 'auth=a b'
+            import pm tasks.db --board web=x
+            add mine --board billing-sprint-2
+            import pm tasks.db
+            list
+            import pm tasks.db --board 'Billing Sprint 2=billing'
+            import pm tasks.db --name other --board 'Billing Sprint 2=b2' --board auth=a2
+        ");
+        insta::assert_snapshot!("no_pm", story);
+    }
+
+    fn lines_of_json_are_imported(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("tasks.jsonl", concat!(
+            r#"{"id":"web-7","title":"forms","after":["web-3"],"priority":80}"#, "\n\n",
+            r#"{"id":"web-3","title":"pages","status":"completed","output":"see pages/"}"#, "\n",
+            r#"{"id":"ops-1","title":"deploy","parked":"no server","after":["web-7"],"owner":"kim"}"#, "\n",
+        ));
+        sealed.write("later.jsonl", r#"{"id":"web-7","title":"other forms"}"#);
+        sealed.write("wrong.jsonl", "{\"id\":\"web-8\",\"title\":\"fine\"}\n\n{\"id\":\"web-9\",\"titel\":\"x\"}\n");
+        sealed.write("long.jsonl", format!("{{\"id\":\"web-8\",\"title\":\"fine\"}}\n{{\"id\":\"web-9\",\"title\":\"{}\"}}\n", "x".repeat(501)));
+        sealed.write("circle.jsonl", "{\"id\":\"c-1\",\"title\":\"a\",\"after\":[\"c-2\"]}\n{\"id\":\"c-2\",\"title\":\"b\",\"after\":[\"c-1\"]}\n");
+        sealed.write("after.jsonl", "{\"id\":\"c-1\",\"title\":\"a\"}\n{\"id\":\"c-2\",\"title\":\"b\",\"after\":[\"c-9\"]}\n");
+        sealed.write("twice.jsonl", "{\"id\":\"c-1\",\"title\":\"a\"}\n{\"id\":\"c-1\",\"title\":\"b\"}\n");
+        sealed.write("taken.jsonl", r#"{"id":"web-8","title":"x"}"#);
+        sealed.write("empty.jsonl", "\n\n");
+        let story = sealed.story("
+            import jsonl tasks.jsonl --dry-run
+            import jsonl tasks.jsonl
+            import jsonl tasks.jsonl
+            import jsonl later.jsonl
+            list
+            --json import jsonl tasks.jsonl
+            import jsonl tasks.jsonl --board web=site --board ops=infra
+            show site-7
+            import jsonl wrong.jsonl
+            import jsonl long.jsonl
+            --json import jsonl long.jsonl
+            import jsonl circle.jsonl
+            import jsonl after.jsonl
+            import jsonl twice.jsonl
+            add 'web eight' --board web
+            import jsonl taken.jsonl
+            import jsonl empty.jsonl
+            import jsonl missing.jsonl
+            import
+        ");
+        insta::assert_snapshot!("jsonl", story);
+        let piped = sealed.sh(r#"echo '{"id":"pipe-1","title":"x"}' | fence import jsonl -"#);
+        assert_eq!((piped.code, piped.out.as_str()), (0, "imported 1 task: 1 to pipe"));
+    }
+
+    /// More than one call takes: what is waited for goes first.
+    fn twelve_thousand_come_in_several_calls(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("big.jsonl", chain(12_000));
+        let dry = sealed.fence(&["import", "jsonl", "big.jsonl", "--dry-run"]);
+        assert_eq!((dry.out.as_str(), dry.err.as_str()), ("would import 12000 tasks: 12000 to big", ""));
+        let first = sealed.fence(&["import", "jsonl", "big.jsonl"]);
+        assert_eq!((first.code, first.out.as_str(), first.err.as_str()), (0, "imported 12000 tasks: 12000 to big", ""));
+        let again = sealed.ok(&["import", "jsonl", "big.jsonl"]);
+        assert_eq!(again, "nothing to import: all 12000 tasks are there already");
+        let last = sealed.ok(&["--json", "show", "big-12000"]);
+        assert!(last.contains(r#""waiting_on":2"#), "{last}");
+        assert_eq!(sealed.ok(&["claim", "-q"]), "task/big-1@1");
+        assert_eq!(sealed.fence(&["claim"]).code, 3);
+        sealed.ok(&["done", "task/big-1@1"]);
+        assert_eq!(sealed.ok(&["claim", "-q"]), "task/big-2@1");
+        assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
+    }
+
+    /// The first call stands; the next try goes on from there.
+    fn a_refusal_half_way_says_how_far_it_came(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "in the way", "--board", "late"]);
+        let lines = chain(11_000) + "{\"id\":\"late-1\",\"title\":\"x\",\"after\":[\"big-11000\"]}\n";
+        sealed.write("big.jsonl", &lines);
+        insta::assert_snapshot!("half_way", sealed.story("
+            import jsonl big.jsonl
+        "));
+        sealed.write("big.jsonl", lines.replace("late-1", "late-2"));
+        assert_eq!(
+            sealed.ok(&["import", "jsonl", "big.jsonl"]),
+            "imported 1001 tasks: 1000 to big, 1 to late\n10000 were there already and left alone",
+        );
+    }
+
+    /// A line that is drawn over itself, on a terminal only, and gone at the end.
+    fn progress_is_shown_on_a_terminal(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("big.jsonl", chain(10_500));
+        let terminal = |command: &str| sealed.sh(&format!("script -qec '{command}' /dev/null"));
+        let shown = terminal("fence import jsonl big.jsonl").out;
+        assert!(shown.starts_with("\r\x1b[Kimporting: 0 of 10500 tasks"), "{shown:?}");
+        assert!(shown.ends_with("\r\x1b[Kimported 10500 tasks: 10500 to big"), "{shown:?}");
+        let json = terminal("fence --json import jsonl big.jsonl | head -c 20");
+        assert_eq!(json.out, r#"{"dry_run":false,"im"#);
+        let piped = sealed.sh("fence import jsonl big.jsonl 2>&1 >/dev/null");
+        assert_eq!((piped.code, piped.out.as_str()), (0, ""));
+        let pruned = terminal("fence prune").out;
+        assert!(pruned.starts_with("\r\x1b[Kremoved 0 tasks, 0 runs"), "{pruned:?}");
+    }
+
+    fn a_plan_is_added_from_a_file(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("plan.jsonl", concat!(
+            r#"{"name":"build","title":"build it","key":"k1"}"#, "\n",
+            r#"{"name":"test","title":"test it","after":["build"],"priority":80}"#, "\n\n",
+            r#"{"title":"ship it","after":["build","test"],"tags":["release"]}"#, "\n",
+        ));
+        sealed.write("wrong.jsonl", "{\"title\":\"a\"}\n\n{\"title\":\"b\",\"priority\":101}\n");
+        sealed.write("unknown.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\",\"after\":[\"nothing\"]}\n");
+        sealed.write("missing.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\",\"after\":[\"auth-99\"]}\n");
+        sealed.write("syntax.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\"\n");
+        sealed.write("one.jsonl", "\n\n{\"title\":\"\"}\n");
+        let story = sealed.story("
+            add -f plan.jsonl --board auth
+            add -f plan.jsonl --board auth
+            add -f wrong.jsonl
+            add -f unknown.jsonl
+            add -f missing.jsonl
+            add -f syntax.jsonl
+            --json add -f syntax.jsonl
+            add -f one.jsonl
+            add -f no-such-file
+            add -f plan.jsonl 'a title'
+            add -f plan.jsonl -p 50
+            add
+            list
+        ");
+        insta::assert_snapshot!("plan", story);
+        let piped = sealed.sh(r#"echo '{"title":"from a pipe"}' | fence add -f - --json | grep -o '"id":"main-1"'"#);
+        assert_eq!(piped.out, r#""id":"main-1""#);
+        let asked = sealed.sh("fence add -f plan.jsonl --board web --request q1; fence add -f plan.jsonl --board web --request q1");
+        let (first, second) = asked.out.split_at(asked.out.len() / 2);
+        assert_eq!(first.trim(), second.trim());
+    }
+}
+
+/// Reading makes no files, whatever mode the list is in, and sees what is only in its log.
+#[test]
+fn nothing_is_written_beside_a_pm_list() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let one = "insert into tasks(sprint, task_num, title, status) values ('a', 1, 'one', 'pending')";
+    let (path, list) = sealed.pm("wal #1?.db", &format!("pragma journal_mode=wal; {TABLES} {one}"));
+    let import = || sealed.fence(&["import", "pm", "wal #1?.db", "--dry-run"]);
+    let log = fs::metadata(path.with_file_name("wal #1?.db-wal")).expect("its log").len();
+    assert!(log > 0 && import().out.starts_with("would import 1 task"), "{:?}", import());
+    assert_eq!(fs::metadata(path.with_file_name("wal #1?.db-wal")).expect("its log").len(), log);
+    drop(list);
+    let files = sealed.beside();
+    assert!(!files.contains("wal #1?.db-wal"), "{files:?}");
+    assert!(import().out.starts_with("would import 1 task"), "{:?}", import());
+    assert_eq!(sealed.beside(), files);
+    sealed.write("wal #1?.db-wal", "left behind");
+    let said = import();
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (
+            1,
+            "error: `wal #1?.db` was left in the middle of something by its last user\nhint: let SQLite put it in order first: sqlite3 'wal #1?.db' .tables"
+        )
+    );
+}

@@ -1,0 +1,393 @@
+//! `claim --keep`: real shells, real keepers, killed for real.
+
+use crate::{
+    on_both,
+    sealed::{Sealed, eventually},
+};
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+/// A shell that leads a session of its own, and does what it is told.
+struct Shell {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: mpsc::Receiver<String>,
+}
+
+impl Shell {
+    fn start(sealed: &Sealed) -> Self {
+        Self::with(sealed, &[])
+    }
+
+    fn with(sealed: &Sealed, variables: &[(&str, &str)]) -> Self {
+        // Its commands come from standard input, so it is no throw-away shell; `setsid` becomes it.
+        let mut command = sealed.command("setsid");
+        command.arg("bash").envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a shell");
+        let (input, output) = (child.stdin.take(), child.stdout.take().expect("its output"));
+        let (line, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|read| line.send(read))
+        });
+        Self { child, input, output: lines }
+    }
+
+    /// Runs a command line and gives all that it prints.
+    fn run(&mut self, line: &str) -> String {
+        let input = self.input.as_mut().expect("an open shell");
+        writeln!(input, "{line}\necho \"--over--\"").expect("it reads");
+        let mut said: Vec<String> = Vec::new();
+        loop {
+            match self.output.recv_timeout(Duration::from_secs(20)) {
+                Ok(over) if over == "--over--" => return said.join("\n"),
+                Ok(line) => said.push(line),
+                Err(e) => panic!("`{line}` does not come to an end ({e}): {said:?}"),
+            }
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+}
+
+/// A shell that a failed test leaves behind would keep its keeper.
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Every keeper of this fleet, whether it says so or not: it has its file open, below our directory.
+fn keepers(sealed: &Sealed) -> Vec<String> {
+    let below = std::fs::canonicalize(sealed.path()).unwrap_or_else(|_| sealed.path().into());
+    let has_a_file = |pid: &Path| {
+        let files = std::fs::read_dir(pid.join("fd")).into_iter().flatten().flatten();
+        files
+            .filter_map(|file| std::fs::read_link(file.path()).ok())
+            .any(|file| file.starts_with(&below) && file.to_string_lossy().contains("keepers"))
+    };
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+    let is_keeper = |pid: &PathBuf| {
+        let line = std::fs::read(pid.join("cmdline")).unwrap_or_default();
+        line.ends_with(b"fence\0keep\0") && has_a_file(pid)
+    };
+    processes
+        .filter(is_keeper)
+        .map(|pid| pid.file_name().expect("an id").to_string_lossy().into_owned())
+        .collect()
+}
+
+#[track_caller]
+fn the_keeper(sealed: &Sealed) -> String {
+    let found = keepers(sealed);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+#[track_caller]
+fn all_gone(sealed: &Sealed) {
+    eventually("no keeper is left", || keepers(sealed).is_empty().then_some(()));
+}
+
+fn expires_at(sealed: &Sealed, run: &str) -> Option<String> {
+    let runs: Value = serde_json::from_str(&sealed.ok(&["--json", "call", "run/list"])).expect("runs");
+    let run = runs["runs"].as_array().expect("a list").iter().find(|found| found["name"] == run)?;
+    Some(run["expires_at"].as_str().expect("a time").to_owned())
+}
+
+fn fleet_with(sealed: &Sealed, tasks: usize) {
+    sealed.ok(&["init"]);
+    for n in 0..tasks {
+        sealed.ok(&["add", &format!("task {n}"), "--board", "auth"]);
+    }
+}
+
+on_both! {
+    fn it_renews_while_its_shell_lives_and_stops_with_it(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        let said = shell.run("fence claim --keep --ttl 2s");
+        let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
+        let keeper = the_keeper(&sealed);
+        assert!(said.ends_with(&format!("kept alive by process {keeper} as long as this session lives")), "{said}");
+        let first = expires_at(&sealed, &run).expect("alive");
+        // Past the first lease, so it was renewed more than once.
+        eventually("the lease is renewed for longer than it was good for", || {
+            let now = expires_at(&sealed, &run).expect("it stays alive");
+            let at = |time: &str| time.parse::<fencepost::Time>().expect("a time");
+            (at(&now).since(at(&first)).0 > 2500).then_some(())
+        });
+        assert_eq!(the_keeper(&sealed), keeper);
+        shell.kill();
+        all_gone(&sealed);
+        // Nobody renews it, so it is over when its lease is, and the task comes back.
+        let token = eventually("the task comes back", || {
+            let said = sealed.fence(&["claim", "auth-1", "-q"]);
+            (said.code == 0).then_some(said.out)
+        });
+        assert_eq!(token, "task/auth-1@2");
+    }
+
+    /// With a lease of half an hour it would look in vain for long; it is told.
+    fn whoever_gives_back_tells_it(sealed: Sealed) {
+        fleet_with(&sealed, 9);
+        let mut shell = Shell::start(&sealed);
+        for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
+            shell.run("T=$(fence claim --keep -q)");
+            the_keeper(&sealed);
+            shell.run(end);
+            all_gone(&sealed);
+        }
+        // It goes only when the run holds nothing any more.
+        shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
+        let keeper = the_keeper(&sealed);
+        shell.run("fence release $T");
+        sealed.ok(&["add", "more"]);
+        assert_eq!(the_keeper(&sealed), keeper);
+        shell.run("fence done $U");
+        all_gone(&sealed);
+    }
+
+    fn a_run_has_one_keeper(sealed: Sealed) {
+        fleet_with(&sealed, 9);
+        let mut shell = Shell::start(&sealed);
+        let said = shell.run("for i in 1 2 3 4 5 6 7 8; do fence claim --keep -q & done; wait");
+        assert_eq!(said.lines().count(), 8, "{said}");
+        let keeper = eventually("one is left", || match keepers(&sealed).as_slice() {
+            [one] => Some(one.clone()),
+            _ => None,
+        });
+        shell.run("fence claim --keep -q");
+        assert_eq!(the_keeper(&sealed), keeper);
+        let doctor = sealed.ok(&["doctor"]);
+        assert_eq!(doctor.matches(&format!("process {keeper} keeps run shell-")).count(), 1, "{doctor}");
+        shell.kill();
+        all_gone(&sealed);
+    }
+
+    /// Two terminals that act for one run by its name: it is kept until both are closed.
+    fn a_keeper_keeps_for_all_who_asked(sealed: Sealed) {
+        fleet_with(&sealed, 2);
+        let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
+        let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
+        one.run("fence claim --keep -q --ttl 2s");
+        let keeper = the_keeper(&sealed);
+        two.run("fence claim --keep -q");
+        assert_eq!(the_keeper(&sealed), keeper);
+        one.kill();
+        let before = expires_at(&sealed, "ours/1").expect("alive");
+        eventually("it goes on", || (expires_at(&sealed, "ours/1").expect("alive") > before).then_some(()));
+        assert_eq!(the_keeper(&sealed), keeper);
+        two.kill();
+        all_gone(&sealed);
+    }
+
+    /// A keeper that is about to go, because nothing is held any more, must not be relied on.
+    fn a_claim_never_relies_on_a_keeper_that_goes(sealed: Sealed) {
+        fleet_with(&sealed, 60);
+        let mut shell = Shell::start(&sealed);
+        shell.run("T=$(fence claim --keep -q)");
+        for _ in 0..25 {
+            let said = shell.run("fence done $T >/dev/null & U=$(fence claim --keep -q); wait; T=$U; echo $T");
+            assert!(said.starts_with("task/auth-"), "{said}");
+            // Whoever looks now looks for the last time: it stays, or it was never there.
+            shell.run("chmod --reference=. .fence/fence.db-keepers/* 2>/dev/null; sleep 0.05");
+            eventually("there is one keeper", || (keepers(&sealed).len() == 1).then_some(()));
+        }
+        shell.kill();
+        all_gone(&sealed);
+    }
+
+    /// `$(…)` and whoever else reads a pipe waits until everybody has closed it.
+    fn it_holds_nothing_of_its_shells(sealed: Sealed) {
+        fleet_with(&sealed, 3);
+        let mut shell = Shell::start(&sealed);
+        assert_eq!(shell.run("TOKEN=$(fence claim --keep -q 2>&1); echo \"got $TOKEN\""), "got task/auth-1@1");
+        shell.run("fence release $TOKEN");
+        all_gone(&sealed);
+        assert_eq!(shell.run("(fence claim --keep -q 7>&1 9<>hello) 2>&1 | cat"), "task/auth-1@2");
+        let keeper = PathBuf::from("/proc").join(the_keeper(&sealed));
+        assert_eq!(std::fs::read_link(keeper.join("cwd")).expect("a directory"), Path::new("/"));
+        for fd in ["0", "1", "2"] {
+            assert_eq!(std::fs::read_link(keeper.join("fd").join(fd)).expect("open"), Path::new("/dev/null"));
+        }
+        let stat = std::fs::read_to_string(keeper.join("stat")).expect("its state");
+        let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+        let pid = keeper.file_name().expect("an id").to_str().expect("a number");
+        assert_eq!((fields[3], fields[4]), (pid, "0"), "its own session, and no terminal");
+        shell.kill();
+        all_gone(&sealed);
+    }
+
+    /// It is told when to look, and does not ask.
+    fn it_sleeps(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        shell.run("fence claim --keep -q");
+        let status = format!("/proc/{}/status", the_keeper(&sealed));
+        let woken = || {
+            let status = std::fs::read_to_string(&status).expect("it lives");
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("a line");
+            line.trim().parse::<u64>().expect("a number")
+        };
+        // The first look is over when it has not been woken for a while.
+        let mut before = woken();
+        for _ in 0..10 {
+            shell.run("sleep 0.5");
+            let now = woken();
+            if now <= before + 2 {
+                return;
+            }
+            before = now;
+        }
+        panic!("it is woken all the time");
+    }
+
+    /// The agent is who is waited for, not the shells that it throws away.
+    fn it_is_kept_for_the_agent(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        sealed.script("claude", "CLAUDE_CODE_SESSION_ID=s setsid -w bash -c 'fence claim --keep -q; true'\nread -r _");
+        let mut agent = sealed.command("./claude");
+        let mut agent = agent.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent");
+        let mut token = String::new();
+        BufReader::new(agent.stdout.take().expect("its output")).read_line(&mut token).expect("a token");
+        assert_eq!(token, "task/auth-1@1\n");
+        let keeper = the_keeper(&sealed);
+        // It has looked at least once, and stays.
+        sealed.ok(&["--run", "other", "add", "more"]);
+        assert_eq!(the_keeper(&sealed), keeper);
+        drop(agent.stdin.take());
+        agent.wait().expect("gone");
+        all_gone(&sealed);
+    }
+}
+
+#[test]
+fn it_does_not_survive_its_fleets_file() {
+    for end in [
+        "rm -rf .fence",
+        "rm .fence/fence.db",
+        "mv .fence elsewhere",
+        "mv .fence/fence.db old.db; rm .fence/fence.db-*; fence init",
+    ] {
+        let sealed = Sealed::sqlite();
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        shell.run("fence claim --keep -q");
+        the_keeper(&sealed);
+        // With half an hour of lease, only what happens to the file can tell it.
+        shell.run(&format!("{{ {end}; }} 2>/dev/null"));
+        all_gone(&sealed);
+        let database = sealed.path().join(".fence/fence.db");
+        assert_eq!(database.exists(), end.ends_with("init"), "{end}: it was made again");
+        if end.ends_with("init") {
+            assert_eq!(
+                sealed.ok(&["--json", "call", "run/list"]),
+                r#"{"runs":[]}"#,
+                "{end}: it wrote to another fleet"
+            );
+        }
+    }
+}
+
+#[test]
+fn it_does_not_survive_its_fleets_schema() {
+    let sealed = Sealed::postgres();
+    fleet_with(&sealed, 1);
+    let mut shell = Shell::start(&sealed);
+    shell.run("fence claim --keep -q --ttl 3s");
+    the_keeper(&sealed);
+    let (url, runtime) = (sealed.url(), tokio::runtime::Runtime::new().expect("a runtime"));
+    let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
+    let drop_it: &'static str = format!("drop schema {schema} cascade").leak();
+    let there: &'static str =
+        format!("select count(*) as n from pg_namespace where nspname = '{schema}'").leak();
+    runtime.block_on(async {
+        let fleet = fencepost::Fleet::open(&url).await.expect("the fleet");
+        fleet
+            .transaction(move |tx| Box::pin(async move { tx.execute(drop_it, vec![]).await }))
+            .await
+            .expect("dropped");
+    });
+    all_gone(&sealed);
+    runtime.block_on(async {
+        let other = Sealed::postgres();
+        let fleet = fencepost::Fleet::open(&other.url()).await.expect("another fleet");
+        let n = fleet.transaction(move |tx| {
+            Box::pin(async move { tx.query(there, vec![]).await?[0].get::<i64>("n") })
+        });
+        assert_eq!(n.await.expect("a number"), 0, "it was made again");
+    });
+}
+
+/// A way to PostgreSQL that can be closed.
+struct Way {
+    port: u16,
+    open: Arc<AtomicBool>,
+}
+
+impl Way {
+    fn to(address: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (port, open) =
+            (listener.local_addr().expect("its address").port(), Arc::new(AtomicBool::new(true)));
+        let is_open = open.clone();
+        std::thread::spawn(move || {
+            for from in listener.incoming().flatten() {
+                if is_open.load(Ordering::SeqCst) {
+                    let to = TcpStream::connect(&address).expect("PostgreSQL");
+                    for (mut from, mut to) in
+                        [(from.try_clone().expect("a copy"), to.try_clone().expect("a copy")), (to, from)]
+                    {
+                        std::thread::spawn(move || {
+                            let _ = std::io::copy(&mut from, &mut to);
+                            let _ = to.shutdown(std::net::Shutdown::Both);
+                        });
+                    }
+                }
+            }
+        });
+        Self { port, open }
+    }
+}
+
+#[test]
+fn a_database_that_is_away_is_waited_for_until_the_lease_is_over() {
+    let sealed = Sealed::postgres();
+    fleet_with(&sealed, 1);
+    let url = sealed.url();
+    let (start, rest) = url.split_once("127.0.0.1:").expect("a local server");
+    let (port, rest) = rest.split_once('/').expect("a database");
+    let way = Way::to(format!("127.0.0.1:{port}"));
+    let through = format!("{start}127.0.0.1:{}/{rest}", way.port);
+    let mut shell = Shell::with(&sealed, &[("FENCE_RUN", "kept"), ("FENCE_DB", &through)]);
+    assert_eq!(shell.run("fence claim --keep -q --ttl 5s"), "task/auth-1@1");
+    let keeper = the_keeper(&sealed);
+
+    // Away for a while: half of the lease passes, and it is renewed as soon as that can be.
+    way.open.store(false, Ordering::SeqCst);
+    let first = expires_at(&sealed, "kept").expect("alive");
+    shell.run("sleep 2.5");
+    assert_eq!(expires_at(&sealed, "kept").as_deref(), Some(first.as_str()), "nobody could renew it");
+    way.open.store(true, Ordering::SeqCst);
+    eventually("it is renewed again", || (expires_at(&sealed, "kept").expect("alive") > first).then_some(()));
+    assert_eq!(the_keeper(&sealed), keeper);
+
+    way.open.store(false, Ordering::SeqCst);
+    all_gone(&sealed);
+    assert_eq!(expires_at(&sealed, "kept"), None, "it went before the lease was over");
+}

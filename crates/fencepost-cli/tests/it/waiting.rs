@@ -1,0 +1,97 @@
+//! Waiting from the command line: for something to take, for tasks to be finished, for things to happen.
+
+use crate::{on_both, sealed::Said};
+use std::{
+    io::{BufRead, BufReader},
+    process::Child,
+};
+
+fn said(child: Child) -> Said {
+    crate::sealed::said(child.wait_with_output().expect("its output"))
+}
+
+on_both! {
+    fn a_claim_waits_for_what_comes(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "held", "--board", "a"]);
+        sealed.ok(&["--run", "other", "claim", "a-1"]);
+        let waiting = sealed.spawn(&["claim", "--board", "a", "--wait", "1m", "-q"]);
+        let named = sealed.spawn(&["--run", "third", "claim", "a-1", "--wait", "1m", "-q"]);
+        sealed.ok(&["add", "fresh", "--board", "a"]);
+        assert_eq!(said(waiting).out, "task/a-2@1");
+        sealed.ok(&["release", "task/a-1@1"]);
+        assert_eq!(said(named).out, "task/a-1@2");
+        let nothing = sealed.fence(&["claim", "--board", "a", "--wait", "10ms"]);
+        assert_eq!((nothing.code, nothing.out.as_str()), (3, ""), "{nothing:?}");
+        sealed.ok(&["done", "task/a-2@1"]);
+        sealed.ok(&["done", "task/a-1@2"]);
+        let finished = sealed.fence(&["claim", "--board", "a", "--wait", "1h"]);
+        assert_eq!(finished.code, 3, "what is finished is not waited for: {finished:?}");
+    }
+
+    fn wait_ends_with_the_tasks(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for title in ["one", "two", "three", "four"] {
+            sealed.ok(&["add", title]);
+        }
+        sealed.ok(&["add", "alone", "--board", "other"]);
+        let told = sealed.story("
+            wait
+            wait main-1 --board main
+            wait main-9
+            wait --board nothing
+            wait main-1 main-2 --timeout 10ms
+            --json wait main-1 --timeout 10ms
+            wait --board main --timeout 10ms
+        ");
+        insta::assert_snapshot!("wait", told);
+        let both = sealed.spawn(&["wait", "main-1", "main-2"]);
+        let any = sealed.spawn(&["wait", "main-1", "main-2", "--any"]);
+        let board = sealed.spawn(&["wait", "--board", "other"]);
+        for task in ["main-2", "main-1", "other-1"] {
+            sealed.ok(&["claim", task]);
+            sealed.ok(&["done"]);
+        }
+        let (both, any, board) = (said(both), said(any), said(board));
+        assert_eq!((both.code, both.out.lines().last()), (0, Some("2 completed, 0 failed, 0 cancelled, 0 open")));
+        assert_eq!(any.code, 0, "{any:?}");
+        assert_eq!((board.code, board.out.as_str()), (0, "1 completed, 0 failed, 0 cancelled, 0 open"));
+        let lost = sealed.spawn(&["wait", "main-3", "main-4"]);
+        sealed.ok(&["cancel", "main-4"]);
+        let lost = said(lost);
+        assert_eq!((lost.code, lost.out.lines().last()), (1, Some("0 completed, 0 failed, 1 cancelled, 1 open")));
+    }
+
+    fn events_are_read_and_followed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let mut follower = sealed.spawn(&["events", "--follow", "--json", "--kind", "task.completed"]);
+        sealed.ok(&["add", "one"]);
+        sealed.ok(&["add", "two"]);
+        for task in ["main-2", "main-1"] {
+            sealed.ok(&["claim", task]);
+            sealed.ok(&["done"]);
+        }
+        let lines = BufReader::new(follower.stdout.take().expect("its output")).lines();
+        let seen: Vec<String> = lines.take(2).map(|line| line.expect("a line")).collect();
+        follower.kill().expect("to end it");
+        follower.wait().expect("its end");
+        assert!(seen[0].contains("\"resource\":\"task/main-2\"") && seen[1].contains("task/main-1"), "{seen:?}");
+
+        // Who followed has seen the last of them, so all can be seen (on PostgreSQL the log ends where the oldest
+        // transaction of anyone began).
+        let told = sealed.story("
+            events --resource task/main-1
+            events --kind task.completed --limit 1
+            events --since start --kind task.added
+            events --kind nothing
+            events --since nonsense
+        ");
+        insta::assert_snapshot!("events", told);
+        let page = sealed.ok(&["--json", "events", "--since", "start", "--limit", "2"]);
+        let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+        let position = page["position"].as_str().expect("a position");
+        assert_eq!(page["more"], true);
+        let rest = sealed.ok(&["events", "--since", position]);
+        assert_eq!(rest.lines().count(), sealed.ok(&["events"]).lines().count() - 2);
+    }
+}

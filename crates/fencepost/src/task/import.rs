@@ -1,0 +1,471 @@
+use super::{
+    Status,
+    batch::{Batch, Inserts, Known, On, Wait, at, inserts, resolve},
+    plan,
+};
+use crate::{
+    before::Before,
+    clock::Time,
+    error::{Code, Error, Result},
+    event::Event,
+    names::{OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx, set},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Bring tasks along from elsewhere as they are there, in one transaction: all or none. Their numbers are kept, and
+/// importing them again changes nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Import {
+    pub tasks: Vec<Item>,
+    /// Say what would happen, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+/// A task as it is elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// `auth-3` becomes the third task of board `auth`, which is made if it is not there.
+    pub id: String,
+    pub title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// When it counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_when: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// 0 to 100, higher first (50 unless said).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// What must be completed first: ids of this import, or of tasks that are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    #[serde(default)]
+    pub status: State,
+    /// Set it aside, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// What came of it, if it is completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// How far the work had come, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<String>,
+    /// Who had it. The event of the import says so; nobody holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Where it came from: any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<String>,
+    /// How often it may be tried (3 unless said).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<i64>,
+    /// A time that is still to come is taken for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// What it is elsewhere, such as `pm:auth/3` (`import:` and the id unless said). A second task with this key is
+    /// not imported; the first is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What a task can be when it comes. Whoever held it elsewhere holds nothing here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    #[default]
+    Unassigned,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl From<State> for Status {
+    fn from(state: State) -> Status {
+        match state {
+            State::Unassigned => Status::Unassigned,
+            State::Completed => Status::Completed,
+            State::Failed => Status::Failed,
+            State::Cancelled => Status::Cancelled,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Imported {
+    /// The tasks that are new, in the order in which they were given.
+    pub imported: Vec<String>,
+    /// What was there already, by its key, and was left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub existing: Vec<Existing>,
+    /// What was imported before, finished, and pruned since. It does not come back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Existing {
+    /// The id that was given.
+    pub id: String,
+    /// The task that has its key.
+    pub task: String,
+    pub title: String,
+}
+
+/// The most notes, and the most lines of progress, of one task: as many as are shown.
+const NOTES_MAX: i64 = 200;
+/// The board's counter goes on from the highest number, and needs room to.
+const NUMBER_MAX: i64 = 1_000_000_000;
+
+impl Op for Import {
+    const NAME: &'static str = "task/import";
+    /// It writes a past that nobody here was part of.
+    const ACCESS: Access = Access::Admin;
+    type Reply = Imported;
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Imported> {
+        check::request(self.request.as_deref())?;
+        check::range("tasks", self.tasks.len() as i64, 1, PLAN_MAX as i64)?;
+        let count = self.tasks.len();
+        let mut ids = Vec::with_capacity(count);
+        for (i, item) in self.tasks.iter().enumerate() {
+            ids.push(item.check_at(&at(i, count))?);
+        }
+        let (items, lives): (Vec<_>, Vec<_>) = self.tasks.into_iter().map(Item::split).unzip();
+        for (i, item) in items.iter().enumerate() {
+            item.check(at(i, count))?;
+        }
+        let after = resolve(&items, "id")?;
+        if tx.opening.is_repeat("task.imported", None)? {
+            return repeated(tx, &items, &ids).await;
+        }
+        let known = Known::read(tx, &items, &after).await?;
+        let past = Past::read(tx, &items, &ids, &known).await?;
+        let is_new = |i: usize| known.by_item[i].is_none() && !past.gone.contains_key(&i);
+        let reply = report(&ids, &known, is_new);
+        if !self.dry_run && !reply.imported.is_empty() {
+            write(tx, &items, &lives, &ids, &after, &known, &past).await?;
+        }
+        Ok(reply)
+    }
+}
+
+/// What became of each item.
+fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Imported {
+    let mut reply = Imported::default();
+    for (i, id) in ids.iter().enumerate() {
+        match &known.by_item[i] {
+            _ if is_new(i) => reply.imported.push(id.to_string()),
+            Some(task) => reply.existing.push(Existing {
+                id: id.to_string(),
+                task: task.id.to_string(),
+                title: task.title.clone(),
+            }),
+            None => reply.gone.push(id.to_string()),
+        }
+    }
+    reply
+}
+
+/// The same request again: what it imported then.
+async fn repeated(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId]) -> Result<Imported> {
+    let known = Known::read(tx, items, &[]).await?;
+    let did: HashSet<&str> = tx.opening.repeat.iter().map(|did| did.resource.as_str()).collect();
+    Ok(report(ids, &known, |i| did.contains(resource(&ids[i]).as_str())))
+}
+
+fn resource(id: &TaskId) -> String {
+    format!("task/{id}")
+}
+
+/// What was called as the new items are.
+struct Past {
+    /// Imported before and pruned since; whether it was completed.
+    gone: HashMap<usize, bool>,
+}
+
+impl Past {
+    /// Refuses ids that another task has, or had: a number stands for one task for ever.
+    async fn read(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId], known: &Known) -> Result<Past> {
+        let new: HashMap<String, usize> =
+            (0..ids.len()).filter(|&i| known.by_item[i].is_none()).map(|i| (resource(&ids[i]), i)).collect();
+        let rows =
+            set(new.iter().map(|(to, &i)| json!({ "board": ids[i].board, "n": ids[i].n, "resource": to })))?;
+        // One statement, so that a task does not come between a look at the tasks and one at the log.
+        let traces = tx
+            .query(
+                "select item.value ->> 'resource' as resource, task.seq, task.idempotency_key, event.kind,
+                   event.to_state, event.details
+                 from json_each(?1) as item
+                 left join task on task.board = item.value ->> 'board'
+                   and task.n = cast(item.value ->> 'n' as bigint)
+                 left join event on task.seq is null and event.resource = item.value ->> 'resource'
+                 where task.seq is not null or event.id is not null order by event.id",
+                params![rows],
+            )
+            .await?;
+        let (mut taken, mut gone) = (HashSet::new(), HashMap::new());
+        for row in &traces {
+            let i = new[&row.get::<String>("resource")?];
+            if row.get::<Option<i64>>("seq")?.is_some() {
+                if row.get::<Option<String>>("idempotency_key")? == items[i].key {
+                    return Err(Error::again("another import brought the same task at this moment"));
+                }
+                taken.insert(i);
+                continue;
+            }
+            let details: Option<String> = row.get("details")?;
+            let key = details.and_then(|text| serde_json::from_str::<Value>(&text).ok()?.get("key").cloned());
+            let imported = row.get::<Option<String>>("kind")?.as_deref() == Some("task.imported");
+            if imported && key == items[i].key.as_deref().map(Value::from) {
+                gone.insert(i, false);
+            }
+            let completed = row.get::<Option<String>>("to_state")?.as_deref() == Some("completed");
+            match gone.get_mut(&i) {
+                Some(last) => *last = completed,
+                None => drop(taken.insert(i)),
+            }
+        }
+        if let Some(&first) = taken.iter().min() {
+            return Err(taken_by_others(first, &ids[first], taken.len(), ids.len()));
+        }
+        Ok(Past { gone })
+    }
+}
+
+fn taken_by_others(item: usize, id: &TaskId, taken: usize, of: usize) -> Error {
+    let others = if taken == 1 { String::new() } else { format!(", and {} more are", taken - 1) };
+    Error::invalid(
+        &format!("{}id", at(item, of)),
+        format!("is `{id}`, which is another task's number{others}"),
+    )
+    .with("task", id.to_string())
+    .with("taken", taken)
+    .hint(format!("put this board's tasks on another: --board {0}={0}-imported", id.board))
+}
+
+const INSERTS: Inserts = inserts!(
+    task(
+        ", created_at, finished_at, parked, failure_reason",
+        ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
+           value ->> 'failure_reason'"
+    ),
+    conflict "",
+    doc(", output", ", item.value ->> 'output'")
+);
+
+async fn write(
+    tx: &mut Tx<'_>,
+    items: &[plan::Item],
+    lives: &[Life],
+    ids: &[TaskId],
+    after: &[Vec<On>],
+    known: &Known,
+    past: &Past,
+) -> Result<()> {
+    let new = (0..items.len()).filter(|i| known.by_item[*i].is_none() && !past.gone.contains_key(i));
+    let (mut batch, mut notes, mut count) = (Batch::default(), Vec::new(), 0);
+    let mut boards: BTreeMap<&str, i64> = BTreeMap::new();
+    for i in new {
+        let (id, life) = (&ids[i], &lives[i]);
+        let failed = after[i].iter().find_map(|on| match on {
+            On::Item(other) if past.gone.get(other) == Some(&false) => Some(&ids[*other]),
+            _ => None,
+        });
+        if let Some(failed) = failed {
+            let field = format!("{}after", at(i, items.len()));
+            let message = format!("`{field}` names `{failed}`, which was not completed before it was pruned");
+            return Err(Error::new(Code::NotFound, message).with("field", field));
+        }
+        // What is gone was completed: nobody waits for it.
+        let wait = |other: usize| Wait {
+            on: ids[other].clone(),
+            completed: lives[other].status == Status::Completed,
+        };
+        let waits = after[i]
+            .iter()
+            .filter_map(|on| known.wait(on, |other| (!past.gone.contains_key(&other)).then(|| wait(other))));
+        let row = batch.push(tx, id, &items[i], life.status, waits);
+        life.fill(row, tx.now);
+        batch.event(life.event(id, items[i].key.as_deref()));
+        notes.extend(life.notes(id));
+        let next = boards.entry(&id.board).or_default();
+        *next = (*next).max(id.n + 1);
+        count += 1;
+    }
+    let mut statements = batch.writes(tx, &INSERTS)?;
+    let insert = statements.remove(0);
+    // What belongs to the tasks finds them by their numbers, so these must be ours first.
+    if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < count {
+        return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
+    }
+    if !notes.is_empty() {
+        statements.push(Stmt::new(
+            "insert into note(task, kind, at, agent, body)
+             select task.seq, item.value ->> 'kind', cast(?1 as bigint), ?2, item.value ->> 'text'
+             from json_each(?3) as item
+             join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+             order by item.key",
+            params![tx.now, tx.caller.agent.as_deref(), set(notes)?],
+        ));
+    }
+    tx.pipeline(statements).await?;
+    Ok(())
+}
+
+/// The counters come last in the lock order, and by name among themselves. Imports to the same board, and whoever
+/// adds to it, wait for each other here, before the first of them writes a number.
+fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
+    let rows = boards.iter().map(|(name, next)| json!({ "name": name, "next": next }));
+    Ok(Stmt::new(
+        "insert into board(name, next_n, created_at)
+         select value ->> 'name', cast(value ->> 'next' as bigint), cast(?1 as bigint)
+         from json_each(?2) where true order by key
+         on conflict (name) do update set next_n =
+           case when board.next_n < excluded.next_n then excluded.next_n else board.next_n end",
+        params![tx.now, set(rows)?],
+    ))
+}
+
+/// What an item brings along that a new task does not have.
+struct Life {
+    status: Status,
+    parked: Option<String>,
+    failure_reason: Option<String>,
+    output: Option<String>,
+    notes: Vec<String>,
+    progress: Vec<String>,
+    owner: Option<String>,
+    created_at: Option<Time>,
+    finished_at: Option<Time>,
+}
+
+impl Life {
+    /// Nothing is finished before it was created, and nothing happened in the future.
+    fn fill(&self, row: &mut Value, now: Time) {
+        let finished_at = self.status.is_finished().then(|| self.finished_at.map_or(now, |at| at.min(now)));
+        let latest = finished_at.unwrap_or(now);
+        row["created_at"] = self.created_at.map_or(latest, |at| at.min(latest)).0.into();
+        row["finished_at"] = finished_at.map(|at| at.0).into();
+        row["parked"] = self.parked.as_deref().into();
+        row["failure_reason"] = self.failure_reason.as_deref().into();
+        row["output"] = self.output.as_deref().into();
+    }
+
+    fn event(&self, id: &TaskId, key: Option<&str>) -> Event {
+        let mut details = json!({ "key": key });
+        for (name, value) in [("owner", &self.owner), ("parked", &self.parked)] {
+            if let Some(value) = value {
+                details[name] = value.as_str().into();
+            }
+        }
+        Event { to: Some(self.status.as_str()), ..Event::new("task.imported", resource(id)) }.details(details)
+    }
+
+    fn notes<'a>(&'a self, id: &'a TaskId) -> impl Iterator<Item = Value> + 'a {
+        let progress = self.progress.iter().map(|text| ("progress", text));
+        let notes = self.notes.iter().map(|text| ("note", text));
+        progress
+            .chain(notes)
+            .map(move |(kind, text)| json!({ "board": id.board, "n": id.n, "kind": kind, "text": text }))
+    }
+}
+
+impl Item {
+    /// Whether an import would take it, whatever else there is: for whoever would rather leave something out than be
+    /// refused.
+    pub fn check(&self) -> Result<()> {
+        self.check_at("")?;
+        self.clone().split().0.check(String::new())
+    }
+
+    /// What only an import has; the rest is checked as for any task that is added.
+    fn check_at(&self, at: &str) -> Result<TaskId> {
+        let field = |name: &str| format!("{at}{name}");
+        let id = TaskId::check(&field("id"), &self.id)?;
+        check::range(&field("id"), id.n, 1, NUMBER_MAX)?;
+        for (name, texts) in [("notes", &self.notes), ("progress", &self.progress)] {
+            check::range(&field(name), texts.len() as i64, 0, NOTES_MAX)?;
+            texts.iter().try_for_each(|text| check::line(&field(name), text, TEXT_MAX))?;
+        }
+        check::optional_text(&field("output"), self.output.as_deref(), OUTPUT_MAX)?;
+        check::optional_text(&field("failure_reason"), self.failure_reason.as_deref(), TEXT_MAX)?;
+        check::optional_text(&field("owner"), self.owner.as_deref(), TEXT_MAX)?;
+        if let Some(reason) = &self.parked {
+            check::line(&field("parked"), reason, TEXT_MAX)?;
+        }
+        let unfit = [
+            ("parked", self.parked.is_some() && self.status != State::Unassigned, "not finished"),
+            ("output", self.output.is_some() && self.status != State::Completed, "completed"),
+            ("failure_reason", self.failure_reason.is_some() && self.status != State::Failed, "failed"),
+            ("finished_at", self.finished_at.is_some() && self.status == State::Unassigned, "finished"),
+        ];
+        match unfit.iter().find(|(_, unfit, _)| *unfit) {
+            Some((name, _, whose)) => {
+                Err(Error::invalid(&field(name), format!("is only for a task that is {whose}")))
+            }
+            None => Ok(id),
+        }
+    }
+
+    fn split(self) -> (plan::Item, Life) {
+        let item = plan::Item {
+            key: Some(self.key.unwrap_or_else(|| format!("import:{}", self.id))),
+            name: Some(self.id),
+            title: self.title,
+            body: self.body,
+            done_when: self.done_when,
+            kind: self.kind,
+            priority: self.priority,
+            tags: self.tags,
+            source: self.source,
+            origin: self.origin,
+            creator: self.creator,
+            to: None,
+            offer: None,
+            after: self.after,
+            max_attempts: self.max_attempts,
+        };
+        let life = Life {
+            status: self.status.into(),
+            parked: self.parked,
+            failure_reason: self.failure_reason,
+            output: self.output,
+            notes: self.notes,
+            progress: self.progress,
+            owner: self.owner,
+            created_at: self.created_at,
+            finished_at: self.finished_at,
+        };
+        (item, life)
+    }
+}

@@ -1,0 +1,54 @@
+//! What a fleet says of its database, and that looking makes none.
+
+use crate::{
+    on_both,
+    world::{World, code, fresh_schema, options, postgres_url},
+};
+use fencepost::{Code, Durability, Fleet, admin, admin::about::Setting};
+
+on_both! {
+    async fn a_fleet_knows_what_it_stands_on(world: World) {
+        let facts = world.fleet.call(admin::About {}).await.expect("an answer");
+        let (kind, major) = if world.is_postgres() { ("PostgreSQL", 13) } else { ("SQLite", 3) };
+        assert_eq!(facts.database.kind, kind);
+        let version = facts.database.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        assert!(version.is_some_and(|version| version >= major), "{facts:?}");
+        assert_eq!(facts.database.schema_version, facts.newest_schema_version);
+        assert!(facts.database.durability.len() >= 2, "{facts:?}");
+        assert!(facts.database.durability.iter().all(|setting| setting.durable), "{facts:?}");
+        assert_eq!((facts.now.to_string(), facts.floor), ("2026-01-01T12:00:00.000Z".into(), 0));
+        world.pass(5);
+        let later = world.fleet.call(admin::About {}).await.expect("an answer").now;
+        assert_eq!(later.since(facts.now).0, 5000);
+    }
+
+    async fn what_a_power_cut_can_undo_is_said(world: World) {
+        let (url, setting) = match world.is_postgres() {
+            true => (format!("{}&options=-c%20synchronous_commit%3Doff", world.url), ("synchronous_commit", "off")),
+            false => (world.url.clone(), ("synchronous", "normal")),
+        };
+        let mut options = options(&world.clock);
+        options.durability = Durability::Normal;
+        let fleet = Fleet::open_with(&url, options).await.expect("it opens");
+        let settings = fleet.call(admin::About {}).await.expect("an answer").database.durability;
+        let weak: Vec<&Setting> = settings.iter().filter(|setting| !setting.durable).collect();
+        assert_eq!(weak.len(), 1, "{settings:?}");
+        assert_eq!((weak[0].name.as_str(), weak[0].value.as_str()), setting);
+    }
+
+    async fn looking_makes_nothing(world: World) {
+        let mut look = options(&world.clock);
+        look.create = false;
+        Fleet::open_with(&world.url, look.clone()).await.expect("what is there opens");
+        if world.is_postgres() {
+            let url = postgres_url(&fresh_schema());
+            for _ in 0..2 {
+                assert_eq!(code(Fleet::open_with(&url, look.clone()).await), Code::NotFound);
+            }
+        } else {
+            let url = format!("{}.not-there", world.url);
+            assert_eq!(code(Fleet::open_with(&url, look).await), Code::Unavailable);
+            assert!(!std::path::Path::new(&url).exists());
+        }
+    }
+}
