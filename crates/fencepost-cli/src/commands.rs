@@ -35,8 +35,7 @@ commands! {
     }
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
-        done::Done, fail::Fail, release::Release, guard::Guard,
-        lock::Lock, watchdog::Watchdog,
+        done::Done, fail::Fail, release::Release, guard::Guard, lock::Lock, watchdog::Watchdog,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,

@@ -119,16 +119,21 @@ A refusal is an answer, not a fault to work around. Never edit the database, and
     )
 }
 
-/// `fence done [TOKEN] [--output TEXT] [--next]: Complete a task that you hold`
+/// `fence done [TOKEN] [--output TEXT] [--next]`: Complete a task that you hold
 fn line(command: &clap::Command) -> Option<String> {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set());
+    // What must be given comes first, and a command to run last.
+    let mut args: Vec<_> = shown.collect();
+    args.sort_by_key(|arg| (arg.is_last_set(), !arg.is_required_set()));
     let mut usage = format!("fence {}", command.get_name());
-    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set()) {
+    for arg in args {
         let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
-        let takes = arg.get_action().takes_values();
+        let value = value.unwrap_or_default();
         let word = match arg.get_long() {
-            Some(long) if takes => format!("--{long} {}", value.unwrap_or_default()),
+            Some(long) if arg.get_action().takes_values() => format!("--{long} {value}"),
             Some(long) => format!("--{long}"),
-            None => value.unwrap_or_default(),
+            None if arg.is_last_set() => format!("-- {value}"),
+            None => value,
         };
         usage += &if arg.is_required_set() { format!(" {word}") } else { format!(" [{word}]") };
     }
@@ -151,13 +156,15 @@ mod tests {
         let page = page(Some("auth"), &crate::command_line());
         let mut seen = 0;
         for quoted in page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("fence")) {
-            // What is in brackets may be left out, and a shell would end the command at `&&`.
-            let quoted =
-                quoted.split(" [").next().unwrap_or_default().split(" &&").next().unwrap_or_default();
-            let quoted = quoted.replace("--help", "");
-            let words = shell_words(&quoted);
-            let words = words.iter().map(|word| if word == "ID" { "auth-3" } else { word });
-            if let Err(e) = crate::command_line().try_get_matches_from(words) {
+            // A shell would end the command at `&&`.
+            let quoted = quoted.split(" &&").next().unwrap_or_default().replace("--help", "");
+            // What is in brackets may be left out, unless it is this or that: then the first will do.
+            let without = |kept: usize| -> String {
+                let parts = quoted.split(['[', ']']).enumerate();
+                parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect()
+            };
+            let parse = |text: String| crate::command_line().try_get_matches_from(shell_words(&text));
+            if let Err(e) = parse(without(0)).or_else(|_| parse(without(1))) {
                 panic!("`{quoted}` on the page is not a command: {e}");
             }
             seen += 1;

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{World, code, fresh_schema, options, postgres_url},
+    world::{code, fresh_schema, options, postgres_url},
 };
 use fencepost::{Code, Durability, Fleet, admin, admin::about::Setting};
 
