@@ -49,7 +49,7 @@ impl Place {
     }
 
     /// The same from every directory, for processes that we start.
-    pub fn from_anywhere(&self) -> String {
+    pub fn absolute_url(&self) -> String {
         let absolute = self.file().and_then(|file| std::path::absolute(file).ok());
         absolute.map_or_else(|| self.url.clone(), |file| file.display().to_string())
     }

@@ -44,7 +44,7 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let command = supervise::command(&self.command, &claim, &context.place()?.from_anywhere());
+        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
         supervise::run(context.connection().await?, &token, command, self.grace, signals).await?.code()
     }
 }

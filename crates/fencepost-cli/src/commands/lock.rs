@@ -60,7 +60,7 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let command = supervise::command(&self.command, &claim, &context.place()?.from_anywhere());
+        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
         let ended =
             supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.

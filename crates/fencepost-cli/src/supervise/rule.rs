@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn every_case() {
         use Event::{Exited, Gone, HandedIn, Kept, Signal as Got, Stopped, Tick};
-        let cases: Vec<(&str, Vec<(i64, Event)>, &str)> = vec![
+        let cases = vec![
             ("it ends, and nothing is left", vec![(5, Gone), (5, Exited(7))], "exit 7"),
             (
                 "it ends, and something is left",
