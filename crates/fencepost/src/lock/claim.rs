@@ -150,8 +150,11 @@ impl Claim {
         if own && self.resume {
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
-        let hint =
-            if own { "--resume gives you its token again" } else { "wait for it, or do something else" };
+        let hint = if own {
+            "--resume gives you its token again"
+        } else {
+            "wait_ms waits for it; fence lock NAME --wait does too"
+        };
         Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
             .with("holder", &hold.run)
             .with("own", own)
