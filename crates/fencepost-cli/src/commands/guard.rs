@@ -9,10 +9,10 @@ use std::{ffi::OsString, process::ExitCode};
 
 /// Run a command only under a living claim; without a command, ask whether it is alive
 ///
-/// The claim is renewed while the command runs. As soon as it is known to be lost, or cannot be renewed in time,
-/// the command's process group is told to end (TERM) and then killed, before anybody else can have the claim. A
-/// command that finishes the claim itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM,
-/// its run in FENCE_RUN and the fleet in FENCE_DB.
+/// The claim is renewed while the command runs. As soon as it is known to be lost or given back, the command's process
+/// group is told to end (TERM) and then killed; if it cannot be renewed, before anybody else can have it. A command that
+/// finishes its task itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM, its run in FENCE_RUN
+/// and the fleet in FENCE_DB.
 ///
 /// Exits with the command's code, or 5 with the reason if the claim is or was lost.
 ///

@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Run a command while holding a named lock
 ///
 /// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
-/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost, or cannot be renewed
-/// in time, the same happens to the whole group, before anybody else can have the lock. If fence itself is killed, its
+/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost or given back, the same
+/// happens to the whole group; if it cannot be renewed, before anybody else can have it. If fence itself is killed, its
 /// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB.
 ///
 /// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.

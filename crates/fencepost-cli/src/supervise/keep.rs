@@ -20,8 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two renewals.
 const SOONEST: Duration = Duration::from_millis(100);
 
-/// The verbs by which a holder itself ends its claim.
-const HANDED_IN: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
+/// The verbs by which a holder itself finishes what it holds, so that nobody can claim it after. What was given back
+/// (`release`, `fail --retry`, `reject`, any lock) is somebody else's to take at once.
+const FINISH: [&str; 2] = ["done", "fail"];
 
 /// A claim to be kept.
 #[derive(Debug, Clone)]
@@ -55,7 +56,7 @@ impl Keep {
         }
     }
 
-    /// Until it is over, or nobody listens.
+    /// Until it is lost, or nobody listens. What was handed in is looked at, too: a task that failed can be retried.
     pub async fn run(self, first: Lease, news: mpsc::Sender<Event>) {
         let mut lease = first;
         loop {
@@ -74,6 +75,7 @@ impl Keep {
             match &event {
                 Event::Kept(kept) => lease = *kept,
                 Event::Silent(_) => pause = CHECK.min(third / 4),
+                Event::HandedIn => pause = CHECK,
                 _ => {
                     let _ = news.send(event).await;
                     return;
@@ -105,9 +107,7 @@ impl Keep {
     fn over(&self, error: Error) -> Event {
         let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
         match error.code() {
-            Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled if HANDED_IN.contains(&by) => {
-                Event::HandedIn
-            }
+            Code::AlreadyFinished if FINISH.contains(&by) => Event::HandedIn,
             Code::LeaseExpired if by == "unclaim" => Event::Lost(
                 Error::new(
                     Code::LeaseExpired,

@@ -250,7 +250,7 @@ on_both! {
     /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
     fn a_command_can_finish_its_own_claim(sealed: Sealed) {
         sealed.ok(&["init"]);
-        for n in 1..=2 {
+        for n in 1..=3 {
             sealed.ok(&["add", "a task", "--board", "auth"]);
             sealed.ok(&["claim", &format!("auth-{n}")]);
         }
@@ -259,15 +259,54 @@ on_both! {
         let script = format!("cd / && echo $FENCE_CLAIM $FENCE_RUN && fence done --output x >/dev/null && {linger}");
         let said = sealed.fence(&["guard", "task/auth-1@1", "--", "sh", "-c", &script]);
         assert_eq!((said.code, said.out.as_str()), (3, "task/auth-1@1 me\nstill here"), "{said:?}");
-        let script = format!("fence release --note later >/dev/null && {linger}");
+        assert!(sealed.ok(&["show", "auth-1"]).contains("status: completed"));
+        let script = format!("fence fail --reason no >/dev/null && {linger}");
         let said = sealed.fence(&["guard", "task/auth-2@1", "--", "sh", "-c", &script]);
         assert_eq!((said.code, said.out.as_str()), (3, "still here"), "{said:?}");
-        assert!(sealed.ok(&["show", "auth-1"]).contains("status: completed"));
-        assert!(sealed.ok(&["show", "auth-2"]).contains("status: unassigned"));
         // At its very end it is not lost either.
-        sealed.ok(&["claim", "auth-2"]);
-        let said = sealed.fence(&["guard", "--", "sh", "-c", "fence fail --reason no >/dev/null; exit 4"]);
+        let said = sealed.fence(&["guard", "task/auth-3@1", "--", "sh", "-c", "fence done >/dev/null; exit 4"]);
         assert_eq!(said.code, 4, "{said:?}");
+    }
+
+    /// What was given back, by whomever, is anyone's to take: the command is ended, and may not end well.
+    fn what_is_given_back_is_lost(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for _ in 1..=3 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+        }
+        sealed.ok(&["add", "a task", "--board", "auth", "--offer", "kim"]);
+        for n in 1..=4 {
+            sealed.ok(&["claim", &format!("auth-{n}"), "--agent", "kim"]);
+        }
+        let ways: [(&[&str], &[&str]); 4] = [
+            (&["lock", "deploy"], &["release", "lock/deploy@1"]),
+            (&["guard", "task/auth-1@1"], &["release", "task/auth-1@1"]),
+            (&["guard", "task/auth-2@1"], &["fail", "task/auth-2@1", "--retry", "--reason", "no"]),
+            (&["guard", "task/auth-4@1"], &["reject", "auth-4", "--agent", "kim", "--reason", "no"]),
+        ];
+        for (verb, way) in ways {
+            let _ = fs::remove_file(sealed.path().join("leader"));
+            let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+            let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+            let leader = leader(&sealed);
+            sealed.ok(way);
+            let said = fence.end();
+            assert_eq!((said.code, members(leader)), (5, vec![]), "after {way:?}: {said:?}");
+            assert!(said.err.contains("is over: its lease ended or it was given back"), "{said:?}");
+        }
+        // Nor is it handed in if the command itself gives it back, as its last act or before.
+        sealed.ok(&["claim", "auth-1", "--agent", "kim"]);
+        let itself: [(&[&str], &str); 4] = [
+            (&["lock", "deploy"], "fence release lock/deploy@2; exit 0"),
+            (&["lock", "deploy"], "fence release lock/deploy@3; exec sleep 1000"),
+            (&["guard", "task/auth-1@2"], "fence release"),
+            // It failed for good, and that was noticed; then somebody brings the task back.
+            (&["guard", "task/auth-3@1"], "fence fail --reason no; sleep 1.5; fence retry auth-3; exec sleep 1000"),
+        ];
+        for (verb, script) in itself {
+            let said = sealed.fence(&[verb, &["--", "sh", "-c", script]].concat());
+            assert_eq!(said.code, 5, "{script}: {said:?}");
+        }
     }
 
     /// It ended well, but under a claim that was no longer its own.
