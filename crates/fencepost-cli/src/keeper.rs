@@ -13,7 +13,7 @@ mod watch;
 
 use crate::{
     context::{Context, digest, variable},
-    place::Place,
+    place::{Footing, Place},
     process::Process,
     whose,
 };
@@ -35,8 +35,7 @@ use std::{
 pub struct Order {
     url: String,
     run: String,
-    /// The file that is the fleet: (device, inode). Another file under its name is another fleet.
-    file: Option<(u64, u64)>,
+    footing: Option<Footing>,
     post: PathBuf,
     owner: Owner,
     /// The run was named by somebody, and is not this session's alone.
@@ -78,9 +77,9 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     let directory = directory(&place).map_err(|e| unwritable(&place, &e))?;
     make(&directory).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
-        url: address(&place)?,
+        url: place.absolute_url(),
         run: claim.run.clone(),
-        file: place.file().and_then(identity),
+        footing: place.footing(),
         post: directory.join(post::file_name(&claim.run)),
         owner,
         named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
@@ -155,14 +154,6 @@ fn start(order: &Order) -> Result<Option<i32>> {
 /// What a keeper says when it has its post.
 pub const READY: &str = "ready\n";
 
-/// The address as any directory sees it.
-fn address(place: &Place) -> Result<String> {
-    match place.file().map(std::path::absolute) {
-        None => Ok(place.url.clone()),
-        Some(path) => path.map(|path| path.display().to_string()).map_err(Error::internal),
-    }
-}
-
 /// Beside the file that is the fleet; for one elsewhere, in the directory for what lives as long as this login.
 fn directory(place: &Place) -> std::io::Result<PathBuf> {
     if let Some(file) = place.file() {
@@ -190,9 +181,4 @@ fn make(directory: &Path) -> std::io::Result<()> {
 fn unwritable(place: &Place, e: &std::io::Error) -> Error {
     Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown()))
         .hint("a fleet needs to write in the directory it lives in; one on PostgreSQL, in XDG_RUNTIME_DIR")
-}
-
-/// What tells a file from another that is put in its place.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }

@@ -13,9 +13,8 @@ mod signals;
 pub mod watchdog;
 
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
-use fencepost_client::Connection;
 use group::Group;
-use keep::Keep;
+pub use keep::Keep;
 pub use rule::Ended;
 use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
@@ -46,22 +45,14 @@ pub fn command(words: &[OsString], claim: &Claim, fleet: &str) -> Command {
 }
 
 /// Runs the command under the claim, which must be alive, and keeps the claim for as long.
-pub async fn run(
-    connection: &Connection,
-    token: &str,
-    command: Command,
-    grace: Millis,
-    mut signals: Signals,
-) -> Result<Ended> {
-    let keep = Keep::new(connection, token);
+pub async fn run(keep: Keep, command: Command, grace: Millis, mut signals: Signals) -> Result<Ended> {
     let lease = match keep.renew(PATIENCE).await {
         Event::Kept(lease) => lease,
         Event::Lost(error) => return Ok(Ended::Lost(error)),
         Event::Silent(error) => return Err(error),
         _ => {
-            let over =
-                Error::new(Code::AlreadyFinished, format!("claim `{token}` is over: it was handed in"));
-            return Ok(Ended::Lost(over));
+            let message = format!("claim `{}` is over: it was handed in", keep.token());
+            return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
     let mut watchdog = Watchdog::start()?;
@@ -73,7 +64,7 @@ pub async fn run(
             return Ok(not_started(&program, &error));
         }
     };
-    let mut rule = Rule::new(token, lease, grace);
+    let mut rule = Rule::new(keep.token(), lease, grace);
     watchdog.order(group.id(), rule.watchdog_kills_at());
 
     let (news, mut heard) = mpsc::channel(1);

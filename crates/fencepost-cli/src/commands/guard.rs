@@ -1,7 +1,7 @@
 use super::{Held, duration};
 use crate::{
     context::Context,
-    supervise::{self, Ended, Signals},
+    supervise::{self, Ended, Keep, Signals},
 };
 use clap::Args;
 use fencepost::{Code, Millis, Result, claim, claim::Verdict};
@@ -35,6 +35,8 @@ pub struct Guard {
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let place = context.place()?;
+        let footing = place.footing();
         let token = self.held.token(context).await?;
         if self.command.is_empty() {
             return answer(context, token).await;
@@ -44,8 +46,9 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
-        supervise::run(context.connection().await?, &token, command, self.grace, signals).await?.code()
+        let command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let keep = Keep::new(context.connection().await?, footing, claim);
+        supervise::run(keep, command, self.grace, signals).await?.code()
     }
 }
 

@@ -1,7 +1,7 @@
 use super::duration;
 use crate::{
     context::{Context, unique},
-    supervise::{self, Ended, Signals},
+    supervise::{self, Ended, Keep, Signals},
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
@@ -49,6 +49,8 @@ pub struct Lock {
 impl Lock {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = unique("lock-");
+        let place = context.place()?;
+        let footing = place.footing();
         let mut signals = Signals::listen()?;
         let claimed = tokio::select! {
             claim = self.take(context, &run) => claim,
@@ -59,9 +61,9 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
-        let ended =
-            supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
+        let command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let keep = Keep::new(context.connection().await?, footing, claim);
+        let ended = supervise::run(keep, command, self.grace, signals).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.
         let is_held = matches!(ended, Ok(Ended::Exited(_)));
         let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };

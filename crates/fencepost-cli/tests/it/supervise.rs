@@ -572,6 +572,62 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>, delay: Option
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
+/// Whoever has a file open can work in it when it has lost its name, and nobody else looks there.
+#[test]
+fn no_command_survives_its_fleets_file() {
+    let losses = [
+        ("removed", "rm -rf .fence"),
+        ("made anew", "rm -rf .fence; fence init"),
+        // Its inode is not used again, and what is in it is the same.
+        ("put in its place", "cp .fence/fence.db copy; mv .fence/fence.db old; mv copy .fence/fence.db"),
+    ];
+    let verbs = [&["lock", "deploy", "--ttl", "3s"][..], &["guard", "task/auth-1@1"]];
+    for ((what, loss), verb) in losses.into_iter().flat_map(|loss| verbs.map(|verb| (loss, verb))) {
+        let sealed = Sealed::sqlite();
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+        let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+        let leader = leader(&sealed);
+        let lost = sealed.sh(loss);
+        assert_eq!(lost.code, 0, "{lost:?}");
+        let said = fence.end();
+        assert_eq!((said.code, members(leader)), (5, vec![]), "{what}, {verb:?}: {said:?}");
+        assert!(
+            said.err.contains("is over: its fleet is gone, or was made anew"),
+            "{what}, {verb:?}: {said:?}"
+        );
+    }
+}
+
+/// The same name and the same fence, but in another fleet under the same address.
+#[test]
+fn no_command_survives_its_fleets_schema() {
+    let sealed = Sealed::postgres();
+    sealed.ok(&["init"]);
+    let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+    let old = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let old_leader = leader(&sealed);
+    let url = sealed.url();
+    let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
+    let drop_it: &'static str = format!("drop schema {schema} cascade").leak();
+    let dropped = ask(&sealed, async |fleet| {
+        fleet.transaction(move |tx| Box::pin(async move { tx.execute(drop_it, vec![]).await })).await
+    });
+    dropped.expect("dropped");
+    sealed.ok(&["init"]);
+    fs::remove_file(sealed.path().join("leader")).expect("it was ready");
+    let new = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let new_leader = leader(&sealed);
+    let said = old.end();
+    assert_eq!((said.code, members(old_leader)), (5, vec![]), "{said:?}");
+    assert!(sealed.ok(&["guard", "lock/deploy@1"]).starts_with("ok: held by run lock-"));
+    assert_eq!(members(new_leader).len(), 1, "the other has it, and works");
+    new.send(Signal::TERM);
+    assert_eq!(new.end().code, 143);
+}
+
 /// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
 #[test]
 fn the_terminal_is_the_commands() {
