@@ -33,11 +33,11 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 /// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A command that knows for whom it works: `fence` within it acts under the claim.
+/// A command that knows its fleet and its agent.
 pub fn command(words: &[OsString], claim: &Claim, fleet: &str) -> Command {
     let (program, rest) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
-    command.args(rest).env("FENCE_CLAIM", &claim.token).env("FENCE_RUN", &claim.run).env("FENCE_DB", fleet);
+    command.args(rest).env("FENCE_DB", fleet);
     if let Some(agent) = &claim.agent {
         command.env("FENCE_AGENT", agent);
     }

@@ -2,6 +2,7 @@ use super::{Held, duration};
 use crate::{
     context::Context,
     supervise::{self, Ended, Keep, Signals},
+    whose,
 };
 use clap::Args;
 use fencepost::{Code, Millis, Result, claim, claim::Verdict};
@@ -46,7 +47,9 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let mut command = supervise::command(&self.command, &claim, &place.absolute_url());
+        // `fence` within it acts under the claim.
+        command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
         let keep = Keep::new(context.connection().await?, footing, claim);
         supervise::run(keep, command, self.grace, signals).await?.code()
     }

@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
 /// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost or given back, the same
 /// happens to the whole group; if it cannot be renewed, before anybody else can have it. If fence itself is killed, its
-/// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB.
+/// command is killed too. The command finds the lock's claim in FENCE_LOCK and the fleet in FENCE_DB; fence within it acts
+/// for whoever took the lock, under FENCE_CLAIM and FENCE_RUN as they were.
 ///
 /// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
 ///
@@ -61,7 +62,9 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let mut command = supervise::command(&self.command, &claim, &place.absolute_url());
+        // Whoever takes a lock for a while works on under its own run and claim.
+        command.env("FENCE_LOCK", &claim.token);
         let keep = Keep::new(context.connection().await?, footing, claim);
         let ended = supervise::run(keep, command, self.grace, signals).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.

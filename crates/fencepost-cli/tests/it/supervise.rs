@@ -309,6 +309,26 @@ on_both! {
         }
     }
 
+    /// Who takes a lock for a while goes on to act under its own run and claim.
+    fn a_lock_hides_nothing_of_its_caller(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for _ in 1..=3 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+        }
+        // By its run's only claim, taken outside of the lock or within.
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["lock", "push", "--", "fence", "done"]);
+        assert_eq!(sealed.ok(&["lock", "push", "--", "fence", "claim", "auth-2", "-q"]), "task/auth-2@1");
+        assert!(sealed.ok(&["guard", "task/auth-2@1"]).starts_with("ok: held by run me "), "it outlives the lock");
+        sealed.ok(&["done", "task/auth-2@1"]);
+        // By the claim of the guard around it.
+        sealed.ok(&["claim", "auth-3"]);
+        let script = "echo $FENCE_CLAIM $FENCE_RUN $FENCE_LOCK; fence done >/dev/null";
+        let said = sealed.ok(&["guard", "--", "fence", "lock", "push", "--", "sh", "-c", script]);
+        assert_eq!(said, "task/auth-3@1 me lock/push@3");
+        assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
+    }
+
     /// It ended well, but under a claim that was no longer its own.
     fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -320,7 +340,7 @@ on_both! {
     /// The claim is kept for much longer than its lease, and given back at once when the command is over.
     fn a_lock_is_kept_and_given_back(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard; fence call run/list'");
+        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard $FENCE_LOCK; fence call run/list'");
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
         assert!(said.out.contains("\"ttl_ms\": 1000"), "{said:?}");
@@ -370,7 +390,7 @@ on_both! {
         assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
 
         let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
-            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_CLAIM"]].concat())
+            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
         });
         let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
         let listens = |process: &Working| {
