@@ -20,7 +20,7 @@ use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
-    io,
+    io::{self, Write},
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -126,7 +126,8 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         io::ErrorKind::PermissionDenied => (126, "may not be executed".to_owned()),
         _ => (126, error.to_string()),
     };
-    eprintln!("error: `{program}`: {what}");
+    // A lock is held, and is to be given back whether this can be said or not.
+    let _ = writeln!(io::stderr(), "error: `{program}`: {what}");
     Ended::Exited(code)
 }
 

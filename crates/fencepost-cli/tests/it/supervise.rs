@@ -411,6 +411,14 @@ on_both! {
         assert!(!sealed.path().join("started").exists());
     }
 
+    /// It cannot be said that the command is not there; the lock is given back all the same.
+    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
+        assert_eq!(said.code, 127, "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
     /// What the command leaves behind is gone before the lock is free.
     fn nothing_is_left_behind_with_the_lock_free(sealed: Sealed) {
         sealed.ok(&["init"]);
