@@ -14,7 +14,7 @@ mod watch;
 use crate::{
     context::{Context, digest, variable},
     place::{Footing, Place},
-    process::Process,
+    process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
@@ -129,9 +129,7 @@ pub async fn serve(order: Order, ready: impl FnOnce()) {
 /// was there first.
 fn start(order: &Order) -> Result<Option<i32>> {
     let failed = |e| Error::unavailable(format!("the keeper cannot be started: {e}"));
-    // Where the binary was replaced meanwhile, the running one can still be had.
-    let fence = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(fence.unwrap_or_else(|| "/proc/self/exe".into()));
+    let mut command = Command::new(process::own_program());
     // It acts for nobody: who looks for what a session left behind must not find keepers.
     for variable in whose::variables() {
         command.env_remove(variable);

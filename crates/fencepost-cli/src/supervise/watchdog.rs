@@ -40,7 +40,7 @@ impl Watchdog {
     pub fn start() -> Result<Self> {
         let failed =
             |e: io::Error| Error::unavailable(format!("the command's watchdog cannot be started: {e}"));
-        let process = Command::new(std::env::current_exe().map_err(failed)?)
+        let process = Command::new(process::own_program())
             .arg("watchdog")
             .current_dir("/")
             .stdin(Stdio::piped())

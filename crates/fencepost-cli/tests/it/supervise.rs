@@ -70,6 +70,13 @@ fn leader(sealed: &Sealed) -> i32 {
     read(&file).trim().parse().expect("a number")
 }
 
+/// Has it set itself up to hear signals? Then it is about to wait, or waits.
+fn listens(process: &Working) -> bool {
+    let status = read(Path::new(&format!("/proc/{}/status", process.process.id())));
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+}
+
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -393,11 +400,6 @@ on_both! {
             Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
         });
         let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
-        let listens = |process: &Working| {
-            let status = read(Path::new(&format!("/proc/{}/status", process.process.id())));
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-            u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
-        };
         until("it waits", || listens(&interrupted));
         interrupted.send(Signal::INT);
         assert_eq!(interrupted.end().code, 130);
@@ -654,6 +656,28 @@ fn no_command_survives_its_fleets_schema() {
     assert_eq!(members(new_leader).len(), 1, "the other has it, and works");
     new.send(Signal::TERM);
     assert_eq!(new.end().code, 143);
+}
+
+/// An upgrade while `fence` waits: the watchdog is the one that belongs to it.
+#[test]
+fn a_binary_that_was_replaced_still_supervises() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+    leader(&sealed);
+    let fence = sealed.path().join("old-fence");
+    fs::copy(env!("CARGO_BIN_EXE_fence"), &fence).expect("a copy");
+    let waiter = Working::start(
+        &mut sealed.command(fence.to_str().expect("a name")),
+        &["lock", "deploy", "--wait", "--", "echo", "at last"],
+    );
+    until("it waits", || listens(&waiter));
+    fs::remove_file(&fence).expect("it is there");
+    holder.send(Signal::KILL);
+    drop(holder.end());
+    sealed.ok(&["unclaim", "lock/deploy"]);
+    let said = waiter.end();
+    assert_eq!((said.code, said.out.as_str()), (0, "at last"), "{said:?}");
 }
 
 /// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
