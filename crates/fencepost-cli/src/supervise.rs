@@ -92,8 +92,7 @@ pub async fn run(keep: Keep, command: Command, grace: Millis, mut signals: Signa
         }
     };
     keeping.abort();
-    group.bury(matches!(ended, Ended::Lost(_)));
-    watchdog.dismiss();
+    group.bury(matches!(ended, Ended::Lost(_)), watchdog.dismiss());
     Ok(match ended {
         // It may have been lost since it was last looked at.
         Ended::Exited(code) => match keep.check(LAST_LOOK).await {

@@ -60,11 +60,16 @@ impl Watchdog {
     }
 
     /// There is nothing left to watch.
-    pub fn dismiss(mut self) {
+    pub fn dismiss(mut self) -> Dismissed {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        Dismissed(())
     }
 }
+
+/// Says that no watchdog will kill a group by its id any more: only then may the id become somebody else's.
+#[derive(Debug)]
+pub struct Dismissed(());
 
 /// The watchdog's own life.
 pub fn watch() {
