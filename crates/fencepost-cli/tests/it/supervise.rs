@@ -163,6 +163,14 @@ fn exit_codes_are_passed_through() {
     );
     let said = sealed.fence(&["lock", "deploy"]);
     assert_eq!(said.code, 2, "a lock is for a command: {said:?}");
+    for said in [
+        sealed.fence(&["lock", "deploy", "--grace=-1h", "--", "true"]),
+        sealed.fence(&["lock", "deploy", "--wait=-1s", "--", "true"]),
+        sealed.fence(&["guard", "task/auth-1@1", "--grace", "5s ago", "--", "true"]),
+    ] {
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains("not a duration such as 30s, 30m or 2h"), "{said:?}");
+    }
 }
 
 #[test]
