@@ -156,8 +156,10 @@ impl Context {
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
     pub async fn token(&self, given: Option<String>) -> Result<String> {
-        if let Some(token) = given {
-            return Ok(token);
+        if let Some(given) = given {
+            // A task that this run holds stands for its claim.
+            let own = if given.contains('@') { None } else { self.own_token(&given).await? };
+            return Ok(own.unwrap_or(given));
         }
         match variable("FENCE_CLAIM") {
             Some(token) => self.still_ours(token).await,
@@ -194,8 +196,10 @@ impl Context {
                     false => (Code::LeaseExpired, format!("run `{run}` holds nothing any more")),
                     true => (Code::NotFound, format!("run `{run}` holds nothing, and never did")),
                 };
-                Err(Error::new(code, message)
-                    .hint("fence claim takes something; fence whoami says which run this is"))
+                Err(Error::new(code, message).hint(
+                    "name the claim, or take something with fence claim. If fence whoami names another run \
+                     each time, set FENCE_RUN",
+                ))
             }
             several => {
                 let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
@@ -213,7 +217,7 @@ impl Context {
 
     /// The claim on a task, if this run has it.
     pub async fn own_token(&self, task: &str) -> Result<Option<String>> {
-        let resource = format!("task/{task}");
+        let resource = crate::commands::resource(task);
         Ok(self.claims().await?.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
     }
 

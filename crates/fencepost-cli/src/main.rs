@@ -30,12 +30,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
 /// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, disable_help_subcommand = true)]
+#[command(name = "fence", version)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
   fence claim                       take the best task that is ready
-  fence done                        finish it; only the holder can
+  fence done                        finish it, and tell what came of it
   fence prime                       the page to give to an agent
 
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
@@ -53,7 +53,7 @@ struct Cli {
     /// Asking again with the same id gives the first answer  [default: a new one each time]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
-    /// Print the reply as JSON, exactly as HTTP would
+    /// Print the reply as JSON, and errors too, on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
