@@ -1,0 +1,230 @@
+//! The remote half of a connection: an op is sent to a server, and asked again where asking twice is safe.
+
+use crate::{
+    address::Address,
+    again::{Tries, Twice},
+    http::{Http, Silence},
+};
+use bytes::Bytes;
+use fencepost::{
+    Code, Error, Op, Result,
+    op::{self, Entry},
+};
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{self, HeaderName, HeaderValue},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+// Real time: a server is awaited. Leases are decided by the fleet's clock.
+use tokio::time::Instant;
+
+/// How long one try may take, apart from what it asked to wait. The engine gives up after 30 s by itself.
+const LIMIT: Duration = Duration::from_secs(35);
+/// The agent that acts, for a server that is not told by a key.
+const AGENT: HeaderName = HeaderName::from_static("fence-agent");
+
+/// A server and how it is called. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    address: Arc<Address>,
+    http: Http,
+    /// Whose key, and which agent. A key is marked as sensitive, so that no log shows it.
+    headers: HeaderMap,
+    /// An agent's name that no header can carry.
+    nameless: Option<String>,
+    seen: Arc<Seen>,
+}
+
+/// What was learnt by calling.
+#[derive(Debug, Default)]
+struct Seen {
+    answered: AtomicBool,
+    twice: Mutex<HashMap<&'static str, Twice>>,
+}
+
+/// A request as it is sent, each time it is.
+struct Sending {
+    body: Value,
+    twice: Twice,
+    /// Until when it would rather wait, and so how much is left of that when it is sent again.
+    wait: Option<(Instant, Duration)>,
+}
+
+/// As HTTP has it.
+#[derive(Deserialize)]
+struct Refused {
+    error: Error,
+}
+
+impl Remote {
+    pub fn open(url: &str) -> Result<Self> {
+        let address = Arc::new(Address::parse(url)?);
+        let http = Http::to(&address)?;
+        Ok(Self { address, http, headers: HeaderMap::new(), nameless: None, seen: Arc::default() })
+    }
+
+    pub fn with_key(mut self, key: &str) -> Result<Self> {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+            Error::new(Code::Invalid, "the key has characters in it that no key has")
+                .hint("FENCE_KEY is what fence key add printed, and nothing else")
+        })?;
+        bearer.set_sensitive(true);
+        self.headers.insert(header::AUTHORIZATION, bearer);
+        Ok(self)
+    }
+
+    pub fn as_agent(&self, agent: String) -> Self {
+        let mut same = self.clone();
+        match HeaderValue::from_str(&agent) {
+            Ok(name) => drop(same.headers.insert(AGENT, name)),
+            Err(_) => same.nameless = Some(agent),
+        }
+        same
+    }
+
+    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        let request = serde_json::to_value(op).map_err(Error::internal)?;
+        self.ask(&op::find(O::NAME)?, request).await
+    }
+
+    pub async fn call_by_name(&self, entry: &Entry, request: &str) -> Result<Value> {
+        let request: Map<String, Value> = op::decode(request)?;
+        self.ask(entry, request.into()).await
+    }
+
+    /// Until there is an answer, or no more sense in asking.
+    async fn ask<R: DeserializeOwned>(&self, entry: &Entry, request: Value) -> Result<R> {
+        if let Some(agent) = &self.nameless {
+            return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
+        }
+        let to = self.address.of(entry.name)?;
+        let sending = Sending::new(request, self.twice(entry));
+        let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
+        let mut lost = false;
+        loop {
+            let (body, limit) = sending.now(Instant::now());
+            let failed = match self.http.post(&to, &self.headers, body, limit).await {
+                Ok((status, body)) => match self.read(status, &body) {
+                    Ok(reply) => return Ok(reply),
+                    Err(refused) => refused,
+                },
+                Err(Silence::NotSent(reason)) => Failed::NotSent(self.away(&reason)),
+                Err(Silence::Lost(reason)) => Failed::Lost(self.away(&reason)),
+            };
+            lost |= matches!(failed, Failed::Lost(_));
+            let pause =
+                failed.may_be_asked_again(sending.twice).then(|| tries.next(Instant::now())).flatten();
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(sending.given_up(failed, lost)),
+            }
+        }
+    }
+
+    fn read<R: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<R, Failed> {
+        let strange = |what: String| {
+            Failed::Lost(Error::unavailable(format!("{} {what}", self.address)).hint(
+                "is it the address of a `fence serve`? something that stands before it may have answered instead",
+            ))
+        };
+        if status.is_success() {
+            let reply = serde_json::from_slice(body);
+            self.seen.answered.store(reply.is_ok(), Ordering::Relaxed);
+            return reply.map_err(|e| strange(format!("answered with something else than fence does: {e}")));
+        }
+        match serde_json::from_slice::<Refused>(body) {
+            Ok(refused) => {
+                self.seen.answered.store(true, Ordering::Relaxed);
+                Err(Failed::Refused(refused.error))
+            }
+            Err(_) => Err(strange(format!("answered {status}, and not as fence does"))),
+        }
+    }
+
+    fn away(&self, reason: &str) -> Error {
+        Error::unavailable(format!("the fleet at {} does not answer: {reason}", self.address))
+            .hint("is `fence serve` running there, and is FENCE_URL right?")
+    }
+
+    /// The schema is made once per op.
+    fn twice(&self, entry: &Entry) -> Twice {
+        let mut known = self.seen.twice.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(entry.name).or_insert_with(|| Twice::of(entry))
+    }
+}
+
+/// One try that brought no reply.
+enum Failed {
+    NotSent(Error),
+    Lost(Error),
+    /// The server said no.
+    Refused(Error),
+}
+
+impl Failed {
+    fn may_be_asked_again(&self, twice: Twice) -> bool {
+        match self {
+            Failed::NotSent(_) => true,
+            Failed::Lost(_) => twice.is_safe(),
+            // `outcome_unknown` is what asking again with the same id is for.
+            Failed::Refused(error) => {
+                matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown) && twice.is_safe()
+            }
+        }
+    }
+
+    fn into_error(self) -> Error {
+        match self {
+            Failed::NotSent(error) | Failed::Lost(error) | Failed::Refused(error) => error,
+        }
+    }
+}
+
+impl Sending {
+    fn new(mut body: Value, twice: Twice) -> Self {
+        if let (true, Some(fields)) = (twice.is_known_by_id(), body.as_object_mut()) {
+            let request = fields.entry("request").or_insert(Value::Null);
+            if request.is_null() {
+                *request = format!("{:032x}", fastrand::u128(..)).into();
+            }
+        }
+        let wait = body.get("wait_ms").and_then(Value::as_u64).map(Duration::from_millis);
+        Self { body, twice, wait: wait.map(|wait| (Instant::now(), wait)) }
+    }
+
+    /// What is sent at this moment, and how long that may take.
+    fn now(&self, now: Instant) -> (Bytes, Duration) {
+        let Some((began, wait)) = self.wait else { return (self.body.to_string().into(), LIMIT) };
+        let left = wait.saturating_sub(now - began);
+        let mut body = self.body.clone();
+        body["wait_ms"] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
+        (body.to_string().into(), left + LIMIT)
+    }
+
+    /// If one of the tries may have been heard, nobody can say whether it was done.
+    fn given_up(&self, failed: Failed, lost: bool) -> Error {
+        let heard = lost && self.twice.changes_something();
+        match failed {
+            Failed::NotSent(error) | Failed::Lost(error) if heard => {
+                let unknown = Error::new(Code::OutcomeUnknown, error.message().to_owned());
+                match self.body.get("request").and_then(Value::as_str) {
+                    Some(request) => unknown.with("request", request),
+                    None if self.twice.is_safe() => {
+                        unknown.hint("it may have been done; asking again is safe")
+                    }
+                    None => unknown.hint("it may have been done: look before you ask again"),
+                }
+            }
+            failed => failed.into_error(),
+        }
+    }
+}
