@@ -43,7 +43,7 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
+        serve::Serve, doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
 }
 

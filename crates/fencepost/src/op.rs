@@ -70,7 +70,14 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::admin::visit(visitor);
 }
 
-type JsonCall = for<'f> fn(&'f Fleet, &'f str) -> BoxFuture<'f, Result<serde_json::Value>>;
+type Serve = for<'f> fn(&'f Fleet, &'f [u8]) -> BoxFuture<'f, Result<Served>>;
+
+/// A reply, ready for the wire.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Served {
+    pub json: Vec<u8>,
+}
 
 /// An op with its types forgotten: for callers that have only its name and JSON.
 #[derive(Clone)]
@@ -81,7 +88,7 @@ pub struct Entry {
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
-    call: JsonCall,
+    serve: Serve,
 }
 
 impl std::fmt::Debug for Entry {
@@ -98,16 +105,24 @@ impl Entry {
             reads: O::READS,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
-            call: |fleet, json| {
+            serve: |fleet, json| {
                 Box::pin(async move {
                     let reply = fleet.call(decode::<O>(json)?).await?;
-                    serde_json::to_value(reply).map_err(Error::internal)
+                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)? })
                 })
             },
         }
     }
+
+    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply.
+    pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
+        (self.serve)(fleet, json).await
+    }
+
+    /// The same, for whoever wants to look into the reply.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
-        (self.call)(fleet, json).await
+        let served = self.serve(fleet, json.as_bytes()).await?;
+        serde_json::from_slice(&served.json).map_err(Error::internal)
     }
 }
 
@@ -137,12 +152,13 @@ pub fn find(name: &str) -> Result<Entry> {
 }
 
 /// Reads a request; what is wrong with it is said by field.
-pub fn decode<O: DeserializeOwned>(json: &str) -> Result<O> {
+pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
+    let json = json.as_ref();
     // Else a list would be taken for the fields in their order, which is nobody's contract.
-    if !json.trim_start().starts_with('{') {
+    if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
     }
-    let mut reader = serde_json::Deserializer::from_str(json);
+    let mut reader = serde_json::Deserializer::from_slice(json);
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
         let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));

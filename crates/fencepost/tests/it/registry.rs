@@ -1,7 +1,11 @@
 //! The registry: everything that an interface makes of the ops must be there.
 
 use crate::world::World;
-use fencepost::op::{self, Op, Visit};
+use fencepost::{
+    Code,
+    op::{self, Op, Visit},
+    task,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -160,6 +164,24 @@ async fn what_reads_runs_where_nothing_can_be_written() {
             _ => json!({}),
         };
         op.call(&world.fleet, &request.to_string()).await.unwrap_or_else(|e| panic!("{}: {e}", op.name));
+    }
+}
+
+/// A server hands over bytes and gets bytes: the same reply as any other caller, and the same refusals.
+#[tokio::test]
+async fn bytes_in_and_bytes_out() {
+    let world = World::sqlite().await;
+    let (add, show) = (op::find("task/add").unwrap(), op::find("task/show").unwrap());
+    add.serve(&world.fleet, br#"{"board":"auth","title":"one"}"#).await.unwrap();
+    let served = show.serve(&world.fleet, br#"{"task":"auth-1"}"#).await.unwrap();
+    let shown = world.fleet.call(task::Show { task: "auth-1".into() }).await.unwrap();
+    assert_eq!(String::from_utf8(served.json).unwrap(), serde_json::to_string(&shown).unwrap());
+    let refusal = async |json: &[u8]| show.serve(&world.fleet, json).await.unwrap_err().to_string();
+    assert_eq!(refusal(br#"{"task":"auth-2"}"#).await, "not_found: there is no task `auth-2`");
+    assert_eq!(refusal(b"[\"auth-1\"]").await, "invalid: the request does not fit: it is not a JSON object");
+    for broken in [&b"{\"task\":\"auth-\xff\"}"[..], b"{\"task\":\"auth-1\"} {}", b"", b"{\"tusk\":1}"] {
+        let error = show.serve(&world.fleet, broken).await.unwrap_err();
+        assert_eq!(error.code(), Code::Invalid, "{error}");
     }
 }
 

@@ -1,0 +1,15 @@
+//! A fleet on the network: every op of the registry at `POST /v1/<noun>/<verb>`, and those that only read also by
+//! `GET`. Handlers translate (decode, call, encode); the rules are in the engine.
+
+mod answer;
+mod app;
+mod call;
+mod query;
+mod router;
+mod serve;
+mod settings;
+
+pub use app::App;
+pub use router::router;
+pub use serve::Server;
+pub use settings::Settings;
