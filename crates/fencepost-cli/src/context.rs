@@ -1,25 +1,32 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
 use crate::{
-    place::{self, Place},
+    place::{self, Named, Place},
     screen::Screen,
+    settings::{File, Setting, Source},
     whose::{self, Identity},
 };
 use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::{cell::OnceCell, io::Write, process::ExitCode};
+use std::{
+    cell::OnceCell,
+    io::Write,
+    path::PathBuf,
+    process::{Command, ExitCode},
+};
 use tokio::sync::OnceCell as AsyncOnceCell;
 
 /// What was said on the command line or by variables, for every command alike.
 #[derive(Debug, Default)]
 pub struct Said {
-    pub db: Option<String>,
     pub run: Option<String>,
-    pub agent: Option<String>,
     pub request: Option<String>,
     pub json: bool,
+    /// What can also be said by variables or in `fence.toml`.
+    pub settings: Vec<Setting>,
+    pub file: File,
 }
 
 pub struct Context {
@@ -57,7 +64,21 @@ impl Context {
     }
 
     pub fn agent(&self) -> Option<String> {
-        self.said.agent.clone()
+        self.setting("agent")?.value.clone()
+    }
+
+    /// What a server wants to see.
+    pub fn key(&self) -> Option<String> {
+        self.setting("key")?.value.clone()
+    }
+
+    fn setting(&self, key: &str) -> Option<&Setting> {
+        self.said.settings.iter().find(|setting| setting.key == key)
+    }
+
+    /// What is in force for every command, and the file that says some of it.
+    pub fn settings(&self) -> (&[Setting], &File) {
+        (&self.said.settings, &self.said.file)
     }
 
     /// The agent, for a verb that is an agent's alone.
@@ -96,15 +117,29 @@ impl Context {
 
     /// Where the fleet is, or would be made.
     pub fn place(&self) -> Result<Place> {
-        let here = std::env::current_dir()
-            .map_err(|e| Error::unavailable(format!("the current directory cannot be read: {e}")))?;
-        place::find(self.said.db.clone(), variable("FENCE_DB"), &here).ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                "there is no git repository here and no home directory to keep a fleet in",
-            )
-            .hint("--db or FENCE_DB names a fleet")
-        })
+        place::find(self.named("url"), self.named("db"), &here()?)
+    }
+
+    /// The same, of those that are databases: for what has to open one itself.
+    pub fn database(&self) -> Result<Place> {
+        let flag = self.named("url").filter(|(_, source)| matches!(source, Source::Flag(_)));
+        place::find(flag, self.named("db"), &here()?)
+    }
+
+    fn named(&self, key: &str) -> Named {
+        let setting = self.setting(key)?;
+        Some((setting.value.clone()?, setting.source.clone()))
+    }
+
+    /// A process that we start finds the same fleet, and is let in.
+    pub fn lead(&self, command: &mut Command) -> Result<()> {
+        let place = self.place()?;
+        let (ours, other) = place.variables();
+        command.env(ours, place.absolute_url()).env_remove(other);
+        if let Some(key) = self.key() {
+            command.env("FENCE_KEY", key);
+        }
+        Ok(())
     }
 
     /// The fleet that is there. Only `init` makes a new one, so that a typing error does not.
@@ -125,8 +160,11 @@ impl Context {
     }
 
     pub async fn connect(&self, place: &Place) -> Result<Connection> {
-        let connection = Connection::open(&place.url).await?;
-        Ok(match &self.said.agent {
+        let mut connection = Connection::open(&place.url).await?;
+        if let Some(key) = self.key() {
+            connection = connection.with_key(&key)?;
+        }
+        Ok(match self.agent() {
             Some(agent) => connection.as_agent(agent),
             None => connection,
         })
@@ -183,14 +221,17 @@ impl Context {
             text.push_str(&format!("\nhint: {hint}"));
         }
         if !self.json() && error.code() == Code::OutcomeUnknown {
-            text.push_str(&format!(
-                "\nhint: the same command with --request {} does it at most once",
-                self.request
-            ));
+            let request = error.field("request").and_then(|id| id.as_str()).unwrap_or(&self.request);
+            text.push_str(&format!("\nhint: the same command with --request {request} does it at most once"));
         }
         let _ = writeln!(std::io::stderr(), "{text}");
         ExitCode::from(error.code().exit_code())
     }
+}
+
+fn here() -> Result<PathBuf> {
+    std::env::current_dir()
+        .map_err(|e| Error::unavailable(format!("the current directory cannot be read: {e}")))
 }
 
 /// A name that nobody else has: `lock-5f…`.

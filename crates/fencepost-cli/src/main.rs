@@ -10,6 +10,7 @@ mod place;
 mod process;
 mod progress;
 mod screen;
+mod settings;
 mod supervise;
 mod text;
 mod whose;
@@ -40,9 +41,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
 5 your claim is over · 6 held back, try later")]
 struct Cli {
-    /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
+    /// The fleet: a file, sqlite:PATH or postgres://…  [default: this git repository's, else yours]
+    #[arg(long, global = true, env = "FENCE_DB", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(hide_env_values = true)]
     db: Option<String>,
+    /// The server that has the fleet: http://… or https://…
+    #[arg(long, global = true, env = "FENCE_URL", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(hide_env_values = true)]
+    url: Option<String>,
+    /// The key that the server asks for
+    #[arg(long, global = true, env = "FENCE_KEY", value_name = "KEY", help_heading = "Everywhere")]
+    #[arg(hide_env_values = true)]
+    key: Option<String>,
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
@@ -77,10 +87,25 @@ pub fn command_line() -> clap::Command {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let matches = command_line().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    let Cli { db, run, agent, request, json, command } = cli;
-    let context = Context::new(Said { db, run, agent, request, json });
+    let command = command_line();
+    let words: Vec<_> = std::env::args_os().collect();
+    let first = command.clone().get_matches_from(words.clone());
+    let file = match commands::needs_settings(first.subcommand_name()) {
+        true => settings::File::load(&command),
+        false => Ok(settings::File::default()),
+    };
+    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
+    let (matches, file) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let json = first.get_flag("json");
+            return Context::new(Said { json, ..Said::default() }).fail(&error);
+        }
+    };
+    let settings = settings::common(&command, &matches, &file);
+    let Cli { run, request, json, command, .. } =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let context = Context::new(Said { run, request, json, settings, file });
     match command.unwrap_or_default().run(&context).await {
         Ok(code) => code,
         Err(error) => context.fail(&error),

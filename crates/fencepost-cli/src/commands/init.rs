@@ -1,13 +1,14 @@
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Error, Result};
+use fencepost::{Error, Result, admin};
 use serde::Serialize;
 use std::{path::Path, process::ExitCode};
 
 /// Make a fleet
 ///
 /// In the main work tree of this git repository, so that all its work trees share it; outside of one, in your
-/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing.
+/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url or FENCE_URL it sees
+/// whether that server answers.
 ///
 /// Examples:
 ///   fence init
@@ -21,7 +22,7 @@ struct Made {
     db: String,
     /// It was there already.
     existing: bool,
-    why: &'static str,
+    why: String,
 }
 
 impl Init {
@@ -31,7 +32,11 @@ impl Init {
         if let Some(directory) = place.file().and_then(Path::parent) {
             make(directory)?;
         }
-        context.connect(&place).await?;
+        let connection = context.connect(&place).await?;
+        if place.is_remote() {
+            // Whoever serves it has made it. That it answers is all there is to see to.
+            connection.call(admin::About {}).await?;
+        }
         let made = Made { db: place.shown(), existing, why: place.why.describe() };
         context.print(&made, |made| {
             let is = if made.existing { "was already" } else { "is" };
