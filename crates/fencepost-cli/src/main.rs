@@ -41,30 +41,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
 5 your claim is over · 6 held back, try later")]
 struct Cli {
-    /// The fleet: a file, sqlite:PATH or postgres://…  [default: this git repository's, else yours]
-    #[arg(long, global = true, env = "FENCE_DB", value_name = "URL", help_heading = "Everywhere")]
-    #[arg(hide_env_values = true)]
+    /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     db: Option<String>,
-    /// The server that has the fleet: http://… or https://…
-    #[arg(long, global = true, env = "FENCE_URL", value_name = "URL", help_heading = "Everywhere")]
-    #[arg(hide_env_values = true)]
+    /// The server that has the fleet: http://… or https://…  [env: FENCE_URL]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere", conflicts_with = "db")]
     url: Option<String>,
-    /// The key that the server asks for
-    #[arg(long, global = true, env = "FENCE_KEY", value_name = "KEY", help_heading = "Everywhere")]
-    #[arg(hide_env_values = true)]
+    /// The key that the server asks for  [env: FENCE_KEY]
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Everywhere")]
     key: Option<String>,
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
-    /// The agent that acts
-    #[arg(
-        long,
-        global = true,
-        env = "FENCE_AGENT",
-        value_name = "NAME",
-        help_heading = "Everywhere",
-        hide_env_values = true
-    )]
+    /// The agent that acts  [env: FENCE_AGENT]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     agent: Option<String>,
     /// Asking again with the same id gives the first answer  [default: a new one each time]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]

@@ -1,7 +1,7 @@
 //! What is set, and by whom: flags, then `FENCE_*` variables, then `fence.toml`.
 //!
-//! Every argument that a variable can give can stand in the file, under its long name: those of all commands at the
-//! top, those of one command in a table with its name. There is no second list of them.
+//! What can be set is an argument, and in the file it has the argument's long name: what all commands take stands at
+//! the top, what one command takes in a table with its name, if a variable can give it too.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
 use fencepost::{Code, Error, Result};
@@ -51,11 +51,16 @@ pub struct Setting {
     pub source: Source,
 }
 
-/// An argument that can be set otherwise, and its key.
+/// An argument that can be set otherwise, its key, and its variable.
 struct Known<'c> {
     key: String,
     arg: &'c Arg,
+    variable: String,
 }
+
+/// What all commands take. The variables of these are read here, not by clap, which would take them for words of the
+/// command line and show them in every usage.
+const COMMON: [&str; 4] = ["url", "db", "key", "agent"];
 
 impl File {
     /// What `FENCE_CONFIG` names, else the nearest at or above this directory, else the user's own.
@@ -163,37 +168,40 @@ pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
 }
 
 fn in_force<'c>(known: impl Iterator<Item = Known<'c>>, matches: &ArgMatches, file: &File) -> Vec<Setting> {
-    let setting = |Known { key, arg }: Known<'_>| {
+    let setting = |Known { key, arg, variable }: Known<'_>| {
         let id = arg.get_id().as_str();
-        // A variable that is set to nothing is not set.
         let given =
             matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
-        let value = Some(given.collect::<Vec<_>>().join(", ")).filter(|value| !value.is_empty());
+        let given = Some(given.collect::<Vec<_>>().join(", ")).filter(|value| !value.is_empty());
+        let is_flag = matches.value_source(id) == Some(ValueSource::CommandLine);
         let filed = file.values.get(&key).map(|values| values.join(", "));
-        let (value, source) = match (value, matches.value_source(id)) {
-            (Some(value), Some(ValueSource::CommandLine)) => (Some(value), Source::Flag(id.to_owned())),
-            (Some(value), Some(ValueSource::EnvVariable)) => {
-                let name = arg.get_env().unwrap_or_default().to_string_lossy().into_owned();
-                (Some(value), Source::Variable(name))
-            }
-            _ if filed.is_some() => (filed, Source::File(file.path.clone())),
-            (value, _) => (value, Source::Default),
-        };
+        let sources = [
+            (given.clone().filter(|_| is_flag), Source::Flag(id.to_owned())),
+            // A variable that is set to nothing is not set.
+            (crate::context::variable(&variable), Source::Variable(variable)),
+            (filed, Source::File(file.path.clone())),
+            (given, Source::Default),
+        ];
+        let found = sources.into_iter().find(|(value, _)| value.is_some());
+        let (value, source) = found.unwrap_or((None, Source::Default));
         Setting { key, value, source }
     };
     known.map(setting).collect()
 }
 
-/// Every argument that a variable can give.
+/// Every argument that can be set otherwise.
 fn known(command: &Command) -> Vec<Known<'_>> {
-    let subs = command.get_subcommands().map(|sub| (format!("{}.", sub.get_name()), sub));
-    let all = std::iter::once((String::new(), command)).chain(subs).flat_map(|(prefix, command)| {
-        command
-            .get_arguments()
-            .filter(|arg| arg.get_env().is_some())
-            .filter_map(move |arg| Some(Known { key: format!("{prefix}{}", arg.get_long()?), arg }))
+    let common = COMMON.into_iter().filter_map(|key| {
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(key))?;
+        Some(Known { key: key.into(), arg, variable: format!("FENCE_{}", key.to_uppercase()) })
     });
-    all.collect()
+    let own = command.get_subcommands().flat_map(|sub| {
+        sub.get_arguments().filter_map(|arg| {
+            let variable = arg.get_env()?.to_string_lossy().into_owned();
+            Some(Known { key: format!("{}.{}", sub.get_name(), arg.get_long()?), arg, variable })
+        })
+    });
+    common.chain(own).collect()
 }
 
 /// `serve.listen` for `listen` in the table `serve`.

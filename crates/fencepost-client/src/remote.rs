@@ -59,6 +59,22 @@ struct Sending {
     wait: Option<(Instant, Duration)>,
 }
 
+/// Does a request fit the op of this name? Asked here, an error tells the place in the text that was given, and not in
+/// the one that would be sent.
+struct Fit<'r> {
+    name: &'static str,
+    request: &'r str,
+    problem: Option<Error>,
+}
+
+impl op::Visit for Fit<'_> {
+    fn op<O: Op>(&mut self) {
+        if O::NAME == self.name {
+            self.problem = op::decode::<O>(self.request).err();
+        }
+    }
+}
+
 /// As HTTP has it.
 #[derive(Deserialize)]
 struct Refused {
@@ -97,8 +113,12 @@ impl Remote {
     }
 
     pub async fn call_by_name(&self, entry: &Entry, request: &str) -> Result<Value> {
-        let request: Map<String, Value> = op::decode(request)?;
-        self.ask(entry, request.into()).await
+        let mut fit = Fit { name: entry.name, request, problem: None };
+        op::visit_all(&mut fit);
+        match fit.problem {
+            Some(problem) => Err(problem),
+            None => self.ask(entry, op::decode::<Map<String, Value>>(request)?.into()).await,
+        }
     }
 
     /// Until there is an answer, or no more sense in asking.

@@ -4,7 +4,10 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 pub struct Sealed {
@@ -17,27 +20,43 @@ pub struct Sealed {
 /// `fence serve`, on a port of its own, and the world that its fleet is in.
 struct Server {
     world: Sealed,
-    child: Child,
-    url: String,
+    running: Mutex<Serving>,
 }
 
 impl Server {
     fn of(world: Sealed) -> Self {
         world.ok(&["init"]);
+        Self { running: Mutex::new(Serving::start(&world, &[])), world }
+    }
+}
+
+/// A server process. It ends with this.
+pub struct Serving {
+    pub url: String,
+    child: Child,
+}
+
+impl Serving {
+    pub fn start(world: &Sealed, words: &[&str]) -> Self {
         let mut serve = world.command("fence");
-        serve.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+        serve.args(["serve", "--listen", "127.0.0.1:0"]).args(words).stdin(Stdio::null());
         let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("fence serve");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
         let url = line.trim().rsplit(' ').next().filter(|url| url.starts_with("http://"));
-        Self { url: url.unwrap_or_else(|| panic!("it said: {line}")).to_owned(), world, child }
+        Self { url: url.unwrap_or_else(|| panic!("it said: {line}")).to_owned(), child }
+    }
+
+    /// As a power cut ends it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-impl Drop for Server {
+impl Drop for Serving {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -73,6 +92,13 @@ impl Sealed {
         Self { server: Some(Box::new(Server::of(world))), ..Self::sqlite() }
     }
 
+    /// Whoever has the fleet open opens it anew.
+    pub fn reopen(&self) {
+        if let Some(Server { world, running }) = self.server.as_deref() {
+            *running.lock().expect("not poisoned") = Serving::start(world, &[]);
+        }
+    }
+
     /// The same fleet in a directory of its own, by another way.
     pub fn over(&self, url: &str) -> Self {
         Self { db: Some(url.into()), ..Self::sqlite() }
@@ -104,7 +130,7 @@ impl Sealed {
             command.env("FENCE_DB", db);
         }
         if let Some(server) = &self.server {
-            command.env("FENCE_URL", &server.url);
+            command.env("FENCE_URL", &server.running.lock().expect("not poisoned").url);
         }
         command
     }
