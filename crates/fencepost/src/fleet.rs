@@ -4,8 +4,9 @@ use crate::{
     before::Before,
     clock::Clock,
     error::{Code, Error, Result},
+    key::{self, Key},
     names::check,
-    op::Op,
+    op::{Access, Op},
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
@@ -157,15 +158,39 @@ impl Fleet {
         Ok(Self { store, waiters, stats, caller: Caller::default() })
     }
 
-    /// The same fleet, called by this agent: events say so.
+    /// The same fleet, called by this agent: events say so. (Who came with an agent's key stays that agent.)
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
-        Self { caller: Caller { agent: Some(agent.into()) }, ..self.clone() }
+        let agent = self.caller.bound_agent().map_or_else(|| agent.into(), str::to_owned);
+        Self { caller: Caller { agent: Some(agent), ..self.caller.clone() }, ..self.clone() }
+    }
+
+    /// The key that has this secret, if there is one that was not revoked.
+    pub async fn key(&self, secret: &str) -> Result<Option<Key>> {
+        let secret = secret.to_owned();
+        let find: Work<Option<Key>> = Arc::new(move |tx| {
+            let secret = secret.clone();
+            Box::pin(async move { key::find(tx, &secret).await })
+        });
+        self.store.read(Caller::default(), find).await
+    }
+
+    /// The same fleet, called by who has this key: what it may not do is refused with `forbidden`.
+    #[must_use]
+    pub fn as_key(&self, key: &Key) -> Self {
+        let caller = Caller { agent: key.agent.clone(), key: Some(Arc::new(key.clone())) };
+        Self { caller, ..self.clone() }
+    }
+
+    /// Refused if the key that this caller came with is not enough.
+    pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {
+        self.caller.may(what, access)
     }
 
     /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no "not yet" or
     /// its time is over; dropping the call is hanging up.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        self.caller.may(O::NAME, O::ACCESS)?;
         let Some(wait) = op.wait() else {
             let before = op.before();
             return self.run::<O>(before, Arc::new(move |tx| Box::pin(op.clone().run(tx)))).await;
@@ -250,6 +275,8 @@ impl Fleet {
         T: Send + 'static,
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
     {
+        // It could hold any SQL.
+        self.caller.may("a transaction", Access::Admin)?;
         let (before, caller) = (Before::nothing(), self.caller.clone());
         let done = self.store.write(before, caller, Place::Embedded, Arc::new(work)).await;
         if done.is_ok() {
@@ -260,6 +287,7 @@ impl Fleet {
 
     /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
     pub async fn backup(&self, to: &Path) -> Result<()> {
+        self.caller.may("a backup", Access::Admin)?;
         let Store::Sqlite(_, path) = &*self.store else {
             return Err(Error::new(Code::Invalid, "a PostgreSQL fleet is not one file")
                 .hint("use pg_dump; after restoring it, run: fence call admin/restored '{}'"));

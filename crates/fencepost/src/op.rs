@@ -19,6 +19,19 @@ pub enum Access {
     Admin,
 }
 
+impl Access {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Access::Reader => "reader",
+            Access::Agent => "agent",
+            Access::Admin => "admin",
+        }
+    }
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Access::Reader, Access::Agent, Access::Admin].into_iter().find(|access| access.as_str() == text)
+    }
+}
+
 /// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
 pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// `task/claim`
@@ -67,6 +80,7 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::claim::visit(visitor);
     crate::run::visit(visitor);
     crate::event::visit(visitor);
+    crate::key::visit(visitor);
     crate::admin::visit(visitor);
 }
 
@@ -116,6 +130,8 @@ impl Entry {
 
     /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply.
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
+        // Before it is read: who may not ask need not be told how.
+        fleet.may(self.name, self.access)?;
         (self.serve)(fleet, json).await
     }
 

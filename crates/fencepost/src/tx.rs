@@ -10,6 +10,7 @@ use crate::{
     before::Opening,
     clock::{Millis, Time},
     error::{Error, Result},
+    key::Key,
     op::Op,
     postgres::Session,
     sqlite::Lite,
@@ -28,6 +29,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     pub agent: Option<String>,
+    /// What it may do, if it had to show a key.
+    pub(crate) key: Option<Arc<Key>>,
 }
 
 /// One open transaction: the time, the caller, and the database.
@@ -100,6 +103,7 @@ impl<'a> Tx<'a> {
     /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
     /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        self.caller.may(O::NAME, O::ACCESS)?;
         if op.wait().is_some_and(|wait| wait != Millis(0)) {
             return Err(Error::invalid("wait_ms", "cannot be used in a transaction, which would stay open")
                 .hint("leave it out, or wait with Fleet::call before the transaction"));

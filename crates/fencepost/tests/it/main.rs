@@ -9,6 +9,7 @@ mod events;
 mod import;
 mod input;
 mod interleavings;
+mod keys;
 mod leases;
 mod locks;
 mod migrations;
