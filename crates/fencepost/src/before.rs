@@ -110,6 +110,22 @@ impl Opening {
     }
 }
 
+impl Opening {
+    /// What was taken and given back undelivered is as if it had never been asked for: the request starts over.
+    fn forget_undelivered(&mut self) {
+        let is = |did: &Repeat, end: &str| did.kind.ends_with(end);
+        let back: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
+        if back.is_empty() {
+            return;
+        }
+        self.repeat
+            .retain(|did| !back.iter().any(|back| back.resource == did.resource && back.fence == did.fence));
+        if !self.repeat.iter().any(|did| is(did, ".claimed")) {
+            self.repeat.clear();
+        }
+    }
+}
+
 /// When there is next something to do that no write announces.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Due {
@@ -226,6 +242,7 @@ impl Before {
                 });
             }
         }
+        opening.forget_undelivered();
         if self.heard.is_some() {
             let rows = answers.next().unwrap_or_default().rows;
             opening.run = rows.first().map(run::RunRow::read).transpose()?;

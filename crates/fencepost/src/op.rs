@@ -2,6 +2,7 @@
 
 use crate::{
     before::Before,
+    claim::Delivery,
     clock::Millis,
     error::{Code, Error, Result},
     fleet::Fleet,
@@ -91,6 +92,8 @@ type Serve = for<'f> fn(&'f Fleet, &'f [u8]) -> BoxFuture<'f, Result<Served>>;
 #[non_exhaustive]
 pub struct Served {
     pub json: Vec<u8>,
+    /// What the reply hands over. Say whether it was delivered; dropped, it is given back.
+    pub delivery: Delivery,
 }
 
 /// An op with its types forgotten: for callers that have only its name and JSON.
@@ -121,14 +124,15 @@ impl Entry {
             reply: || schemars::schema_for!(O::Reply),
             serve: |fleet, json| {
                 Box::pin(async move {
-                    let reply = fleet.call(decode::<O>(json)?).await?;
-                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)? })
+                    let (reply, delivery) = fleet.deliver(decode::<O>(json)?).await?;
+                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)?, delivery })
                 })
             },
         }
     }
 
-    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply.
+    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
+    /// [`Fleet::deliver`], it can be dropped at any moment.
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
         // Before it is read: who may not ask need not be told how.
         fleet.may(self.name, self.access)?;
@@ -138,6 +142,7 @@ impl Entry {
     /// The same, for whoever wants to look into the reply.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
         let served = self.serve(fleet, json.as_bytes()).await?;
+        served.delivery.delivered();
         serde_json::from_slice(&served.json).map_err(Error::internal)
     }
 }

@@ -8,6 +8,7 @@
 use crate::{
     admin::about::Database,
     before::Opening,
+    claim::deliver::Handed,
     clock::{Millis, Time},
     error::{Error, Result},
     key::Key,
@@ -48,6 +49,8 @@ pub struct Tx<'a> {
     pub(crate) again_at: Option<Time>,
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
+    /// The claims that the reply hands over.
+    pub(crate) handed: Vec<Handed>,
 }
 
 /// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.
@@ -67,7 +70,7 @@ pub(crate) enum Db<'a> {
 impl<'a> Tx<'a> {
     pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
         let again_at = opening.due.at;
-        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false }
+        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false, handed: Vec::new() }
     }
 
     /// Runs one statement and gives its rows.

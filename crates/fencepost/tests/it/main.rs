@@ -2,6 +2,7 @@
 
 mod about;
 mod check;
+mod deliveries;
 mod dependencies;
 mod disk;
 mod embed;
