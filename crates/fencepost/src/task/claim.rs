@@ -347,7 +347,7 @@ impl Wish {
                     "nothing{tag} is ready on {place}: {claimed} claimed, {blocked} waiting, {failed} failed"
                 ),
             )
-            .hint("try again when something is finished or given back")
+            .hint("fence claim --wait 1m waits for something to take")
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
@@ -356,7 +356,7 @@ impl Wish {
 /// What a free task becomes if this agent takes it, or why it may not.
 fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     let refused = |message: String| {
-        Err(Error::new(Code::NotReady, message).hint(format!("fence show {} says more", task.id)))
+        Err(Error::new(Code::NotReady, message).hint(format!("fence why {} says more", task.id)))
     };
     task.unfinished()?;
     if let Some(hold) = &task.hold {
