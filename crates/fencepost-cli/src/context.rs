@@ -12,7 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{
     cell::OnceCell,
-    io::Write,
+    io::{IsTerminal, Write},
     path::PathBuf,
     process::{Command, ExitCode},
 };
@@ -28,6 +28,9 @@ pub struct Said {
     pub settings: Vec<Setting>,
     pub file: File,
 }
+
+/// How often a person who watches is shown how far it is.
+const WATCHED: Millis = Millis::seconds(1);
 
 pub struct Context {
     said: Said,
@@ -76,6 +79,12 @@ impl Context {
         self.said.settings.iter().find(|setting| setting.key == key)
     }
 
+    /// What was said on this very command line.
+    pub fn flag(&self, key: &str) -> Option<String> {
+        let setting = self.setting(key).filter(|setting| matches!(setting.source, Source::Flag(_)))?;
+        setting.value.clone()
+    }
+
     /// What is in force for every command, and the file that says some of it.
     pub fn settings(&self) -> (&[Setting], &File) {
         (&self.said.settings, &self.said.file)
@@ -97,21 +106,42 @@ impl Context {
         self.connection().await?.call(op).await
     }
 
-    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit. One call waits no
-    /// longer than the engine allows.
+    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit.
     pub async fn call_waiting<O: Op>(
         &self,
         limit: Option<Millis>,
         op: impl Fn(Option<Millis>) -> O,
     ) -> Result<O::Reply> {
+        self.call_in_steps(WAIT_MAX, limit, op, |_| ()).await
+    }
+
+    /// The same, and shows a person what the answer is meanwhile.
+    pub async fn call_watched<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        show: impl FnMut(&Result<O::Reply>),
+    ) -> Result<O::Reply> {
+        let step = if std::io::stderr().is_terminal() { WATCHED } else { WAIT_MAX };
+        self.call_in_steps(step, limit, op, show).await
+    }
+
+    async fn call_in_steps<O: Op>(
+        &self,
+        step: Millis,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        mut show: impl FnMut(&Result<O::Reply>),
+    ) -> Result<O::Reply> {
         let mut left = limit.unwrap_or(Millis(i64::MAX));
         loop {
-            let wait = left.min(WAIT_MAX);
+            let wait = left.min(step);
             let answer = self.call(op(Some(wait))).await;
             left = Millis(left.0 - wait.0);
             if left.0 <= 0 || !O::not_yet(&answer) {
                 return answer;
             }
+            show(&answer);
         }
     }
 
@@ -122,7 +152,7 @@ impl Context {
 
     /// The same, of those that are databases: for what has to open one itself.
     pub fn database(&self) -> Result<Place> {
-        let flag = self.named("url").filter(|(_, source)| matches!(source, Source::Flag(_)));
+        let flag = self.named("url").filter(|_| self.flag("url").is_some());
         place::find(flag, self.named("db"), &here()?)
     }
 
@@ -144,27 +174,25 @@ impl Context {
 
     /// The fleet that is there. Only `init` makes a new one, so that a typing error does not.
     pub async fn connection(&self) -> Result<&Connection> {
-        self.connection
-            .get_or_try_init(|| async {
-                let place = self.place()?;
-                if place.file().is_some_and(|file| !file.exists()) {
-                    return Err(Error::new(
-                        Code::NotFound,
-                        format!("there is no fleet at {}", place.shown()),
-                    )
-                    .hint("fence init makes it; --db or FENCE_DB names another"));
-                }
-                self.connect(&place).await
-            })
-            .await
+        self.connection.get_or_try_init(|| self.open(self.agent())).await
     }
 
-    pub async fn connect(&self, place: &Place) -> Result<Connection> {
+    /// The same, called by this agent.
+    pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
+        let place = self.place()?;
+        if place.file().is_some_and(|file| !file.exists()) {
+            return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", place.shown()))
+                .hint("fence init makes it; --db or FENCE_DB names another"));
+        }
+        self.connect(&place, agent).await
+    }
+
+    pub async fn connect(&self, place: &Place, agent: Option<String>) -> Result<Connection> {
         let mut connection = Connection::open(&place.url).await?;
         if let Some(key) = self.key() {
             connection = connection.with_key(&key)?;
         }
-        Ok(match self.agent() {
+        Ok(match agent {
             Some(agent) => connection.as_agent(agent),
             None => connection,
         })

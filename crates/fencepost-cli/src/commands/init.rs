@@ -32,7 +32,7 @@ impl Init {
         if let Some(directory) = place.file().and_then(Path::parent) {
             make(directory)?;
         }
-        let connection = context.connect(&place).await?;
+        let connection = context.connect(&place, context.agent()).await?;
         if place.is_remote() {
             // Whoever serves it has made it. That it answers is all there is to see to.
             connection.call(admin::About {}).await?;

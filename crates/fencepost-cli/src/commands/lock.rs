@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Lock {
+    /// Any name, such as deploy or git/main
     name: String,
     /// If another holds it, wait: for this long, or for as long as it takes
     #[arg(long, value_parser = duration, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
