@@ -10,12 +10,20 @@ pub struct Address {
 }
 
 impl Address {
-    pub fn parse(url: &str) -> Result<Self> {
+    /// One, or several servers of the same fleet with commas between them.
+    pub fn parse_all(urls: &str) -> Result<Vec<Self>> {
+        urls.split(',').map(|url| Self::parse(url.trim())).collect()
+    }
+
+    fn parse(url: &str) -> Result<Self> {
         let wrong = |why: &str| {
             Error::new(Code::Invalid, format!("the address of the server {why}"))
                 .hint("it is like https://fence.example.com or http://127.0.0.1:7373")
         };
         let uri: Uri = url.parse().map_err(|e| wrong(&format!("does not fit: {e}")))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(wrong("begins with neither http:// nor https://"));
+        }
         let authority = uri.authority().ok_or_else(|| wrong("has no host"))?;
         if authority.as_str().contains('@') {
             return Err(wrong("has a name or a password in it, and takes none")

@@ -35,7 +35,7 @@ pub enum Silence {
 }
 
 impl Http {
-    pub fn to(address: &Address) -> Result<Self> {
+    pub fn to(addresses: &[Address]) -> Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -44,7 +44,7 @@ impl Http {
         tcp.set_keepalive_interval(Some(ALIVE));
         tcp.set_keepalive_retries(Some(2));
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(address)?)
+            .with_tls_config(tls(addresses)?)
             .https_or_http()
             .enable_http1()
             .wrap_connector(tcp);
@@ -91,9 +91,9 @@ fn deepest(error: &dyn std::error::Error) -> String {
 }
 
 /// The system's authorities, or those of `SSL_CERT_FILE`. Reading them takes milliseconds, so only if needed.
-fn tls(address: &Address) -> Result<ClientConfig> {
+fn tls(addresses: &[Address]) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    if address.is_https() {
+    if addresses.iter().any(Address::is_https) {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(Error::unavailable("this system has no trusted certificates")

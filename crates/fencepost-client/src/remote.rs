@@ -20,7 +20,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -35,7 +35,8 @@ const AGENT: HeaderName = HeaderName::from_static("fence-agent");
 /// A server and how it is called. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    address: Arc<Address>,
+    /// Servers of the same fleet. Where one does not answer, the next is asked.
+    addresses: Arc<[Address]>,
     http: Http,
     /// Whose key, and which agent. A key is marked as sensitive, so that no log shows it.
     headers: HeaderMap,
@@ -47,6 +48,8 @@ pub struct Remote {
 /// What was learnt by calling.
 #[derive(Debug, Default)]
 struct Seen {
+    /// How often a server was given up for the next one.
+    turns: AtomicUsize,
     answered: AtomicBool,
     twice: Mutex<HashMap<&'static str, Twice>>,
 }
@@ -83,9 +86,9 @@ struct Refused {
 
 impl Remote {
     pub fn open(url: &str) -> Result<Self> {
-        let address = Arc::new(Address::parse(url)?);
-        let http = Http::to(&address)?;
-        Ok(Self { address, http, headers: HeaderMap::new(), nameless: None, seen: Arc::default() })
+        let addresses: Arc<[_]> = Address::parse_all(url)?.into();
+        let http = Http::to(&addresses)?;
+        Ok(Self { addresses, http, headers: HeaderMap::new(), nameless: None, seen: Arc::default() })
     }
 
     pub fn with_key(mut self, key: &str) -> Result<Self> {
@@ -126,21 +129,27 @@ impl Remote {
         if let Some(agent) = &self.nameless {
             return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
         }
-        let to = self.address.of(entry.name)?;
         let sending = Sending::new(request, self.twice(entry));
         let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
         let mut lost = false;
         loop {
             let (body, limit) = sending.now(Instant::now());
-            let failed = match self.http.post(&to, &self.headers, body, limit).await {
-                Ok((status, body)) => match self.read(status, &body) {
+            let turn = self.seen.turns.load(Ordering::Relaxed);
+            let server = &self.addresses[turn % self.addresses.len()];
+            let failed = match self.http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
+                Ok((status, body)) => match self.read(server, status, &body) {
                     Ok(reply) => return Ok(reply),
                     Err(refused) => refused,
                 },
-                Err(Silence::NotSent(reason)) => Failed::NotSent(self.away(&reason)),
-                Err(Silence::Lost(reason)) => Failed::Lost(self.away(&reason)),
+                Err(Silence::NotSent(reason)) => Failed::NotSent(away(server, &reason)),
+                Err(Silence::Lost(reason)) => Failed::Lost(away(server, &reason)),
             };
             lost |= matches!(failed, Failed::Lost(_));
+            if failed.is_the_servers() {
+                // Unless another call that failed with it has turned to the next already.
+                let _ =
+                    self.seen.turns.compare_exchange(turn, turn + 1, Ordering::Relaxed, Ordering::Relaxed);
+            }
             let pause =
                 failed.may_be_asked_again(sending.twice).then(|| tries.next(Instant::now())).flatten();
             match pause {
@@ -150,9 +159,14 @@ impl Remote {
         }
     }
 
-    fn read<R: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<R, Failed> {
+    fn read<R: DeserializeOwned>(
+        &self,
+        server: &Address,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<R, Failed> {
         let strange = |what: String| {
-            Failed::Lost(Error::unavailable(format!("{} {what}", self.address)).hint(
+            Failed::Lost(Error::unavailable(format!("{server} {what}")).hint(
                 "is it the address of a `fence serve`? something that stands before it may have answered instead",
             ))
         };
@@ -170,16 +184,16 @@ impl Remote {
         }
     }
 
-    fn away(&self, reason: &str) -> Error {
-        Error::unavailable(format!("the fleet at {} does not answer: {reason}", self.address))
-            .hint("is `fence serve` running there, and is FENCE_URL right?")
-    }
-
     /// The schema is made once per op.
     fn twice(&self, entry: &Entry) -> Twice {
         let mut known = self.seen.twice.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(entry.name).or_insert_with(|| Twice::of(entry))
     }
+}
+
+fn away(server: &Address, reason: &str) -> Error {
+    Error::unavailable(format!("the fleet at {server} does not answer: {reason}"))
+        .hint("is `fence serve` running there, and is FENCE_URL right?")
 }
 
 /// One try that brought no reply.
@@ -199,6 +213,14 @@ impl Failed {
             Failed::Refused(error) => {
                 matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown) && twice.is_safe()
             }
+        }
+    }
+
+    /// Another server may do better.
+    fn is_the_servers(&self) -> bool {
+        match self {
+            Failed::NotSent(_) | Failed::Lost(_) => true,
+            Failed::Refused(error) => error.code() == Code::Unavailable,
         }
     }
 

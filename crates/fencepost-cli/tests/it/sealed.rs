@@ -237,17 +237,18 @@ pub fn said(output: Output) -> Said {
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// Runs a test on both databases, opened by each command itself and over HTTP. After `without a server:`, only the
-/// first: what such a test is about is the same over HTTP, and it starts many processes.
+/// Runs a test on both databases, and on both once more over HTTP. What comes after `without a server:` only the first
+/// way: it starts many processes, and what it is about is the same over HTTP.
 #[macro_export]
 macro_rules! on_both {
-    (without a server: $($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*) => {
+    (
+        $($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*
+        $(without a server: $($(#[$own_doc:meta])* fn $own:ident($own_sealed:ident: Sealed) $own_body:block)*)?
+    ) => {
         $($(#[$doc])* fn $name($sealed: $crate::sealed::Sealed) $body)*
-        $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($name)*);
-        $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($name)*);
-    };
-    ($($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*) => {
-        $crate::on_both! { without a server: $($(#[$doc])* fn $name($sealed: Sealed) $body)* }
+        $($($(#[$own_doc])* fn $own($own_sealed: $crate::sealed::Sealed) $own_body)*)?
+        $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($name)* $($($own)*)?);
+        $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($name)* $($($own)*)?);
         $crate::in_world!(sqlite_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::sqlite()), $($name)*);
         $crate::in_world!(postgres_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()), $($name)*);
     };
