@@ -242,14 +242,23 @@ impl Context {
         };
     }
 
+    /// The id under which nobody can do twice what may have been done. Over the network the error has it, because
+    /// not everything takes one.
+    fn to_ask_again<'e>(&'e self, error: &'e Error) -> Option<&'e str> {
+        if error.code() != Code::OutcomeUnknown {
+            return None;
+        }
+        let remote = self.place().is_ok_and(|place| place.is_remote());
+        error.field("request").and_then(|id| id.as_str()).or((!remote).then_some(&self.request))
+    }
+
     pub fn fail(&self, error: &Error) -> ExitCode {
         let mut text =
             if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
         if let (false, Some(hint)) = (self.json(), error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        if !self.json() && error.code() == Code::OutcomeUnknown {
-            let request = error.field("request").and_then(|id| id.as_str()).unwrap_or(&self.request);
+        if let (false, Some(request)) = (self.json(), self.to_ask_again(error)) {
             text.push_str(&format!("\nhint: the same command with --request {request} does it at most once"));
         }
         let _ = writeln!(std::io::stderr(), "{text}");

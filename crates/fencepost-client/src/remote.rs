@@ -144,7 +144,7 @@ impl Remote {
                 Err(Silence::NotSent(reason)) => Failed::NotSent(away(server, &reason)),
                 Err(Silence::Lost(reason)) => Failed::Lost(away(server, &reason)),
             };
-            lost |= matches!(failed, Failed::Lost(_));
+            lost |= matches!(failed, Failed::Lost(_) | Failed::Strange(_));
             if failed.is_the_servers() {
                 // Unless another call that failed with it has turned to the next already.
                 let _ =
@@ -166,7 +166,9 @@ impl Remote {
         body: &[u8],
     ) -> Result<R, Failed> {
         let strange = |what: String| {
-            Failed::Lost(Error::unavailable(format!("{server} {what}")).hint(
+            // A proxy that cannot reach the server may do so in a moment; what is no server will not become one.
+            let failed = if status.is_server_error() { Failed::Lost } else { Failed::Strange };
+            failed(Error::unavailable(format!("{server} {what}")).hint(
                 "is it the address of a `fence serve`? something that stands before it may have answered instead",
             ))
         };
@@ -200,6 +202,8 @@ fn away(server: &Address, reason: &str) -> Error {
 enum Failed {
     NotSent(Error),
     Lost(Error),
+    /// Something answered, and it was no fence.
+    Strange(Error),
     /// The server said no.
     Refused(Error),
 }
@@ -209,6 +213,7 @@ impl Failed {
         match self {
             Failed::NotSent(_) => true,
             Failed::Lost(_) => twice.is_safe(),
+            Failed::Strange(_) => false,
             // `outcome_unknown` is what asking again with the same id is for.
             Failed::Refused(error) => {
                 matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown) && twice.is_safe()
@@ -219,14 +224,17 @@ impl Failed {
     /// Another server may do better.
     fn is_the_servers(&self) -> bool {
         match self {
-            Failed::NotSent(_) | Failed::Lost(_) => true,
+            Failed::NotSent(_) | Failed::Lost(_) | Failed::Strange(_) => true,
             Failed::Refused(error) => error.code() == Code::Unavailable,
         }
     }
 
     fn into_error(self) -> Error {
         match self {
-            Failed::NotSent(error) | Failed::Lost(error) | Failed::Refused(error) => error,
+            Failed::NotSent(error)
+            | Failed::Lost(error)
+            | Failed::Strange(error)
+            | Failed::Refused(error) => error,
         }
     }
 }
@@ -255,18 +263,19 @@ impl Sending {
     /// If one of the tries may have been heard, nobody can say whether it was done.
     fn given_up(&self, failed: Failed, lost: bool) -> Error {
         let heard = lost && self.twice.changes_something();
-        match failed {
-            Failed::NotSent(error) | Failed::Lost(error) if heard => {
+        let error = match failed {
+            Failed::NotSent(error) | Failed::Lost(error) | Failed::Strange(error) if heard => {
                 let unknown = Error::new(Code::OutcomeUnknown, error.message().to_owned());
-                match self.body.get("request").and_then(Value::as_str) {
-                    Some(request) => unknown.with("request", request),
-                    None if self.twice.is_safe() => {
-                        unknown.hint("it may have been done; asking again is safe")
-                    }
-                    None => unknown.hint("it may have been done: look before you ask again"),
-                }
+                unknown.hint(match self.twice.is_safe() {
+                    true => "it may have been done; asking again is safe",
+                    false => "it may have been done: look before you ask again",
+                })
             }
             failed => failed.into_error(),
+        };
+        match self.body.get("request").and_then(Value::as_str) {
+            Some(request) if error.code() == Code::OutcomeUnknown => error.with("request", request),
+            _ => error,
         }
     }
 }

@@ -127,7 +127,7 @@ impl Sealed {
             .env("HOME", self.path())
             .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
-            command.env("FENCE_DB", db);
+            command.env(if db.starts_with("http") { "FENCE_URL" } else { "FENCE_DB" }, db);
         }
         if let Some(server) = &self.server {
             command.env("FENCE_URL", &server.running.lock().expect("not poisoned").url);
