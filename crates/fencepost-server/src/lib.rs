@@ -4,6 +4,11 @@
 mod answer;
 mod app;
 mod call;
+mod deliver;
+mod door;
+mod line;
+mod log;
+mod metrics;
 mod query;
 mod router;
 mod serve;

@@ -4,11 +4,14 @@ use crate::{
     App,
     answer::{self, Refusal},
     call::Verb,
+    door, log,
 };
 use axum::{
     Router,
+    body::Body,
     extract::{Request, State},
-    http::{Method, StatusCode},
+    http::{HeaderValue, Method, StatusCode, header},
+    middleware::from_fn_with_state,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -20,7 +23,11 @@ use std::{sync::Arc, time::Duration};
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 pub fn router(app: App) -> Router {
-    let mut router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
+    let mut router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/v1/events", get(log::follow));
     for entry in op::registry() {
         let path = format!("/v1/{}", entry.name);
         let reads = entry.reads;
@@ -34,7 +41,11 @@ pub fn router(app: App) -> Router {
         }
         router = router.route(&path, methods);
     }
-    router.fallback(nothing_here).method_not_allowed_fallback(wrong_method).with_state(app)
+    router
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), door::enter))
+        .with_state(app)
 }
 
 /// The process answers.
@@ -57,6 +68,13 @@ async fn readyz(State(app): State<App>) -> Response {
             Refusal::from(error).into_response()
         }
     }
+}
+
+async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
+    let mut response = Response::new(Body::from(app.metrics.text(&app).await?));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
 }
 
 async fn nothing_here(request: Request) -> Refusal {

@@ -1,16 +1,17 @@
 //! Listening: connections in, the router's answers out.
 
-use crate::{App, router};
-use axum::Router;
+use crate::{App, door::Peer, log::Cut, router};
+use axum::{Router, extract::Request};
 use fencepost::{Error, Result};
-use hyper::server::conn::http1;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
-    service::TowerToHyperService,
 };
 use std::{net::SocketAddr, time::Duration};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 /// Out of file descriptors, most likely: those who hang up give some back.
 const REST: Duration = Duration::from_millis(100);
@@ -40,7 +41,13 @@ impl Server {
         self.address
     }
 
-    /// Serves until told to stop; then finishes what was begun.
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Serves until told to stop: then nobody is let in any more, those who wait are asked to come back, and what
+    /// was begun is finished.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
         let router = router(self.app.clone());
         let open = GracefulShutdown::new();
@@ -49,7 +56,7 @@ impl Server {
             tokio::select! {
                 () = &mut stop => break,
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => self.connection(stream, &router, &open),
+                    Ok((stream, peer)) => self.connection(stream, peer, &router, &open),
                     Err(e) => {
                         tracing::warn!("a connection could not be accepted: {e}");
                         tokio::time::sleep(REST).await;
@@ -58,23 +65,36 @@ impl Server {
             }
         }
         drop(self.listener);
+        self.app.stop();
         open.shutdown().await;
+        self.app.begun.close();
+        self.app.begun.wait().await;
         Ok(())
     }
 
-    fn connection(&self, stream: TcpStream, router: &Router, open: &GracefulShutdown) {
+    fn connection(&self, stream: TcpStream, peer: SocketAddr, router: &Router, open: &GracefulShutdown) {
         let settings = &self.app.settings;
         // A reply is one write, and nobody should wait for the next one.
         let _ = stream.set_nodelay(true);
+        let cut = CancellationToken::new();
+        let (router, own) = (router.clone(), cut.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(Cut(own.clone()));
+            router.clone().oneshot(request)
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(settings.header_time)
             .max_buf_size(settings.header_size.max(8192))
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+            .serve_connection(TokioIo::new(stream), service);
         let connection = open.watch(connection);
         tokio::spawn(async move {
-            if let Err(e) = connection.await {
-                tracing::debug!("a connection ended: {e}");
+            tokio::select! {
+                ended = connection => if let Err(e) = ended {
+                    tracing::debug!("a connection ended: {e}");
+                },
+                () = cut.cancelled() => tracing::debug!("a connection was cut off"),
             }
         });
     }

@@ -9,7 +9,7 @@ use crate::{
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
-    wait::{Look, Pace, Waiters},
+    wait::{Look, Pace, Waiters, Wanted},
 };
 use std::{
     path::{Path, PathBuf},
@@ -19,6 +19,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
 pub(crate) type Work<T> =
@@ -31,6 +32,7 @@ pub struct Fleet {
     waiters: Arc<Waiters>,
     stats: Arc<Stats>,
     caller: Caller,
+    wanted: Wanted,
 }
 
 #[derive(Debug)]
@@ -154,13 +156,21 @@ impl Fleet {
         };
         let store = Arc::new(store);
         let waiters = Waiters::new(store.clone(), clock);
-        Ok(Self { store, waiters, stats, caller: Caller::default() })
+        Ok(Self { store, waiters, stats, caller: Caller::default(), wanted: Wanted::default() })
     }
 
     /// The same fleet, called by this agent: events say so.
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
         Self { caller: Caller { agent: Some(agent.into()) }, ..self.clone() }
+    }
+
+    /// The same fleet, for a caller that may lose interest: its calls stop waiting when the other end of this is
+    /// dropped, and are told `unavailable`. Dropping a call while it takes something would lose what it took; this
+    /// ends only a wait between two looks.
+    #[must_use]
+    pub fn wanted_until(&self, dropped: watch::Receiver<()>) -> Self {
+        Self { wanted: Wanted(Some(dropped)), ..self.clone() }
     }
 
     /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no "not yet" or
@@ -171,7 +181,7 @@ impl Fleet {
             return self.run::<O>(before, Arc::new(move |tx| Box::pin(op.clone().run(tx)))).await;
         };
         check::wait(wait)?;
-        self.waiters.wait(wait, O::not_yet, |glance| self.look(op.clone(), glance)).await
+        self.waiters.wait(wait, self.wanted.clone(), O::not_yet, |glance| self.look(op.clone(), glance)).await
     }
 
     async fn run<O: Op>(&self, before: Before, work: Work<O::Reply>) -> Result<O::Reply> {

@@ -12,7 +12,7 @@
 
 use crate::{
     clock::{Clock, Millis},
-    error::Result,
+    error::{Error, Result},
     fleet::Store,
 };
 use std::{
@@ -92,6 +92,18 @@ impl Drop for Parked<'_> {
     }
 }
 
+/// Whether someone still wants the answer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted(pub Option<watch::Receiver<()>>);
+
+impl Wanted {
+    /// Returns when nobody does.
+    async fn dropped(&self) {
+        let Some(mut wanted) = self.0.clone() else { return std::future::pending().await };
+        while wanted.changed().await.is_ok() {}
+    }
+}
+
 /// What one look found.
 #[derive(Debug)]
 pub(crate) struct Look<T> {
@@ -129,6 +141,7 @@ impl Waiters {
     pub async fn wait<T, L: Future<Output = Look<T>>>(
         self: &Arc<Self>,
         wait: Millis,
+        wanted: Wanted,
         not_yet: fn(&Result<T>) -> bool,
         look: impl Fn(bool) -> L,
     ) -> Result<T> {
@@ -147,6 +160,7 @@ impl Waiters {
             let due = again_in.map_or(end, |span| end.min(from.saturating_add(span.0)));
             let _parked = Parked::new(&self.parked);
             tokio::select! {
+                () = wanted.dropped() => return Err(Error::unavailable("the wait was ended before its time")),
                 _ = news.changed() => {}
                 // Real time paces this one: a clock that a test moves stands still.
                 () = sleep(OVERDUE), if due <= from => {}
