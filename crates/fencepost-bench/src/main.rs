@@ -64,8 +64,13 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+/// On the disk that the checkout is on, because `/tmp` may be memory; and where git does not look.
+fn scratch() -> tempfile::TempDir {
+    std::fs::create_dir_all("target").and_then(|()| tempfile::tempdir_in("target")).expect("a directory")
+}
+
 async fn profile(span: Duration) -> Result<()> {
-    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let dir = scratch();
     let path = dir.path().join("fence.db");
     let fleet = open(&path, Durability::Normal).await?;
     seed::sqlite(&path, "work", 400_000);
@@ -76,7 +81,7 @@ async fn profile(span: Duration) -> Result<()> {
 type Targets = Vec<(&'static str, f64, &'static str)>;
 
 async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
-    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let dir = scratch();
     for (durability, name) in [(Durability::Full, "FULL"), (Durability::Normal, "NORMAL")] {
         println!("\nSQLite, synchronous={name}: calls a second");
         let path = dir.path().join(format!("{name}.db"));

@@ -9,7 +9,11 @@ use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::{cell::OnceCell, io::Write, process::ExitCode};
+use std::{
+    cell::OnceCell,
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
 use tokio::sync::OnceCell as AsyncOnceCell;
 
 /// What was said on the command line or by variables, for every command alike.
@@ -21,6 +25,9 @@ pub struct Said {
     pub request: Option<String>,
     pub json: bool,
 }
+
+/// How often a person who watches is shown how far it is.
+const WATCHED: Millis = Millis::seconds(1);
 
 pub struct Context {
     said: Said,
@@ -76,21 +83,42 @@ impl Context {
         self.connection().await?.call(op).await
     }
 
-    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit. One call waits no
-    /// longer than the engine allows.
+    /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit.
     pub async fn call_waiting<O: Op>(
         &self,
         limit: Option<Millis>,
         op: impl Fn(Option<Millis>) -> O,
     ) -> Result<O::Reply> {
+        self.call_in_steps(WAIT_MAX, limit, op, |_| ()).await
+    }
+
+    /// The same, and shows a person what the answer is meanwhile.
+    pub async fn call_watched<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        show: impl FnMut(&Result<O::Reply>),
+    ) -> Result<O::Reply> {
+        let step = if std::io::stderr().is_terminal() { WATCHED } else { WAIT_MAX };
+        self.call_in_steps(step, limit, op, show).await
+    }
+
+    async fn call_in_steps<O: Op>(
+        &self,
+        step: Millis,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        mut show: impl FnMut(&Result<O::Reply>),
+    ) -> Result<O::Reply> {
         let mut left = limit.unwrap_or(Millis(i64::MAX));
         loop {
-            let wait = left.min(WAIT_MAX);
+            let wait = left.min(step);
             let answer = self.call(op(Some(wait))).await;
             left = Millis(left.0 - wait.0);
             if left.0 <= 0 || !O::not_yet(&answer) {
                 return answer;
             }
+            show(&answer);
         }
     }
 

@@ -1,7 +1,8 @@
 //! `claim --keep`: a small process that renews a run for as long as the terminal or agent that claims lives.
 //!
 //! When its owner is gone it renews no more. If nothing of that session is at work any more, it ends the run, and what
-//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out.
+//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out. A run that
+//! was given a name is never ended: other terminals, on other machines too, may act for it.
 //!
 //! A fleet has at most one keeper for a run. It has a file that it keeps locked while it lives, in which it says who
 //! it is and for whom it keeps; the kernel lets go of the lock, so a keeper that was killed is known to be gone.
@@ -38,6 +39,8 @@ pub struct Order {
     file: Option<(u64, u64)>,
     post: PathBuf,
     owner: Owner,
+    /// The run was named by somebody, and is not this session's alone.
+    named: bool,
     /// How long the run is good for if it cannot be renewed.
     lease: Millis,
 }
@@ -80,6 +83,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
         file: place.file().and_then(identity),
         post: directory.join(post::file_name(&claim.run)),
         owner,
+        named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
         lease: claim.expires_at.since(claim.claimed_at),
     };
     for _ in 0..TRIES {

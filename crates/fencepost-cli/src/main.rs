@@ -29,7 +29,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
 /// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "fence", version, disable_help_subcommand = true)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
@@ -68,11 +68,33 @@ struct Cli {
 
 /// The command line, with its commands in groups.
 pub fn command_line() -> clap::Command {
-    let command = Cli::command();
+    let command = reflowed(Cli::command());
     let groups = commands::grouped(&command);
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
     ))
+}
+
+/// Help is written in lines of our width and read in lines of the terminal's. Lines that are indented are examples, and
+/// stay as they are.
+fn reflowed(command: clap::Command) -> clap::Command {
+    let about = command.get_long_about().map(|about| {
+        let mut text = String::new();
+        for line in about.to_string().lines() {
+            let joins =
+                !text.is_empty() && !text.ends_with('\n') && !line.is_empty() && !line.starts_with(' ');
+            if !text.is_empty() {
+                text.push(if joins { ' ' } else { '\n' });
+            }
+            text.push_str(line);
+        }
+        text
+    });
+    let command = match about {
+        Some(about) => command.long_about(about),
+        None => command,
+    };
+    command.mut_subcommands(reflowed)
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -54,6 +54,12 @@ impl Screen {
         }
     }
 
+    /// As much of the text as there is room for on a line where so much is used.
+    pub fn fit(&self, text: &str, used: &str) -> String {
+        self.width
+            .map_or_else(|| text.to_owned(), |width| cut(text, width.saturating_sub(used.width()).max(8)))
+    }
+
     pub fn bold(&self, text: &str) -> String {
         self.paint(Style::new().bold(), text)
     }

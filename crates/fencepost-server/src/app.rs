@@ -1,6 +1,6 @@
 //! What every handler has.
 
-use crate::{Settings, door::Door, metrics::Metrics};
+use crate::{Settings, door::Door, keys::Keys, metrics::Metrics};
 use fencepost::{Code, Error, Fleet, Result};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -15,6 +15,7 @@ pub struct Parts {
     pub fleet: Fleet,
     pub settings: Settings,
     pub door: Door,
+    pub keys: Keys,
     pub metrics: Metrics,
     /// What was begun, and runs to its end whether or not a client still wants the answer.
     pub begun: TaskTracker,
@@ -27,6 +28,7 @@ impl App {
         Self(Arc::new(Parts {
             fleet,
             door: Door::new(&settings),
+            keys: Keys::default(),
             metrics: Metrics::default(),
             begun: TaskTracker::new(),
             waiters: Arc::new(Semaphore::new(settings.waiters)),

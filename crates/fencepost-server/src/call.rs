@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, op::Entry};
+use fencepost::{Code, Error, Fleet, Result, key::Key, op::Entry};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use std::{borrow::Cow, sync::Arc, time::Duration};
@@ -57,7 +57,7 @@ impl Verb {
         read: Result<Bytes, Refusal>,
     ) -> Response {
         let answer = match read {
-            Ok(body) => self.call(&app, &mut line, &head.headers, body).await,
+            Ok(body) => self.call(&app, &mut line, &head, body).await,
             Err(refusal) => Err(refusal),
         };
         match answer {
@@ -79,14 +79,15 @@ impl Verb {
         self: Arc<Self>,
         app: &App,
         line: &mut Line,
-        headers: &HeaderMap,
+        head: &request::Parts,
         body: Bytes,
     ) -> Result<Response, Refusal> {
+        let key = head.extensions.get::<Key>();
         let asked = Asked::of(&body);
-        line.asked(asked.clone());
-        let fleet = caller(&app.fleet, headers)?;
+        line.asked(asked.clone(), key);
+        let fleet = caller(&app.fleet, key, &head.headers)?;
         let served = deliver::run(app, self, fleet, body, &asked).await?;
-        Ok(answer::json(StatusCode::OK, served.json))
+        Ok(answer::json(StatusCode::OK, deliver::body(served)))
     }
 }
 
@@ -124,9 +125,10 @@ impl Asked {
     }
 }
 
-/// The fleet, called by whom the headers name.
-fn caller(fleet: &Fleet, headers: &HeaderMap) -> Result<Fleet, Refusal> {
-    let Some(agent) = headers.get(AGENT) else { return Ok(fleet.clone()) };
+/// The fleet, called by whose key it is, as the agent that is named. (An agent's key is that agent's, whatever is said.)
+fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
+    let fleet = key.map_or_else(|| fleet.clone(), |key| fleet.as_key(key));
+    let Some(agent) = headers.get(AGENT) else { return Ok(fleet) };
     let agent = agent.to_str().map_err(|_| Error::invalid(AGENT, "is not a name"))?;
     Ok(fleet.as_agent(agent))
 }

@@ -1,69 +1,95 @@
 //! From a request that can be called to an answer that reached its client.
 //!
-//! What writes is run to its end in a task of its own, whether or not its client still listens. A client that hangs up
-//! while it waits ends its wait: nothing is taken for it any more.
+//! What writes runs to its end, whether or not its client still listens. What was claimed for a client that is gone
+//! before its answer was handed to the socket is given back: wherever the answer is dropped, its [`Delivery`] goes with it.
 
 use crate::{
     App,
     app::stopping,
     call::{Asked, Verb},
 };
+use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, op::Served};
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::{oneshot, watch},
-    time::sleep,
+use fencepost::{Code, Error, Fleet, Result, claim::Delivery, op::Served};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
 };
+use tokio::{sync::oneshot, time::sleep};
 
 pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &Asked) -> Result<Served> {
-    let _place = asked.wait.map(|_| app.waiter()).transpose()?;
+    let waits = asked.wait.is_some();
+    let _place = waits.then(|| app.waiter()).transpose()?;
     let limit = app.settings.request_time + asked.wait.unwrap_or_default();
-    if verb.entry.reads {
-        return look(app, &verb, &fleet, &body, asked.wait.is_some(), limit).await;
+    let reads = verb.entry.reads;
+    let call = async {
+        // What only reads, or waits, can be dropped with its client: the engine sees to what it takes meanwhile.
+        if reads || waits {
+            verb.entry.serve(&fleet, &body).await
+        } else {
+            begin(app, verb, fleet, body).await
+        }
+    };
+    tokio::select! {
+        served = call => served,
+        () = app.stopping(), if waits => Err(stopping()),
+        // Real time: it bounds what a client waits for.
+        () = sleep(limit) => Err(too_long(if reads { Code::Unavailable } else { Code::OutcomeUnknown }, limit)),
     }
-    // Dropping this end of it is hanging up.
-    let (wanted, unwanted) = watch::channel(());
-    let (reply, mut answer) = oneshot::channel();
-    let fleet = fleet.wanted_until(unwanted);
+}
+
+/// Runs it in a task of its own. If nobody is left to take the answer, it is dropped there.
+async fn begin(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes) -> Result<Served> {
+    let (reply, answer) = oneshot::channel();
     app.begun.spawn(async move {
         let _ = reply.send(verb.entry.serve(&fleet, &body).await);
     });
-    let mut wanted = Some(wanted);
-    loop {
-        tokio::select! {
-            answer = &mut answer => {
-                let answer = answer.unwrap_or_else(|_| Err(Error::internal("the op ended without an answer")));
-                return if wanted.is_none() && was_ended(&answer) { Err(stopping()) } else { answer };
-            }
-            () = app.stopping(), if wanted.is_some() && asked.wait.is_some() => wanted = None,
-            // Real time: it bounds what a client waits for, and what was begun goes on.
-            () = sleep(limit) => return Err(too_long(Code::OutcomeUnknown, limit)),
-        }
-    }
-}
-
-/// What only reads is dropped with its client.
-async fn look(
-    app: &App,
-    verb: &Verb,
-    fleet: &Fleet,
-    body: &[u8],
-    waits: bool,
-    limit: Duration,
-) -> Result<Served> {
-    tokio::select! {
-        served = verb.entry.serve(fleet, body) => served,
-        () = app.stopping(), if waits => Err(stopping()),
-        () = sleep(limit) => Err(too_long(Code::Unavailable, limit)),
-    }
-}
-
-fn was_ended<T>(answer: &Result<T>) -> bool {
-    answer.as_ref().is_err_and(|error| error.code() == Code::Unavailable)
+    answer.await.unwrap_or_else(|_| Err(Error::internal("the op ended without an answer")))
 }
 
 fn too_long(code: Code, limit: Duration) -> Error {
     Error::new(code, format!("there was no answer within {limit:?}"))
         .hint("ask again with the same request id: what was done is answered, and not done twice")
+}
+
+/// An answer on its way. It is delivered when the connection takes it.
+#[derive(Debug)]
+struct Parcel {
+    json: Option<Bytes>,
+    delivery: Option<Delivery>,
+}
+
+pub fn body(served: Served) -> Body {
+    let Served { json, delivery, .. } = served;
+    if delivery.is_empty() {
+        return json.into();
+    }
+    Body::new(Parcel { json: Some(json.into()), delivery: Some(delivery) })
+}
+
+impl HttpBody for Parcel {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(delivery) = self.delivery.take() {
+            delivery.delivered();
+        }
+        Poll::Ready(self.json.take().map(|json| Ok(Frame::data(json))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.json.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.json.as_ref().map_or(0, |json| json.len() as u64))
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -33,7 +33,14 @@ pub struct Door {
     /// point here, but not an address.
     any_address: bool,
     open_rate: Rate,
+    key_rate: Rate,
+    stranger_rate: Rate,
 }
+
+/// What says nothing about the fleet: anyone may ask.
+const PUBLIC: [&str; 4] = ["/healthz", "/readyz", "/docs", "/v1/openapi.json"];
+/// Unknown keys that one address may try in a second.
+const STRANGERS: u32 = 20;
 
 impl Door {
     pub fn new(settings: &Settings) -> Self {
@@ -44,17 +51,46 @@ impl Door {
             IpAddr::V6(ip) => format!("[{ip}]"),
         });
         names.extend(settings.names.iter().map(|name| name.to_ascii_lowercase()));
-        Self { names, any_address: listen.is_unspecified(), open_rate: Rate::new(settings.open_rate) }
+        Self {
+            names,
+            any_address: listen.is_unspecified(),
+            open_rate: Rate::new(settings.open_rate),
+            key_rate: Rate::new(settings.key_rate),
+            stranger_rate: Rate::new(STRANGERS),
+        }
     }
 
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    fn check(&self, request: &Request) -> Result<()> {
         let host = host(request)?;
         self.check_host(&host)?;
-        check_origin(request.headers(), &host)?;
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-        if let Some(peer) = peer {
-            self.open_rate.take(&peer.to_string())?;
+        check_origin(request.headers(), &host)
+    }
+
+    /// Who is calling: someone with a key, or anyone at all if this machine is all there is.
+    async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
+        self.check(request)?;
+        let peer = request.extensions().get::<Peer>().map_or(String::new(), |peer| peer.0.ip().to_string());
+        if PUBLIC.contains(&request.uri().path()) {
+            return Ok(());
         }
+        if app.settings.listen.ip().is_loopback() && !app.keys.exist(&app.fleet).await? {
+            return Ok(self.open_rate.take(&peer)?);
+        }
+        let Some(secret) = bearer(request.headers()) else {
+            let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
+                "set FENCE_KEY, or send Authorization: Bearer …; an admin makes one: fence key add NAME",
+            );
+            return Err(unauthorized(error, "Bearer realm=\"fence\""));
+        };
+        let Some(key) = app.keys.find(&app.fleet, secret).await? else {
+            // Guessing is slow, and costs the database little.
+            self.stranger_rate.take(&peer)?;
+            let error = Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
+                .hint("fence key list shows those there are; an admin makes one: fence key add NAME");
+            return Err(unauthorized(error, "Bearer realm=\"fence\", error=\"invalid_token\""));
+        };
+        self.key_rate.take(&key.name)?;
+        request.extensions_mut().insert(key);
         Ok(())
     }
 
@@ -70,9 +106,9 @@ impl Door {
 }
 
 /// Lets requests in, or tells why not.
-pub async fn enter(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
-    let response = match app.door.check(&request) {
+    let response = match app.door.admit(&app, &mut request).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
@@ -153,10 +189,13 @@ impl Rate {
     }
 }
 
-/// Not let in: an unknown key, or none.
-pub fn unauthorized(error: Error) -> Refusal {
-    let scheme = header::HeaderValue::from_static("Bearer realm=\"fence\"");
-    Refusal::new(StatusCode::UNAUTHORIZED, error).header(header::WWW_AUTHENTICATE, scheme)
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, secret) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+fn unauthorized(error: Error, how: &'static str) -> Refusal {
+    Refusal::from(error).header(header::WWW_AUTHENTICATE, HeaderValue::from_static(how))
 }
 
 #[cfg(test)]

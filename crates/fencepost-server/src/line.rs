@@ -1,7 +1,7 @@
 //! One line for each request: op, agent, run, outcome and time.
 
 use crate::{App, call::Asked};
-use fencepost::Code;
+use fencepost::{Code, key::Key};
 use tokio::time::Instant;
 
 /// A request that is under way. If it is dropped before it has an answer, its client is gone, and that is told.
@@ -10,6 +10,7 @@ pub struct Line {
     app: App,
     op: &'static str,
     asked: Asked,
+    key: Option<String>,
     // Real time: it is measured for people, and decides nothing.
     began: Instant,
     outcome: Option<&'static str>,
@@ -17,11 +18,13 @@ pub struct Line {
 
 impl Line {
     pub fn new(app: App, op: &'static str) -> Self {
-        Self { app, op, asked: Asked::default(), began: Instant::now(), outcome: None }
+        Self { app, op, asked: Asked::default(), key: None, began: Instant::now(), outcome: None }
     }
 
-    pub fn asked(&mut self, asked: Asked) {
+    pub fn asked(&mut self, asked: Asked, key: Option<&Key>) {
         self.asked = asked;
+        self.key = key.map(|key| key.name.clone());
+        self.asked.agent = self.asked.agent.take().or_else(|| key?.agent.clone());
     }
 
     pub fn end(mut self, outcome: Option<Code>) {
@@ -37,6 +40,7 @@ impl Drop for Line {
         tracing::info!(
             target: "fence::request",
             op = self.op,
+            key = self.key,
             agent = self.asked.agent,
             run = self.asked.run,
             token = self.asked.token,

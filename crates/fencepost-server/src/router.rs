@@ -4,7 +4,7 @@ use crate::{
     App,
     answer::{self, Refusal},
     call::Verb,
-    door, log,
+    docs, door, log, openapi,
 };
 use axum::{
     Router,
@@ -12,12 +12,15 @@ use axum::{
     extract::{Request, State},
     http::{HeaderValue, Method, StatusCode, header},
     middleware::from_fn_with_state,
-    response::{IntoResponse, Response},
+    response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
 use fencepost::{Code, Error, admin, op};
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 /// How long the database may take to say that it is there.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -27,7 +30,9 @@ pub fn router(app: App) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/v1/events", get(log::follow));
+        .route("/v1/events", get(log::follow))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/docs", get(docs));
     for entry in op::registry() {
         let path = format!("/v1/{}", entry.name);
         let reads = entry.reads;
@@ -75,6 +80,19 @@ async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
+}
+
+/// It is the same as long as the process lives.
+async fn openapi() -> Response {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
+    answer::json(StatusCode::OK, DOCUMENT.as_str())
+}
+
+async fn docs() -> Response {
+    static PAGE: LazyLock<String> = LazyLock::new(docs::page);
+    let mut response = Html(PAGE.as_str()).into_response();
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(docs::POLICY));
+    response
 }
 
 async fn nothing_here(request: Request) -> Refusal {

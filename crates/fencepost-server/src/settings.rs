@@ -1,5 +1,6 @@
 //! What can be set. The defaults are meant to be right.
 
+use crate::tls::Files;
 use std::{net::SocketAddr, time::Duration};
 
 /// Where to listen, and a limit on everything.
@@ -9,6 +10,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The names by which clients call this server, beside its address and `localhost`.
     pub names: Vec<String>,
+    /// The certificate to present; without one, what is said is not encrypted.
+    pub tls: Option<Files>,
     /// The largest body of a request, in bytes.
     pub body_size: usize,
     /// The largest head of a request (its line and its headers), in bytes; at least 8 KiB.
@@ -36,6 +39,7 @@ impl Settings {
         Self {
             listen,
             names: Vec::new(),
+            tls: None,
             body_size: 2 * 1024 * 1024,
             header_size: 16 * 1024,
             header_time: Duration::from_secs(10),

@@ -2,6 +2,7 @@
 
 use crate::{
     before::Before,
+    claim::Delivery,
     clock::Millis,
     error::{Code, Error, Result},
     fleet::Fleet,
@@ -17,6 +18,19 @@ pub enum Access {
     Reader,
     Agent,
     Admin,
+}
+
+impl Access {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Access::Reader => "reader",
+            Access::Agent => "agent",
+            Access::Admin => "admin",
+        }
+    }
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Access::Reader, Access::Agent, Access::Admin].into_iter().find(|access| access.as_str() == text)
+    }
 }
 
 /// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
@@ -67,6 +81,7 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::claim::visit(visitor);
     crate::run::visit(visitor);
     crate::event::visit(visitor);
+    crate::key::visit(visitor);
     crate::admin::visit(visitor);
 }
 
@@ -77,6 +92,8 @@ type Serve = for<'f> fn(&'f Fleet, &'f [u8]) -> BoxFuture<'f, Result<Served>>;
 #[non_exhaustive]
 pub struct Served {
     pub json: Vec<u8>,
+    /// What the reply hands over. Say whether it was delivered; dropped, it is given back.
+    pub delivery: Delivery,
 }
 
 /// An op with its types forgotten: for callers that have only its name and JSON.
@@ -107,21 +124,25 @@ impl Entry {
             reply: || schemars::schema_for!(O::Reply),
             serve: |fleet, json| {
                 Box::pin(async move {
-                    let reply = fleet.call(decode::<O>(json)?).await?;
-                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)? })
+                    let (reply, delivery) = fleet.deliver(decode::<O>(json)?).await?;
+                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)?, delivery })
                 })
             },
         }
     }
 
-    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply.
+    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
+    /// [`Fleet::deliver`], it can be dropped at any moment.
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
+        // Before it is read: who may not ask need not be told how.
+        fleet.may(self.name, self.access)?;
         (self.serve)(fleet, json).await
     }
 
     /// The same, for whoever wants to look into the reply.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
         let served = self.serve(fleet, json.as_bytes()).await?;
+        served.delivery.delivered();
         serde_json::from_slice(&served.json).map_err(Error::internal)
     }
 }

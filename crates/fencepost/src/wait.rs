@@ -11,6 +11,7 @@
 //! what is new and know.
 
 use crate::{
+    claim::deliver::Handed,
     clock::{Clock, Millis},
     error::{Error, Result},
     fleet::Store,
@@ -92,24 +93,21 @@ impl Drop for Parked<'_> {
     }
 }
 
-/// Whether someone still wants the answer.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted(pub Option<watch::Receiver<()>>);
-
-impl Wanted {
-    /// Returns when nobody does.
-    async fn dropped(&self) {
-        let Some(mut wanted) = self.0.clone() else { return std::future::pending().await };
-        while wanted.changed().await.is_ok() {}
-    }
-}
-
 /// What one look found.
 #[derive(Debug)]
 pub(crate) struct Look<T> {
     pub answer: Result<T>,
+    pub not_yet: bool,
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
+    /// The claims that the answer hands over.
+    pub handed: Vec<Handed>,
+}
+
+impl<T> Look<T> {
+    pub fn failed(error: Error) -> Self {
+        Self { answer: Err(error), not_yet: false, again_in: None, handed: Vec::new() }
+    }
 }
 
 impl Waiters {
@@ -141,8 +139,6 @@ impl Waiters {
     pub async fn wait<T, L: Future<Output = Look<T>>>(
         self: &Arc<Self>,
         wait: Millis,
-        wanted: Wanted,
-        not_yet: fn(&Result<T>) -> bool,
         look: impl Fn(bool) -> L,
     ) -> Result<T> {
         let end = self.clock.ticks().saturating_add(wait.0);
@@ -153,14 +149,13 @@ impl Waiters {
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, again_in } = look(glance).await;
-            if !glance || !not_yet(&answer) {
+            let Look { answer, not_yet, again_in, .. } = look(glance).await;
+            if !glance || !not_yet {
                 return answer;
             }
             let due = again_in.map_or(end, |span| end.min(from.saturating_add(span.0)));
             let _parked = Parked::new(&self.parked);
             tokio::select! {
-                () = wanted.dropped() => return Err(Error::unavailable("the wait was ended before its time")),
                 _ = news.changed() => {}
                 // Real time paces this one: a clock that a test moves stands still.
                 () = sleep(OVERDUE), if due <= from => {}

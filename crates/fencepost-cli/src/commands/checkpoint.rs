@@ -13,7 +13,9 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Checkpoint {
+    /// Higher than that of the checkpoint before, also across attempts
     ordinal: i64,
+    /// How far it is, in a few words
     phase: String,
     #[command(flatten)]
     held: Held,

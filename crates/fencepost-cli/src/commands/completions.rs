@@ -12,6 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Completions {
+    /// Your shell
     shell: Shell,
 }
 

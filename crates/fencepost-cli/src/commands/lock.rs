@@ -4,12 +4,10 @@ use crate::{
     supervise::{self, Ended, Signals},
 };
 use clap::Args;
-use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim, lock, run};
+use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
 use rustix::process::Signal;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-/// What the engine waits for in one call.
-const WAIT_MAX: Millis = Millis::minutes(10);
 /// For giving the lock back. Its lease ends soon enough if the database does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -29,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Lock {
+    /// Any name, such as deploy or git/main
     name: String,
     /// If another holds it, wait: for this long, or for as long as it takes
     #[arg(long, value_parser = duration, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
@@ -67,37 +66,34 @@ impl Lock {
         let is_held = matches!(ended, Ok(Ended::Exited(_)));
         let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
         if let (Err(error), true) = (give_back(context, &run, patience).await, is_held) {
-            let why = error.message();
-            eprintln!("warning: the lock could not be given back, and stays until its lease ends: {why}");
+            context.warn(&error);
         }
         ended?.code()
     }
 
     async fn take(&self, context: &Context, run: &str) -> Result<Claim> {
-        let began = Clock::System.ticks();
-        loop {
-            let patience = self.wait.map(|wait| wait.unwrap_or(Millis(i64::MAX)));
-            let left = patience.map(|most| Millis(most.0.saturating_sub(Clock::System.ticks() - began)));
-            let op = lock::Claim {
-                name: self.name.clone(),
-                run: run.into(),
-                agent: context.agent(),
-                ttl_ms: Some(self.ttl),
-                max_ms: self.max,
-                wait_ms: left.map(|left| left.clamp(Millis(0), WAIT_MAX)),
-                resume: false,
-                request: context.request(),
-            };
-            match context.call(op).await {
-                Ok(claimed) => return Ok(claimed.claim),
-                Err(error) if error.code() == Code::OutcomeUnknown => {}
-                Err(error) if error.code() != Code::AlreadyClaimed => return Err(error),
-                Err(_) if left.is_some_and(|left| left > WAIT_MAX) => {}
-                Err(error) if self.wait.is_some() => return Err(error),
-                Err(error) => {
-                    return Err(error.hint(format!("fence lock {} --wait -- … waits for it", self.name)));
-                }
+        let op = |wait_ms| lock::Claim {
+            name: self.name.clone(),
+            run: run.into(),
+            agent: context.agent(),
+            ttl_ms: Some(self.ttl),
+            max_ms: self.max,
+            wait_ms,
+            resume: false,
+            request: context.request(),
+        };
+        let claimed = match self.wait {
+            None => context.call(op(None)).await,
+            Some(limit) => context.call_waiting(limit, op).await,
+        };
+        match claimed {
+            Ok(claimed) => Ok(claimed.claim),
+            // The run is this process's own, so nobody else could ask again.
+            Err(error) if error.code() == Code::OutcomeUnknown => Ok(context.call(op(None)).await?.claim),
+            Err(error) if error.code() == Code::AlreadyClaimed && self.wait.is_none() => {
+                Err(error.hint(format!("fence lock {} --wait -- … waits for it", self.name)))
             }
+            Err(error) => Err(error),
         }
     }
 }
@@ -106,10 +102,14 @@ impl Lock {
 async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
     let end = context.call(run::End { run: run.into(), reason: Some("its command is over".into()) });
     match tokio::time::timeout(patience, end).await {
-        Ok(Err(error)) if error.code() != Code::NotFound => Err(error),
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::unavailable("the database does not answer")),
+        Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
+        Ok(ended) => ended.map(drop).map_err(|error| kept(error.message())),
+        Err(_) => Err(kept("the database does not answer")),
     }
+}
+
+fn kept(why: &str) -> Error {
+    Error::unavailable(format!("the lock could not be given back, and stays until its lease ends: {why}"))
 }
 
 /// Until a signal ends us. Nothing is held yet, so we can be stopped as well.

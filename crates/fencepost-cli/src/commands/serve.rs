@@ -1,10 +1,11 @@
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
-use fencepost_server::{App, Server, Settings};
+use fencepost_server::{App, Server, Settings, TlsFiles};
 use std::{
     io::{IsTerminal, Write},
     net::SocketAddr,
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -20,7 +21,7 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 ///
 /// Examples:
 ///   fence serve
-///   fence serve --listen 127.0.0.1:0
+///   fence serve --listen 0.0.0.0:7373 --name fleet.example.com --tls-cert cert.pem --tls-key key.pem
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Serve {
@@ -30,6 +31,12 @@ pub struct Serve {
     /// A name by which clients call this server, beside its address and localhost; may be given several times
     #[arg(long = "name", value_name = "HOST", env = "FENCE_NAMES", value_delimiter = ',')]
     names: Vec<String>,
+    /// The certificate to present, a PEM file with those that vouch for it; SIGHUP reads it again
+    #[arg(long, value_name = "FILE", env = "FENCE_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, a PEM file
+    #[arg(long, value_name = "FILE", env = "FENCE_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -90,6 +97,7 @@ impl Serve {
     fn settings(self) -> Settings {
         let mut settings = Settings::new(self.listen);
         settings.names = self.names;
+        settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
         fn set<T>(setting: &mut T, said: Option<T>) {
             if let Some(said) = said {
                 *setting = said;
@@ -125,6 +133,16 @@ async fn serve(url: String, shown: String, settings: Settings, json: bool) -> Re
         false => format!("serving {shown} at {at}"),
     };
     let _ = writeln!(std::io::stdout(), "{line}");
+    let mut hangup = signal(SignalKind::hangup()).map_err(unheard)?;
+    let renew = server.renewal();
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match renew() {
+                Ok(()) => tracing::info!("the certificate was read again"),
+                Err(e) => tracing::error!("the certificate stays as it was: {}", e.message()),
+            }
+        }
+    });
     let (stop, stopped) = oneshot::channel();
     tokio::spawn(heed(term, int, stop));
     server

@@ -1,5 +1,5 @@
 use super::duration;
-use crate::{context::Context, screen::state};
+use crate::{context::Context, progress::Progress, screen::state};
 use clap::Args;
 use fencepost::{
     Code, Millis, Result,
@@ -40,7 +40,10 @@ impl Wait {
             any: self.any,
             wait_ms,
         };
-        let waited = context.call_waiting(self.timeout, op).await?;
+        let mut progress = Progress::new(context.json());
+        let waited =
+            context.call_watched(self.timeout, op, |so_far| progress.show(|| waiting_for(so_far))).await?;
+        progress.clear();
         context.print(&waited, |waited| {
             let line = |task: &task::wait::Waiting| {
                 format!(
@@ -58,6 +61,10 @@ impl Wait {
             (_, false) => ExitCode::from(Code::NoneReady.exit_code()),
         })
     }
+}
+
+fn waiting_for(answer: &Result<Waited>) -> String {
+    answer.as_ref().map_or("waiting".into(), |waited| format!("waiting: {}", counts(waited)))
 }
 
 fn counts(waited: &Waited) -> String {

@@ -100,7 +100,7 @@ impl Service {
     /// Everyone it kept the run for is gone. What they left behind may still be at work under it: then the lease runs
     /// out, or that ends first. Otherwise nobody will come back to what the run holds.
     async fn outlive(&self, owners: &[Owner]) -> Look {
-        if Instant::now() >= self.lease {
+        if self.order.named || Instant::now() >= self.lease {
             return Look::Stop;
         }
         if left_behind(owners, &self.order.run) {

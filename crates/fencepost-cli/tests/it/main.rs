@@ -10,6 +10,7 @@ mod processes;
 mod readme;
 mod sealed;
 mod supervise;
+mod terminal;
 mod three_tabs;
 mod verbs;
 mod waiting;

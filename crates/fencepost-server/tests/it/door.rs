@@ -4,7 +4,7 @@ use crate::world::{World, get};
 use axum::{body::Body, http::Request};
 
 async fn status(world: &World, headers: &[(&'static str, &str)]) -> u16 {
-    let mut request = Request::builder().uri("/v1/task/list");
+    let mut request = Request::builder().uri("/healthz");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

@@ -92,6 +92,59 @@ on_both! {
         again.abort();
     }
 
+    /// The claim is committed, and its answer never reaches the socket.
+    async fn what_is_claimed_for_one_who_is_gone_is_given_back(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        for (op, resource, request) in [
+            ("task/claim", "task/auth-1", json!({ "run": "gone", "request": "q-1" })),
+            ("task/claim", "task/auth-1", json!({ "run": "gone", "wait_ms": 1000 })),
+            ("task/claim_many", "task/auth-1", json!({ "run": "gone", "count": 3 })),
+            ("lock/claim", "lock/deploy", json!({ "name": "deploy", "run": "gone" })),
+        ] {
+            let response = world.send(post(op, &request.to_string())).await;
+            assert_eq!(response.status(), 200, "{op}");
+            assert!(claims(&world).await.contains(&resource.to_owned()), "{op} holds it");
+            drop(response);
+            let given_back = async {
+                while !claims(&world).await.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(2), given_back).await.expect("it is given back within 2 s");
+        }
+        let shown = world.ok("task/show", json!({ "task": "auth-1" })).await;
+        assert_eq!(shown["task"]["attempts"], 0, "no attempt is counted");
+    }
+
+    async fn what_reached_its_client_stays_claimed(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        world.ok("task/claim", json!({ "run": "r" })).await;
+        // Another call, so that a give-back would have had its turn.
+        world.ok("task/add", json!({ "board": "auth", "title": "two" })).await;
+        assert_eq!(claims(&world).await, ["task/auth-1"]);
+    }
+
+    /// Clients that hang up at any moment, while their claims are on the way: nothing stays held by them.
+    async fn clients_that_hang_up_at_any_moment_hold_nothing(world: World) {
+        for n in 0..20 {
+            world.ok("task/add", json!({ "board": "auth", "title": n.to_string() })).await;
+        }
+        for n in 0..60_u64 {
+            let wait = if n % 2 == 0 { json!(60_000) } else { Value::Null };
+            let claiming = send(&world, "task/claim", json!({ "run": format!("r-{n}"), "wait_ms": wait }));
+            tokio::time::sleep(Duration::from_micros(n * 50)).await;
+            claiming.abort();
+            // Who had the answer in hand let go of it unread.
+            drop(claiming.await);
+        }
+        let given_back = async {
+            while !claims(&world).await.is_empty() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), given_back).await.expect("all is given back within 2 s");
+    }
+
     async fn the_log_is_followed_as_it_grows(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "before" })).await;
         let mut all = Follower::of(&world, "/v1/events?since=start", None).await;
@@ -111,6 +164,16 @@ on_both! {
         world.app.stop();
         insta::assert_snapshot!("follower_at_the_end", resumed.rest().await);
     }
+}
+
+async fn claims(world: &World) -> Vec<String> {
+    let list = world.ok("claim/list", json!({ "limit": 1000 })).await;
+    list["claims"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|claim| claim["resource"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 struct Follower {

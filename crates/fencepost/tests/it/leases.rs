@@ -67,6 +67,52 @@ async fn held_by(fleet: &Fleet, run: &str) -> Vec<String> {
 }
 
 on_both! {
+    /// Whoever supervises a process under a claim counts its lease on a clock of its own, and must tell its own
+    /// completion from a loss.
+    async fn a_renewal_says_what_is_left_and_a_refusal_what_ended_it(world: World) {
+        let fleet = &world.fleet;
+        let left = async |token: &str| fleet.call(claim::Renew::new(token)).await.unwrap().lease_ms;
+        let claim = lock::Claim { ttl_ms: Some(Millis::seconds(60)), ..lock::Claim::new("deploy", "a") };
+        fleet.call(claim.clone()).await.unwrap();
+        assert_eq!(left("lock/deploy@1").await, Millis::seconds(60));
+        world.clock.advance(Duration::from_secs(10));
+        assert_eq!(left("lock/deploy@1").await, Millis::seconds(50), "a quarter is not yet used");
+        world.clock.advance(Duration::from_secs(10));
+        assert_eq!(left("lock/deploy@1").await, Millis::seconds(60));
+        fleet
+            .call(lock::Claim { name: "capped".into(), max_ms: Some(Millis::seconds(30)), ..claim.clone() })
+            .await
+            .unwrap();
+        world.clock.advance(Duration::from_secs(20));
+        assert_eq!(left("lock/capped@1").await, Millis::seconds(10));
+
+        let ended_by = async |token: &str| {
+            let refused = fleet.call(claim::Renew::new(token)).await.unwrap_err();
+            refused.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or("?").to_owned()
+        };
+        fleet.call(claim::Release::new("lock/deploy@1")).await.unwrap();
+        assert_eq!(ended_by("lock/deploy@1").await, "release");
+        fleet.call(claim.clone()).await.unwrap();
+        fleet.call(claim::Unclaim { resource: "lock/deploy".into(), reason: None }).await.unwrap();
+        assert_eq!(ended_by("lock/deploy@2").await, "unclaim");
+        assert_eq!(ended_by("lock/deploy@1").await, "?", "only the last ending is remembered");
+        for (n, verb) in [(1, "done"), (2, "cancel"), (3, "lapse")] {
+            fleet.call(task::Add::new("auth", "a task")).await.unwrap();
+            let token = fleet.call(task::Claim::next("auth", "a")).await.unwrap().claim.token;
+            match verb {
+                "done" => drop(fleet.call(task::Done::new(&token)).await.unwrap()),
+                "cancel" => drop(
+                    fleet
+                        .call(task::Cancel { task: format!("auth-{n}"), reason: None, request: None })
+                        .await
+                        .unwrap(),
+                ),
+                _ => drop(fleet.call(run::End { run: "a".into(), reason: None }).await.unwrap()),
+            }
+            assert_eq!(ended_by(&token).await, verb);
+        }
+    }
+
     async fn a_holder_whose_lease_is_over_is_refused_everywhere(world: World) {
         let id = world.add("first").await;
         let old = world.claim(&id, "a").await.unwrap();

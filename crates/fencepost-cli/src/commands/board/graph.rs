@@ -58,14 +58,9 @@ impl<'a> Graph<'a> {
             (false, None) => format!("  (after {})", others.join(", ")),
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
-        lines.push(format!(
-            "{}{}  {}  {}{}",
-            screen.dim(lead),
-            task.id,
-            screen.paint(state(status), status),
-            task.title,
-            screen.dim(&also)
-        ));
+        let title = screen.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
+        let status = screen.paint(state(status), status);
+        lines.push(format!("{}{}  {status}  {title}{}", screen.dim(lead), task.id, screen.dim(&also)));
         let children = self.children(Some(&task.id));
         let (fork, last, line) = screen.branches();
         for (at, child) in children.iter().enumerate() {
