@@ -3,17 +3,20 @@
 use crate::{
     App,
     answer::{self, Refusal},
+    deliver,
+    line::Line,
     query::Fields,
 };
 use axum::{
     extract::Request,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, header, request},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, op::Entry};
+use fencepost::{Code, Error, Fleet, Result, key::Key, op::Entry};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use std::time::Duration;
+use serde::Deserialize;
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// An op, and what its requests look like.
 #[derive(Debug)]
@@ -31,37 +34,101 @@ impl Verb {
         Self { entry, fields }
     }
 
-    pub async fn post(&self, app: App, request: Request) -> Response {
+    pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
+        let line = Line::new(app.clone(), self.entry.name);
         let (head, body) = request.into_parts();
-        let answer = async {
-            let body = Limited::new(body, app.settings.body_size);
-            let body = read(&app, &head.headers, body).await?;
-            self.call(&app, &head.headers, body).await
-        };
-        answer.await.unwrap_or_else(IntoResponse::into_response)
+        let read = read(&app, &head.headers, Limited::new(body, app.settings.body_size)).await;
+        self.answer(app, line, head, read).await
     }
 
-    pub async fn get(&self, app: App, request: Request) -> Response {
+    pub async fn get(self: Arc<Self>, app: App, request: Request) -> Response {
+        let line = Line::new(app.clone(), self.entry.name);
         let (head, _) = request.into_parts();
-        let answer = async {
-            let query = self.fields.read(head.uri.query().unwrap_or_default())?;
-            self.call(&app, &head.headers, query.to_string().into()).await
-        };
-        answer.await.unwrap_or_else(IntoResponse::into_response)
+        let read = self.fields.read(head.uri.query().unwrap_or_default());
+        let read = read.map(|request| Bytes::from(request.to_string())).map_err(Refusal::from);
+        self.answer(app, line, head, read).await
     }
 
-    async fn call(&self, app: &App, headers: &HeaderMap, body: Bytes) -> Result<Response, Refusal> {
-        let text = std::str::from_utf8(&body)
-            .map_err(|_| Error::new(Code::Invalid, "the request does not fit: it is not UTF-8"))?;
-        let fleet = caller(&app.fleet, headers)?;
-        let reply = self.entry.call(&fleet, text).await?;
-        Ok(answer::json(StatusCode::OK, reply.to_string()))
+    async fn answer(
+        self: Arc<Self>,
+        app: App,
+        mut line: Line,
+        head: request::Parts,
+        read: Result<Bytes, Refusal>,
+    ) -> Response {
+        let answer = match read {
+            Ok(body) => self.call(&app, &mut line, &head, body).await,
+            Err(refusal) => Err(refusal),
+        };
+        match answer {
+            Ok(response) => {
+                line.end(None);
+                response
+            }
+            Err(refusal) => {
+                line.end(Some(refusal.error.code()));
+                let mut response = refusal.into_response();
+                // It is told already.
+                response.extensions_mut().remove::<answer::Outcome>();
+                response
+            }
+        }
+    }
+
+    async fn call(
+        self: Arc<Self>,
+        app: &App,
+        line: &mut Line,
+        head: &request::Parts,
+        body: Bytes,
+    ) -> Result<Response, Refusal> {
+        let key = head.extensions.get::<Key>();
+        let asked = Asked::of(&body);
+        line.asked(asked.clone(), key);
+        let fleet = caller(&app.fleet, key, &head.headers)?;
+        let served = deliver::run(app, self, fleet, body, &asked).await?;
+        Ok(answer::json(StatusCode::OK, deliver::body(served)))
     }
 }
 
-/// The fleet, called by whom the headers name.
-fn caller(fleet: &Fleet, headers: &HeaderMap) -> Result<Fleet, Refusal> {
-    let Some(agent) = headers.get(AGENT) else { return Ok(fleet.clone()) };
+/// What the server itself wants to know of a request. What does not fit is for the op to refuse.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub run: Option<String>,
+    pub agent: Option<String>,
+    pub token: Option<String>,
+    pub wait: Option<Duration>,
+}
+
+impl Asked {
+    fn of(body: &[u8]) -> Self {
+        #[derive(Deserialize, Default)]
+        struct Known<'a> {
+            #[serde(borrow, default)]
+            run: Option<Cow<'a, str>>,
+            #[serde(borrow, default)]
+            agent: Option<Cow<'a, str>>,
+            #[serde(borrow, default)]
+            token: Option<Cow<'a, str>>,
+            #[serde(default)]
+            wait_ms: Option<u64>,
+        }
+        let known: Known<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let own = |text: Option<Cow<'_, str>>| text.map(Cow::into_owned);
+        Self {
+            run: own(known.run),
+            agent: own(known.agent),
+            token: own(known.token),
+            // An absurd wait is the op's to refuse.
+            wait: known.wait_ms.map(|ms| Duration::from_millis(ms.min(86_400_000))),
+        }
+    }
+}
+
+/// The fleet, called by whose key it is, as the agent that is named. (An agent's key is that agent's, whatever is said.)
+fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
+    let fleet = key.map_or_else(|| fleet.clone(), |key| fleet.as_key(key));
+    let Some(agent) = headers.get(AGENT) else { return Ok(fleet) };
     let agent = agent.to_str().map_err(|_| Error::invalid(AGENT, "is not a name"))?;
     Ok(fleet.as_agent(agent))
 }
@@ -72,6 +139,7 @@ async fn read(app: &App, headers: &HeaderMap, body: Limited<axum::body::Body>) -
     if length.is_some_and(|length| length > app.settings.body_size) {
         return Err(too_large(app));
     }
+    // Real time: a client that sends slowly is not waited for.
     let collected = tokio::time::timeout(app.settings.body_time, body.collect()).await;
     let bytes = match collected {
         Err(_) => return Err(slow(app.settings.body_time)),

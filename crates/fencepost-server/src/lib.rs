@@ -4,12 +4,23 @@
 mod answer;
 mod app;
 mod call;
+mod deliver;
+mod docs;
+mod door;
+mod keys;
+mod line;
+mod log;
+mod manual;
+mod metrics;
+mod openapi;
 mod query;
 mod router;
 mod serve;
 mod settings;
+mod tls;
 
 pub use app::App;
 pub use router::router;
 pub use serve::Server;
 pub use settings::Settings;
+pub use tls::Files as TlsFiles;

@@ -23,11 +23,6 @@ impl Fields {
         Self(fields.map(|(name, field)| (name.clone(), Kind::of(schema, field))).collect())
     }
 
-    #[expect(dead_code, reason = "soon")]
-    pub fn contain(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
     /// `board=auth&limit=5&tasks=auth-1&tasks=auth-2`. What is not a field is left for the op to refuse.
     pub fn read(&self, query: &str) -> Result<Value> {
         let mut given: HashMap<String, Vec<String>> = HashMap::new();

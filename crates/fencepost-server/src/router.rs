@@ -4,23 +4,35 @@ use crate::{
     App,
     answer::{self, Refusal},
     call::Verb,
+    docs, door, log, openapi,
 };
 use axum::{
     Router,
+    body::Body,
     extract::{Request, State},
-    http::{Method, StatusCode},
-    response::{IntoResponse, Response},
+    http::{HeaderValue, Method, StatusCode, header},
+    middleware::from_fn_with_state,
+    response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
 use fencepost::{Code, Error, admin, op};
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 /// How long the database may take to say that it is there.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 pub fn router(app: App) -> Router {
-    let mut router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
+    let mut router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/v1/events", get(log::follow))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/docs", get(docs));
     for entry in op::registry() {
         let path = format!("/v1/{}", entry.name);
         let reads = entry.reads;
@@ -34,7 +46,11 @@ pub fn router(app: App) -> Router {
         }
         router = router.route(&path, methods);
     }
-    router.fallback(nothing_here).method_not_allowed_fallback(wrong_method).with_state(app)
+    router
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), door::enter))
+        .with_state(app)
 }
 
 /// The process answers.
@@ -57,6 +73,26 @@ async fn readyz(State(app): State<App>) -> Response {
             Refusal::from(error).into_response()
         }
     }
+}
+
+async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
+    let mut response = Response::new(Body::from(app.metrics.text(&app).await?));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+/// It is the same as long as the process lives.
+async fn openapi() -> Response {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
+    answer::json(StatusCode::OK, DOCUMENT.as_str())
+}
+
+async fn docs() -> Response {
+    static PAGE: LazyLock<String> = LazyLock::new(docs::page);
+    let mut response = Html(PAGE.as_str()).into_response();
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(docs::POLICY));
+    response
 }
 
 async fn nothing_here(request: Request) -> Refusal {

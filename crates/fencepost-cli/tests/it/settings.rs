@@ -105,7 +105,7 @@ fn what_does_not_fit_is_refused() {
         "[serve]\nport = 1",
         "run = \"me\"",
         "url = 1.5",
-        "url = ",
+        "url =",
         "[serve]\nlisten = \"here\"",
     ] {
         write(&sealed, "fence.toml", text);
