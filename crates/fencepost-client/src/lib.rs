@@ -44,7 +44,7 @@ impl Connection {
     /// A server is not asked for anything yet: the first call finds out whether it is there.
     async fn open_with(url: &str, options: Options) -> Result<Self> {
         Ok(Self(match is_remote(url) {
-            true => Way::Remote(Remote::open(url)?),
+            true => Way::Remote(Box::new(Remote::open(url)?)),
             false => Way::Local(Fleet::open_with(url, options).await?),
         }))
     }
@@ -52,7 +52,7 @@ impl Connection {
     /// Shows this key to a server. A database that is opened here asks for none.
     pub fn with_key(self, key: &str) -> Result<Self> {
         Ok(match self.0 {
-            Way::Remote(remote) => Self(Way::Remote(remote.with_key(key)?)),
+            Way::Remote(remote) => Self(Way::Remote(Box::new(remote.with_key(key)?))),
             local => Self(local),
         })
     }
@@ -62,7 +62,7 @@ impl Connection {
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
         Self(match &self.0 {
             Way::Local(fleet) => Way::Local(fleet.as_agent(agent)),
-            Way::Remote(remote) => Way::Remote(remote.as_agent(agent.into())),
+            Way::Remote(remote) => Way::Remote(Box::new(remote.as_agent(agent.into()))),
         })
     }
 
