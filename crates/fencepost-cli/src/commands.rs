@@ -43,8 +43,13 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
+        serve::Serve, key::Key, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
+}
+
+/// Those that nobody types, and what a shell asks for, look at no settings: they act on what they are told.
+pub fn needs_settings(name: Option<&str>) -> bool {
+    !matches!(name, Some("keep" | "watchdog" | "completions"))
 }
 
 impl Default for Command {

@@ -1,8 +1,9 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
 use crate::{
-    place::{self, Place},
+    place::{self, Named, Place},
     screen::Screen,
+    settings::{File, Setting, Source},
     whose::{self, Identity},
 };
 use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim, run};
@@ -12,18 +13,20 @@ use sha2::{Digest, Sha256};
 use std::{
     cell::OnceCell,
     io::{IsTerminal, Write},
-    process::ExitCode,
+    path::PathBuf,
+    process::{Command, ExitCode},
 };
 use tokio::sync::OnceCell as AsyncOnceCell;
 
 /// What was said on the command line or by variables, for every command alike.
 #[derive(Debug, Default)]
 pub struct Said {
-    pub db: Option<String>,
     pub run: Option<String>,
-    pub agent: Option<String>,
     pub request: Option<String>,
     pub json: bool,
+    /// What can also be said by variables or in `fence.toml`.
+    pub settings: Vec<Setting>,
+    pub file: File,
 }
 
 /// How often a person who watches is shown how far it is.
@@ -64,7 +67,27 @@ impl Context {
     }
 
     pub fn agent(&self) -> Option<String> {
-        self.said.agent.clone()
+        self.setting("agent")?.value.clone()
+    }
+
+    /// What a server wants to see.
+    pub fn key(&self) -> Option<String> {
+        self.setting("key")?.value.clone()
+    }
+
+    fn setting(&self, key: &str) -> Option<&Setting> {
+        self.said.settings.iter().find(|setting| setting.key == key)
+    }
+
+    /// What was said on this very command line.
+    pub fn flag(&self, key: &str) -> Option<String> {
+        let setting = self.setting(key).filter(|setting| matches!(setting.source, Source::Flag(_)))?;
+        setting.value.clone()
+    }
+
+    /// What is in force for every command, and the file that says some of it.
+    pub fn settings(&self) -> (&[Setting], &File) {
+        (&self.said.settings, &self.said.file)
     }
 
     /// The agent, for a verb that is an agent's alone.
@@ -124,34 +147,60 @@ impl Context {
 
     /// Where the fleet is, or would be made.
     pub fn place(&self) -> Result<Place> {
-        let variable = text_variable("FENCE_DB")?;
-        // A directory that was removed is no hindrance where nothing is looked for in it.
-        let here = std::env::current_dir().unwrap_or_default();
-        place::find(self.said.db.clone(), variable, &here)?.ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                "there is no git repository here and no home directory to keep a fleet in",
-            )
-            .hint("--db or FENCE_DB names a fleet")
-        })
+        place::find(self.named("url"), self.named("db"), &here())
+    }
+
+    /// The same, of those that are databases: for what has to open one itself.
+    pub fn database(&self) -> Result<Place> {
+        let flag = self.named("url").filter(|_| self.flag("url").is_some());
+        place::find(flag, self.named("db"), &here())
+    }
+
+    fn named(&self, key: &str) -> Named {
+        let setting = self.setting(key)?;
+        Some((setting.value.clone()?, setting.source.clone()))
+    }
+
+    /// A process that we start finds the same fleet, and is let in.
+    pub fn lead(&self, command: &mut Command) -> Result<()> {
+        let place = self.place()?;
+        let (ours, other) = place.variables();
+        command.env(ours, place.absolute_url()).env_remove(other);
+        if let Some(key) = self.key() {
+            command.env("FENCE_KEY", key);
+        }
+        Ok(())
     }
 
     /// The fleet that is there. Only `init` makes a new one, so that a typing error does not.
     pub async fn connection(&self) -> Result<&Connection> {
-        self.connection
-            .get_or_try_init(|| async {
-                let place = self.place()?;
-                let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
-                    Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
-                        .hint("fence init makes it; --db or FENCE_DB names another"),
-                    _ => e,
-                })?;
-                Ok(match &self.said.agent {
-                    Some(agent) => connection.as_agent(agent),
-                    None => connection,
-                })
-            })
-            .await
+        self.connection.get_or_try_init(|| self.open(self.agent())).await
+    }
+
+    /// The same, called by this agent.
+    pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
+        let place = self.place()?;
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
+            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
+                .hint("fence init makes it; --db or FENCE_DB names another"),
+            _ => e,
+        })?;
+        self.let_in(connection, agent)
+    }
+
+    /// The fleet, made if it is not there.
+    pub async fn make(&self, place: &Place) -> Result<Connection> {
+        self.let_in(Connection::open(&place.url).await?, self.agent())
+    }
+
+    fn let_in(&self, mut connection: Connection, agent: Option<String>) -> Result<Connection> {
+        if let Some(key) = self.key() {
+            connection = connection.with_key(&key)?;
+        }
+        Ok(match agent {
+            Some(agent) => connection.as_agent(agent),
+            None => connection,
+        })
     }
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
@@ -237,17 +286,24 @@ impl Context {
         };
     }
 
+    /// The id under which nobody can do twice what may have been done. Over the network the error has it, because
+    /// not everything takes one.
+    fn to_ask_again<'e>(&'e self, error: &'e Error) -> Option<&'e str> {
+        if error.code() != Code::OutcomeUnknown {
+            return None;
+        }
+        let remote = self.place().is_ok_and(|place| place.is_remote());
+        error.field("request").and_then(|id| id.as_str()).or((!remote).then_some(&self.request))
+    }
+
     pub fn fail(&self, error: &Error) -> ExitCode {
         let mut text =
             if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
         if let (false, Some(hint)) = (self.json(), error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        if !self.json() && error.code() == Code::OutcomeUnknown {
-            text.push_str(&format!(
-                "\nhint: the same command with --request {} does it at most once",
-                self.request
-            ));
+        if let (false, Some(request)) = (self.json(), self.to_ask_again(error)) {
+            text.push_str(&format!("\nhint: the same command with --request {request} does it at most once"));
         }
         let _ = writeln!(std::io::stderr(), "{text}");
         ExitCode::from(error.code().exit_code())
@@ -267,6 +323,11 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
+/// A directory that was removed is no hindrance where nothing is looked for in it.
+fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
+}
+
 /// A name that nobody else has: `lock-5f…`.
 pub fn unique(prefix: &str) -> String {
     format!("{prefix}{:032x}", fastrand::u128(..))
@@ -275,16 +336,6 @@ pub fn unique(prefix: &str) -> String {
 /// A short name for a text, the same for the same text: `5f0c9a3e`.
 pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The same, and it must be text: to pass over what cannot be read would be to act on something else.
-fn text_variable(name: &str) -> Result<Option<String>> {
-    match std::env::var(name) {
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Code::Invalid, format!("{name} is not UTF-8")))
-        }
-        value => Ok(value.ok().filter(|value| !value.is_empty())),
-    }
 }
 
 /// A variable that is set to something.

@@ -34,6 +34,7 @@ use std::{
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     url: String,
+    key: Option<String>,
     run: String,
     footing: Option<Footing>,
     post: PathBuf,
@@ -78,6 +79,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     make(&directory).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
         url: place.absolute_url(),
+        key: context.key(),
         run: claim.run.clone(),
         footing: place.footing(),
         post: directory.join(post::file_name(&claim.run)),
@@ -177,6 +179,7 @@ fn make(directory: &Path) -> std::io::Result<()> {
 }
 
 fn unwritable(place: &Place, e: &std::io::Error) -> Error {
-    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown()))
-        .hint("a fleet needs to write in the directory it lives in; one on PostgreSQL, in XDG_RUNTIME_DIR")
+    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
+        "a fleet needs to write in the directory it lives in; one that is elsewhere, in XDG_RUNTIME_DIR",
+    )
 }

@@ -10,12 +10,13 @@ mod place;
 mod process;
 mod progress;
 mod screen;
+mod settings;
 mod supervise;
 mod text;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use context::{Context, Said, variable};
+use context::{Context, Said};
 use fencepost::{Code, Error};
 use std::process::ExitCode;
 
@@ -44,6 +45,12 @@ struct Cli {
     /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     db: Option<String>,
+    /// The server that has the fleet: http://… or https://…  [env: FENCE_URL]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere", conflicts_with = "db")]
+    url: Option<String>,
+    /// The key that the server asks for  [env: FENCE_KEY]
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Everywhere")]
+    key: Option<String>,
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
@@ -106,11 +113,25 @@ fn wrong(error: &clap::Error) -> ! {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = command_line().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = cli.unwrap_or_else(|e| wrong(&e));
-    let Cli { db, run, agent, request, json, command } = cli;
-    let agent = agent.or_else(|| variable("FENCE_AGENT"));
-    let context = Context::new(Said { db, run, agent, request, json });
+    let command = command_line();
+    let words: Vec<_> = std::env::args_os().collect();
+    let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(&e));
+    let file = match commands::needs_settings(first.subcommand_name()) {
+        true => settings::File::load(&command),
+        false => Ok(settings::File::default()),
+    };
+    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
+    let (matches, file) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let json = first.get_flag("json");
+            return Context::new(Said { json, ..Said::default() }).fail(&error);
+        }
+    };
+    let settings = settings::common(&command, &matches, &file);
+    let Cli { run, request, json, command, .. } =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
+    let context = Context::new(Said { run, request, json, settings, file });
     match command.unwrap_or_default().run(&context).await {
         Ok(code) => code,
         Err(error) => context.fail(&error),

@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     names::{Resource, TTL_MAX, TTL_MIN, Token, check},
     params, run,
-    tx::{Answer, Stmt, Tx},
+    tx::{Answer, Caller, Stmt, Tx},
 };
 
 /// What an op wants done, or looked up, before it runs.
@@ -106,6 +106,22 @@ impl Opening {
                 format!("was used before, for another thing: `{}` of `{}`", did.kind, did.resource),
             )
             .hint("give every request an id of its own, and repeat it only with the same request")),
+        }
+    }
+}
+
+impl Opening {
+    /// What was taken and given back undelivered is as if it had never been asked for: the request starts over.
+    fn forget_undelivered(&mut self) {
+        let is = |did: &Repeat, end: &str| did.kind.ends_with(end);
+        let back: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
+        if back.is_empty() {
+            return;
+        }
+        self.repeat
+            .retain(|did| !back.iter().any(|back| back.resource == did.resource && back.fence == did.fence));
+        if !self.repeat.iter().any(|did| is(did, ".claimed")) {
+            self.repeat.clear();
         }
     }
 }
@@ -226,6 +242,7 @@ impl Before {
                 });
             }
         }
+        opening.forget_undelivered();
         if self.heard.is_some() {
             let rows = answers.next().unwrap_or_default().rows;
             opening.run = rows.first().map(run::RunRow::read).transpose()?;
@@ -239,13 +256,18 @@ impl Before {
         self.read(due, answers)
     }
 
-    pub(crate) fn todo(&self, opening: &Opening, now: Time) -> Vec<Todo> {
+    /// Refused if the run, or the one behind the token, is not this caller's to use. (Of a name whose run has lapsed
+    /// nothing is left to protect: whoever comes begins anew.)
+    pub(crate) fn todo(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Vec<Todo>> {
         let mut todo = Vec::new();
         if let (Some(heard), Some(run)) = (&self.heard, &opening.run) {
             let (own_name, wanted) = match heard {
                 Heard::Run { ttl, .. } => (true, *ttl),
                 Heard::Token { ttl, .. } => (false, *ttl),
             };
+            if !own_name || run.is_alive(now) {
+                caller.may_use(&run.name, run.agent.as_deref())?;
+            }
             if !run.is_alive(now) {
                 todo.extend(own_name.then_some(Todo::End { key: run.key }));
             } else if let Some(ttl) = run.renewal(wanted, now) {
@@ -255,7 +277,7 @@ impl Before {
         if self.settles && opening.due.is_due(now) {
             todo.push(Todo::Settle);
         }
-        todo
+        Ok(todo)
     }
 }
 
@@ -280,7 +302,7 @@ impl Tx<'_> {
     /// Gives how many things that changed.
     pub(crate) async fn open(&mut self, before: &Before) -> Result<u64> {
         self.look_round(before).await?;
-        let todo = before.todo(&self.opening, self.now);
+        let todo = before.todo(&self.opening, &self.caller, self.now)?;
         if todo.is_empty() {
             return Ok(0);
         }

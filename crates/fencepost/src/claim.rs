@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 verbs![guard::Guard, renew::Renew, release::Release, list::List, unclaim::Unclaim];
+pub(crate) mod deliver;
+pub use deliver::Delivery;
 
 /// A live claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,9 +66,12 @@ impl Hold {
     pub fn expires_at(&self) -> Time {
         self.until.map_or(self.run_expires_at, |until| until.min(self.run_expires_at))
     }
+    pub fn token(&self, resource: &Resource) -> Token {
+        Token { resource: resource.clone(), fence: self.fence }
+    }
     pub fn claim(&self, resource: &Resource) -> Claim {
         Claim {
-            token: Token { resource: resource.clone(), fence: self.fence }.to_string(),
+            token: self.token(resource).to_string(),
             resource: resource.to_string(),
             fence: self.fence,
             run: self.run.clone(),

@@ -2,10 +2,12 @@
 
 use crate::{
     before::Before,
+    claim::{self, Delivery, deliver::Handed},
     clock::Clock,
     error::{Code, Error, Result},
+    key::{self, Key},
     names::check,
-    op::Op,
+    op::{Access, Op},
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
@@ -19,6 +21,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::oneshot;
 
 /// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
 pub(crate) type Work<T> =
@@ -157,51 +160,113 @@ impl Fleet {
         Ok(Self { store, waiters, stats, caller: Caller::default() })
     }
 
-    /// The same fleet, called by this agent: events say so.
+    /// The same fleet, called by this agent: events say so. (Who came with an agent's key stays that agent.)
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
-        Self { caller: Caller { agent: Some(agent.into()) }, ..self.clone() }
+        let agent = self.caller.bound_agent().map_or_else(|| agent.into(), str::to_owned);
+        Self { caller: Caller { agent: Some(agent), ..self.caller.clone() }, ..self.clone() }
+    }
+
+    /// The key that has this secret, if there is one that was not revoked.
+    pub async fn key(&self, secret: &str) -> Result<Option<Key>> {
+        let secret = secret.to_owned();
+        let find: Work<Option<Key>> = Arc::new(move |tx| {
+            let secret = secret.clone();
+            Box::pin(async move { key::find(tx, &secret).await })
+        });
+        self.store.read(Caller::default(), find).await
+    }
+
+    /// The same fleet, called by who has this key: what it may not do is refused with `forbidden`.
+    #[must_use]
+    pub fn as_key(&self, key: &Key) -> Self {
+        let caller = Caller { agent: key.agent.clone(), key: Some(Arc::new(key.clone())) };
+        Self { caller, ..self.clone() }
+    }
+
+    /// Refused if the key that this caller came with is not enough.
+    pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {
+        self.caller.may(what, access)
     }
 
     /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no "not yet" or
     /// its time is over; dropping the call is hanging up.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        self.caller.may(O::NAME, O::ACCESS)?;
         let Some(wait) = op.wait() else {
             let before = op.before();
             return self.run::<O>(before, Arc::new(move |tx| Box::pin(op.clone().run(tx)))).await;
         };
         check::wait(wait)?;
-        self.waiters.wait(wait, O::not_yet, |glance| self.look(op.clone(), glance)).await
+        self.waiters.wait(wait, |glance| self.look(op.clone(), glance)).await
+    }
+
+    /// The same, for one who may hang up at any moment. A claim that this call makes is given back unless its delivery
+    /// is said to have succeeded: also if the call is dropped while it is being committed.
+    pub async fn deliver<O: Op>(&self, op: O) -> Result<(O::Reply, Delivery)> {
+        if !op.before().settles() {
+            return Ok((self.call(op).await?, Delivery::new(self.clone(), Vec::new())));
+        }
+        self.may(O::NAME, O::ACCESS)?;
+        let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
+        check::wait(wait)?;
+        self.waiters.wait(wait, |glance| self.hand(op.clone(), glance)).await
+    }
+
+    /// One look in a task of its own: if nobody is there to hear of it, what it took is dropped, and so given back.
+    async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
+        let (tell, told) = oneshot::channel();
+        let fleet = self.clone();
+        tokio::spawn(async move {
+            let Look { answer, not_yet, again_in, handed } = fleet.look(op, glance).await;
+            let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
+            let _ = tell.send(Look { answer, not_yet, again_in, handed: Vec::new() });
+        });
+        told.await.unwrap_or_else(|_| Look::failed(Error::internal("the op panicked")))
+    }
+
+    /// Gives back what one reply handed over, except for what was handed over again since.
+    pub(crate) async fn give_back(&self, handed: Vec<Handed>) -> Result<u64> {
+        let work: Work<u64> = Arc::new(move |tx| {
+            let handed = handed.clone();
+            Box::pin(async move { claim::deliver::give_back(tx, &handed).await })
+        });
+        self.write(Before::nothing(), Place::Own, work).await
+    }
+
+    async fn write<T: Send + 'static>(&self, before: Before, place: Place, work: Work<T>) -> Result<T> {
+        let done = self.store.write(before, self.caller.clone(), place, work).await;
+        if done.is_ok() {
+            self.waiters.stir();
+        }
+        done
     }
 
     async fn run<O: Op>(&self, before: Before, work: Work<O::Reply>) -> Result<O::Reply> {
         if O::READS {
             return self.store.read(self.caller.clone(), work).await;
         }
-        let reply = self.store.write(before, self.caller.clone(), Place::Own, work).await;
-        if reply.is_ok() {
-            self.waiters.stir();
-        }
-        reply
+        self.write(before, Place::Own, work).await
     }
 
     /// One look of one who waits: the op, and when its answer could change by time alone.
     async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        let (before, again_in) = (op.before(), Arc::new(Mutex::new(None)));
-        let found = again_in.clone();
+        let (before, seen) = (op.before(), Arc::new(Mutex::new((None, Vec::new()))));
+        let found = seen.clone();
         let work: Work<O::Reply> = Arc::new(move |tx| {
             let (op, found) = (op.clone(), found.clone());
             Box::pin(async move {
                 tx.glance = glance;
                 let answer = op.run(tx).await;
                 let again_in = tx.again_at.map(|at| at.since(tx.now));
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = again_in;
+                let handed = std::mem::take(&mut tx.handed);
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = (again_in, handed);
                 answer
             })
         });
         let answer = self.run::<O>(before, work).await;
-        let again_in = *again_in.lock().unwrap_or_else(PoisonError::into_inner);
-        Look { answer, again_in }
+        let (again_in, handed) = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+        Look { not_yet: O::not_yet(&answer), answer, again_in, handed }
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -250,16 +315,14 @@ impl Fleet {
         T: Send + 'static,
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
     {
-        let (before, caller) = (Before::nothing(), self.caller.clone());
-        let done = self.store.write(before, caller, Place::Embedded, Arc::new(work)).await;
-        if done.is_ok() {
-            self.waiters.stir();
-        }
-        done
+        // It could hold any SQL.
+        self.caller.may("a transaction", Access::Admin)?;
+        self.write(Before::nothing(), Place::Embedded, Arc::new(work)).await
     }
 
     /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
     pub async fn backup(&self, to: &Path) -> Result<()> {
+        self.caller.may("a backup", Access::Admin)?;
         let Store::Sqlite(_, path) = &*self.store else {
             return Err(Error::new(Code::Invalid, "a PostgreSQL fleet is not one file")
                 .hint("use pg_dump; after restoring it, run: fence call admin/restored '{}'"));

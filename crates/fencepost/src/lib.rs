@@ -16,6 +16,7 @@ mod clock;
 mod error;
 pub mod event;
 mod fleet;
+pub mod key;
 pub mod lock;
 mod migrate;
 mod names;

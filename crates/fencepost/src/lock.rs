@@ -23,6 +23,7 @@ pub(crate) const RUN_BEHIND: &str =
 pub(crate) struct Record {
     pub name: String,
     pub fence: i64,
+    pub delivery: i64,
     pub hold: Option<Hold>,
     pub last: Option<Last>,
 }
@@ -30,7 +31,7 @@ pub(crate) struct Record {
 macro_rules! columns {
     ($rest:literal) => {
         concat!(
-            "select lock.name, lock.fence, lock.claimed_at, lock.until_at, lock.last_fence, lock.last_verb,
+            "select lock.name, lock.fence, lock.delivery, lock.claimed_at, lock.until_at, lock.last_fence, lock.last_verb,
                lock.last_digest, run.key as run_key, run.name as run_name, run.agent as run_agent,
                run.expires_at as run_expires_at, run.ended_at as run_ended_at
              from lock left join run on run.key = lock.run ",
@@ -45,6 +46,7 @@ impl Record {
         Ok(Self {
             name: row.get("name")?,
             fence: row.get("fence")?,
+            delivery: row.get("delivery")?,
             hold: Hold::read(&mut row)?,
             last: Last::read(&mut row)?,
         })

@@ -2,6 +2,7 @@
 
 use crate::{
     before::Before,
+    claim::Delivery,
     clock::Millis,
     error::{Code, Error, Result},
     fleet::Fleet,
@@ -17,6 +18,19 @@ pub enum Access {
     Reader,
     Agent,
     Admin,
+}
+
+impl Access {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Access::Reader => "reader",
+            Access::Agent => "agent",
+            Access::Admin => "admin",
+        }
+    }
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Access::Reader, Access::Agent, Access::Admin].into_iter().find(|access| access.as_str() == text)
+    }
 }
 
 /// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
@@ -67,10 +81,20 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::claim::visit(visitor);
     crate::run::visit(visitor);
     crate::event::visit(visitor);
+    crate::key::visit(visitor);
     crate::admin::visit(visitor);
 }
 
-type JsonCall = for<'f> fn(&'f Fleet, &'f str) -> BoxFuture<'f, Result<serde_json::Value>>;
+type Serve = for<'f> fn(&'f Fleet, &'f [u8]) -> BoxFuture<'f, Result<Served>>;
+
+/// A reply, ready for the wire.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Served {
+    pub json: Vec<u8>,
+    /// What the reply hands over. Say whether it was delivered; dropped, it is given back.
+    pub delivery: Delivery,
+}
 
 /// An op with its types forgotten: for callers that have only its name and JSON.
 #[derive(Clone)]
@@ -81,7 +105,7 @@ pub struct Entry {
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
-    call: JsonCall,
+    serve: Serve,
 }
 
 impl std::fmt::Debug for Entry {
@@ -98,16 +122,28 @@ impl Entry {
             reads: O::READS,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
-            call: |fleet, json| {
+            serve: |fleet, json| {
                 Box::pin(async move {
-                    let reply = fleet.call(decode::<O>(json)?).await?;
-                    serde_json::to_value(reply).map_err(Error::internal)
+                    let (reply, delivery) = fleet.deliver(decode::<O>(json)?).await?;
+                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)?, delivery })
                 })
             },
         }
     }
+
+    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
+    /// [`Fleet::deliver`], it can be dropped at any moment.
+    pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
+        // Before it is read: who may not ask need not be told how.
+        fleet.may(self.name, self.access)?;
+        (self.serve)(fleet, json).await
+    }
+
+    /// The same, for whoever wants to look into the reply.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
-        (self.call)(fleet, json).await
+        let served = self.serve(fleet, json.as_bytes()).await?;
+        served.delivery.delivered();
+        serde_json::from_slice(&served.json).map_err(Error::internal)
     }
 }
 
@@ -137,12 +173,13 @@ pub fn find(name: &str) -> Result<Entry> {
 }
 
 /// Reads a request; what is wrong with it is said by field.
-pub fn decode<O: DeserializeOwned>(json: &str) -> Result<O> {
+pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
+    let json = json.as_ref();
     // Else a list would be taken for the fields in their order, which is nobody's contract.
-    if !json.trim_start().starts_with('{') {
+    if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
     }
-    let mut reader = serde_json::Deserializer::from_str(json);
+    let mut reader = serde_json::Deserializer::from_slice(json);
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
         let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));

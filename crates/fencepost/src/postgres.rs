@@ -136,7 +136,10 @@ impl Postgres {
         let mut waits = 0;
         loop {
             let (mut now, mut opening) = self.begin(&session, before).await?;
-            let todo = before.todo(&opening, now);
+            let todo = match before.todo(&opening, caller, now) {
+                Ok(todo) => todo,
+                refused => session.finish(refused).await?,
+            };
             if !todo.is_empty() {
                 let db = Db::Postgres(&session);
                 let mut tx = Tx::new(db, now, caller.clone(), opening, Place::Own);

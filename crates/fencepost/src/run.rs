@@ -135,6 +135,8 @@ pub(crate) struct Holder {
 impl Holder {
     /// The caller's run as the transaction found it.
     pub fn of(tx: &Tx<'_>, name: &str, agent: Option<&str>, ttl: Option<Millis>) -> Result<Self> {
+        let agent = tx.caller.acting_as("agent", agent)?;
+        let agent = agent.as_deref();
         match &tx.opening.run {
             Some(run) if run.is_alive(tx.now) => {
                 if let (Some(had), Some(given)) = (&run.agent, agent)

@@ -293,7 +293,7 @@ impl Batch<'_> {
 
     fn outlast(&mut self, before: &Before, caller: &Caller) -> Result<(Opening, u64)> {
         let opening = self.opening(before)?;
-        let todo = before.todo(&opening, self.now);
+        let todo = before.todo(&opening, caller, self.now)?;
         if todo.is_empty() {
             return Ok((opening, 0));
         }

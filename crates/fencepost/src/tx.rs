@@ -8,8 +8,10 @@
 use crate::{
     admin::about::Database,
     before::Opening,
+    claim::deliver::Handed,
     clock::{Millis, Time},
     error::{Error, Result},
+    key::Key,
     op::Op,
     postgres::Session,
     sqlite::Lite,
@@ -28,6 +30,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     pub agent: Option<String>,
+    /// What it may do, if it had to show a key.
+    pub(crate) key: Option<Arc<Key>>,
 }
 
 /// One open transaction: the time, the caller, and the database.
@@ -45,6 +49,8 @@ pub struct Tx<'a> {
     pub(crate) again_at: Option<Time>,
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
+    /// The claims that the reply hands over.
+    pub(crate) handed: Vec<Handed>,
 }
 
 /// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.
@@ -64,7 +70,7 @@ pub(crate) enum Db<'a> {
 impl<'a> Tx<'a> {
     pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
         let again_at = opening.due.at;
-        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false }
+        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false, handed: Vec::new() }
     }
 
     /// Runs one statement and gives its rows.
@@ -100,6 +106,7 @@ impl<'a> Tx<'a> {
     /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
     /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        self.caller.may(O::NAME, O::ACCESS)?;
         if op.wait().is_some_and(|wait| wait != Millis(0)) {
             return Err(Error::invalid("wait_ms", "cannot be used in a transaction, which would stay open")
                 .hint("leave it out, or wait with Fleet::call before the transaction"));

@@ -11,8 +11,9 @@
 //! what is new and know.
 
 use crate::{
+    claim::deliver::Handed,
     clock::{Clock, Millis},
-    error::Result,
+    error::{Error, Result},
     fleet::Store,
 };
 use std::{
@@ -96,8 +97,17 @@ impl Drop for Parked<'_> {
 #[derive(Debug)]
 pub(crate) struct Look<T> {
     pub answer: Result<T>,
+    pub not_yet: bool,
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
+    /// The claims that the answer hands over.
+    pub handed: Vec<Handed>,
+}
+
+impl<T> Look<T> {
+    pub fn failed(error: Error) -> Self {
+        Self { answer: Err(error), not_yet: false, again_in: None, handed: Vec::new() }
+    }
 }
 
 impl Waiters {
@@ -129,7 +139,6 @@ impl Waiters {
     pub async fn wait<T, L: Future<Output = Look<T>>>(
         self: &Arc<Self>,
         wait: Millis,
-        not_yet: fn(&Result<T>) -> bool,
         look: impl Fn(bool) -> L,
     ) -> Result<T> {
         let end = self.clock.ticks().saturating_add(wait.0);
@@ -140,8 +149,8 @@ impl Waiters {
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, again_in } = look(glance).await;
-            if !glance || !not_yet(&answer) {
+            let Look { answer, not_yet, again_in, .. } = look(glance).await;
+            if !glance || !not_yet {
                 return answer;
             }
             let due = again_in.map_or(end, |span| end.min(from.saturating_add(span.0)));

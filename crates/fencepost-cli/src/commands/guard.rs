@@ -13,7 +13,7 @@ use std::{ffi::OsString, process::ExitCode};
 /// The claim is renewed while the command runs. As soon as it is known to be lost or given back, the command's process
 /// group is told to end (TERM) and then killed; if it cannot be renewed, before anybody else can have it. A command that
 /// finishes its task itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM, its run in FENCE_RUN
-/// and the fleet in FENCE_DB.
+/// and the fleet in FENCE_DB or FENCE_URL.
 ///
 /// Exits with the command's code, or 5 with the reason if the claim is or was lost.
 ///
@@ -36,8 +36,7 @@ pub struct Guard {
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.place()?;
-        let footing = place.footing();
+        let footing = context.place()?.footing();
         let token = self.held.token(context).await?;
         if self.command.is_empty() {
             return answer(context, token).await;
@@ -47,7 +46,7 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let mut command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let mut command = supervise::command(&self.command, &claim, context)?;
         // `fence` within it acts under the claim.
         command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
         let keep = Keep::new(context.connection().await?, footing, claim);

@@ -1,6 +1,6 @@
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Error, Result};
+use fencepost::{Error, Result, admin};
 use fencepost_client::Connection;
 use serde::Serialize;
 use std::{
@@ -13,7 +13,8 @@ use std::{
 /// Make a fleet
 ///
 /// In the main work tree of this git repository, so that all its work trees share it; outside of one, in your
-/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing.
+/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url or FENCE_URL it sees
+/// whether that server answers.
 ///
 /// Examples:
 ///   fence init
@@ -27,7 +28,7 @@ struct Made {
     db: String,
     /// It was there already.
     existing: bool,
-    why: &'static str,
+    why: String,
 }
 
 impl Init {
@@ -37,7 +38,11 @@ impl Init {
         if let Some(directory) = place.file().and_then(Path::parent) {
             make(directory)?;
         }
-        Connection::open(&place.url).await?;
+        let connection = context.make(&place).await?;
+        if place.is_remote() {
+            // Whoever serves it has made it. That it answers is all there is to see to.
+            connection.call(admin::About {}).await?;
+        }
         if let Some(file) = place.file() {
             keep_out_of_git(file);
         }

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
 /// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost or given back, the same
 /// happens to the whole group; if it cannot be renewed, before anybody else can have it. If fence itself is killed, its
-/// command is killed too. The command finds the lock's claim in FENCE_LOCK and the fleet in FENCE_DB; fence within it acts
-/// for whoever took the lock, under FENCE_CLAIM and FENCE_RUN as they were.
+/// command is killed too. The command finds the lock's claim in FENCE_LOCK and the fleet in FENCE_DB or FENCE_URL; fence
+/// within it acts for whoever took the lock, under FENCE_CLAIM and FENCE_RUN as they were.
 ///
 /// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
 ///
@@ -50,8 +50,7 @@ pub struct Lock {
 impl Lock {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = unique("lock-");
-        let place = context.place()?;
-        let footing = place.footing();
+        let footing = context.place()?.footing();
         let mut signals = Signals::listen()?;
         let claimed = tokio::select! {
             claim = self.take(context, &run) => claim,
@@ -62,7 +61,7 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let mut command = supervise::command(&self.command, &claim, &place.absolute_url());
+        let mut command = supervise::command(&self.command, &claim, context)?;
         // Whoever takes a lock for a while works on under its own run and claim.
         command.env("FENCE_LOCK", &claim.token);
         let keep = Keep::new(context.connection().await?, footing, claim);

@@ -1,7 +1,11 @@
 use super::{Record, load_locked};
 use crate::{
     before::Before,
-    claim::{self, Hold, next_fence},
+    claim::{
+        self, Hold,
+        deliver::{self, Handed},
+        next_fence,
+    },
     clock::Millis,
     error::{Code, Error, Result},
     event::Event,
@@ -80,7 +84,7 @@ impl Op for Claim {
             let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
             let fence = claimed.and_then(|did| did.fence);
             let lock = super::load(tx, &self.name).await?;
-            return self.repeated(tx, lock.filter(|lock| Some(lock.fence) == fence));
+            return self.repeated(tx, lock.filter(|lock| Some(lock.fence) == fence)).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl_ms)?;
         let mut statements = vec![holder.enter(tx.now)];
@@ -102,7 +106,7 @@ impl Claim {
         let mut free = lock.clone();
         if let Some(hold) = &lock.hold {
             if hold.is_alive(tx.now) {
-                return self.held(&lock, hold);
+                return self.held(tx, &lock, hold).await;
             }
             free = lock.free("lapse");
             events.push(free.event("lock.lapsed", &lock));
@@ -113,14 +117,14 @@ impl Claim {
         events.push(taken.event("lock.claimed", &free));
         let statements = vec![taken.save(&lock, Some(run_key), tx.now), Event::insert_many(tx, events)?];
         let written = tx.pipeline(statements).await?.remove(0).affected;
-        self.reply(&taken, written)
+        self.reply(tx, &taken, written)
     }
 
     /// The row is new, so its fence starts above the floor: it may be a name whose row was pruned.
     async fn first(self, tx: &mut Tx<'_>, holder: Holder, run_key: i64) -> Result<Claimed> {
         let floor = tx.query("select floor from fleet /*pg for share*/", params![]).await?;
         let fence = floor[0].get::<i64>("floor")? + 1;
-        let free = Record { name: self.name.clone(), fence, hold: None, last: None };
+        let free = Record { name: self.name.clone(), fence, delivery: 1, hold: None, last: None };
         let hold = holder.hold(run_key, fence, self.max_ms, tx.now);
         let insert = Stmt::new(
             "insert into lock(name, run, fence, until_at, claimed_at, updated_at)
@@ -132,12 +136,16 @@ impl Claim {
         let taken = Record { hold: Some(hold), ..free.clone() };
         let event = taken.event("lock.claimed", &free).insert(tx);
         let written = tx.pipeline(vec![insert, event]).await?.remove(0).affected;
-        self.reply(&taken, written)
+        self.reply(tx, &taken, written)
     }
 
-    fn reply(&self, lock: &Record, written: u64) -> Result<Claimed> {
+    fn reply(&self, tx: &mut Tx<'_>, lock: &Record, written: u64) -> Result<Claimed> {
         match &lock.hold {
-            Some(hold) if written == 1 => Ok(Claimed { claim: hold.claim(&lock.resource()) }),
+            Some(hold) if written == 1 => {
+                let resource = lock.resource();
+                tx.handed = vec![Handed { token: hold.token(&resource), delivery: lock.delivery }];
+                Ok(Claimed { claim: hold.claim(&resource) })
+            }
             _ => Err(Error::again(format!(
                 "lock `{}` or run `{}` changed at this moment",
                 self.name, self.run
@@ -145,9 +153,11 @@ impl Claim {
         }
     }
 
-    fn held(&self, lock: &Record, hold: &Hold) -> Result<Claimed> {
+    async fn held(&self, tx: &mut Tx<'_>, lock: &Record, hold: &Hold) -> Result<Claimed> {
         let own = hold.run == self.run;
         if own && self.resume {
+            // The token goes to one who may have it already: that is a delivery, but none to take back.
+            deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
         let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
@@ -160,10 +170,14 @@ impl Claim {
     }
 
     /// The same request again: the first answer, for as long as its claim is the lock's latest.
-    fn repeated(&self, tx: &Tx<'_>, lock: Option<Record>) -> Result<Claimed> {
+    async fn repeated(&self, tx: &mut Tx<'_>, lock: Option<Record>) -> Result<Claimed> {
         let alive = lock.and_then(|lock| lock.hold).filter(|hold| hold.is_alive(tx.now));
         match alive {
-            Some(hold) => Ok(Claimed { claim: hold.claim(&Resource::Lock(self.name.clone())) }),
+            Some(hold) => {
+                let resource = Resource::Lock(self.name.clone());
+                tx.handed = vec![deliver::lock_again(tx, &self.name, hold.token(&resource)).await?];
+                Ok(Claimed { claim: hold.claim(&resource) })
+            }
             None => Err(Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
                 .hint("claim again with a new request id")),
         }

@@ -2,7 +2,7 @@
 
 use super::{Record, load_locked};
 use crate::{
-    claim::{Last, require},
+    claim::{Hold, Last, deliver::Handed, require},
     error::{Code, Error, Result},
     event::Event,
     names::Token,
@@ -24,6 +24,22 @@ pub(crate) async fn release(tx: &mut Tx<'_>, name: &str, token: &Token) -> Resul
         return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
     }
     Ok("free".into())
+}
+
+/// What could not be handed over is free again, unless it was handed over since. Gives how many locks that are.
+pub(crate) async fn undeliver(tx: &mut Tx<'_>, name: &str, handed: &Handed) -> Result<u64> {
+    let Some(lock) = find(tx, name).await? else { return Ok(0) };
+    let is_same = |hold: &&Hold| hold.fence == handed.token.fence && hold.is_alive(tx.now);
+    let Some(hold) = lock.hold.as_ref().filter(is_same).filter(|_| lock.delivery == handed.delivery) else {
+        return Ok(0);
+    };
+    let free = lock.free("undeliver");
+    let event = free.event("lock.undelivered", &lock);
+    let statements = vec![free.save(&lock, Some(hold.run_key), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(1)
 }
 
 pub(crate) async fn unclaim(

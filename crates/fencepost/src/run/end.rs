@@ -39,6 +39,7 @@ impl Op for End {
         let Some(row) = answers.remove(1).rows.first().map(RunRow::read).transpose()? else {
             return self.ended_before(tx).await;
         };
+        tx.caller.may_use(&row.name, row.agent.as_deref())?;
         let reason = self.reason.as_deref().unwrap_or("ended");
         end(tx, std::slice::from_ref(&row), reason).await?;
         settle::give_back(tx).await?;

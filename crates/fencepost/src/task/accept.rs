@@ -37,6 +37,7 @@ impl Op for Accept {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::plain_name("agent", &self.agent)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
         let details = Some(serde_json::json!({ "by": self.agent }));

@@ -1,11 +1,15 @@
 use super::{Record, Status, Task, Under, Was, full, not_found, save, save_set, unheld};
 use crate::{
     before::Before,
-    claim::{self, Hold, next_fence},
+    claim::{
+        self, Hold,
+        deliver::{self, Handed},
+        next_fence,
+    },
     clock::{Millis, Time},
     error::{Code, Error, Result},
     event::Event,
-    names::{Resource, TaskId, check},
+    names::{Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
@@ -147,6 +151,8 @@ impl Wish {
                     .hint(format!("fence claim {id} --resume gives its token again")));
             }
             let claim = hold.claim(&found.resource());
+            // The token goes to one who may have it already: that is a delivery, but none to take back.
+            deliver::again(tx, &[(found.seq, hold.token(&found.resource()))]).await?;
             let (_, mut views) = full(tx, vec![found], vec![]).await?;
             return Ok(vec![Claimed { claim, task: views.remove(0) }]);
         }
@@ -275,6 +281,8 @@ impl Wish {
             let attempts = free.attempts + i64::from(status == Status::InProgress);
             let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
             events.push(taken.event("task.claimed", from));
+            let token = Token { resource: taken.resource(), fence };
+            tx.handed.push(Handed { token, delivery: taken.delivery });
             changes.push((was, taken));
         }
         let events = Event::insert_many(tx, events)?;
@@ -401,7 +409,7 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
     };
     let repeats: Vec<_> =
         tx.opening.repeat.iter().filter(|did| did.kind == "task.claimed").cloned().collect();
-    let mut claimed = Vec::new();
+    let (mut claimed, mut handed) = (Vec::new(), Vec::new());
     for did in repeats {
         let id: TaskId = did.resource.trim_start_matches("task/").parse().map_err(Error::internal)?;
         let task = super::load(tx, &id).await?.ok_or_else(over)?;
@@ -409,14 +417,23 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
         let held = task.hold.as_ref().filter(|hold| hold.fence == fence && hold.is_alive(tx.now));
         let finished = task.status == Status::Completed && task.fence == fence;
         let claim = match held {
-            Some(hold) => hold.claim(&task.resource()),
+            Some(hold) => {
+                handed.push((task.seq, hold.token(&task.resource())));
+                hold.claim(&task.resource())
+            }
             None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
             None => return Err(over().with("fence", fence)),
         };
         let (_, mut views) = full(tx, vec![task], vec![]).await?;
         claimed.push(Claimed { claim, task: views.remove(0) });
     }
-    if claimed.is_empty() { Err(over()) } else { Ok(claimed) }
+    if claimed.is_empty() {
+        return Err(over());
+    }
+    if !handed.is_empty() {
+        tx.handed = deliver::again(tx, &handed).await?;
+    }
+    Ok(claimed)
 }
 
 fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim {

@@ -117,7 +117,9 @@ pub(super) fn is_repeat(
 /// The task, if the token holds it.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
     let look = found.as_ref().map(Record::look);
-    require(look.as_ref(), token, tx.now)?;
+    let hold = require(look.as_ref(), token, tx.now)?;
+    // Of one token it was seen at the opening; here are many.
+    tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     let task = found.ok_or_else(|| Error::internal("a token without a task"))?;
     if task.status == Status::Reviewing {
         return Err(Error::new(

@@ -105,6 +105,7 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     check::plain_name("board", board)?;
     for (i, item) in items.iter().enumerate() {
         item.check(at(i, items.len()))?;
+        tx.caller.acting_as("creator", item.creator.as_deref())?;
     }
     let after = resolve(&items, "name")?;
     if tx.opening.is_repeat("task.added", None)? {

@@ -42,8 +42,9 @@ impl Op for Ready {
         let board = self.board.as_deref();
         check::optional_name("board", board)?;
         check::optional_name("agent", self.agent.as_deref())?;
+        let agent = tx.caller.acting_as("agent", self.agent.as_deref())?;
         let mut statements = Vec::new();
-        if let Some(agent) = self.agent.as_deref() {
+        if let Some(agent) = agent.as_deref() {
             let sql = columns!(
                 "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
                  order by task.priority desc, task.seq limit ?3"
@@ -73,7 +74,7 @@ impl Op for Ready {
              order by task.assignee is null, task.priority desc, task.seq limit ?4"
         );
         if tx.opening.due.is_due(tx.now) {
-            statements.push(Stmt::new(due, params![tx.now, board, self.agent.as_deref(), limit]));
+            statements.push(Stmt::new(due, params![tx.now, board, agent.as_deref(), limit]));
         }
         let answers = tx.pipeline(statements).await?;
         let rows = answers.into_iter().flat_map(|answer| answer.rows);

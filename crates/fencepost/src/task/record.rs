@@ -39,6 +39,7 @@ pub(crate) struct Record {
     pub reviews: i64,
     pub lapsed: bool,
     pub fence: i64,
+    pub delivery: i64,
     pub hold: Option<Hold>,
     pub last: Option<Last>,
     pub failure_reason: Option<String>,
@@ -52,7 +53,7 @@ macro_rules! state {
            task.creator, task.idempotency_key, task.max_attempts, task.created_at, task.status, task.assignee,
            task.offered_to, task.offered_at, task.accepted_at, task.rejection_reason, task.parked,
            task.delayed_until, task.waiting_on, task.attempts, task.reviews, task.lapsed, task.fence,
-           task.until_at, task.claimed_at, task.last_fence, task.last_verb, task.last_digest,
+           task.delivery, task.until_at, task.claimed_at, task.last_fence, task.last_verb, task.last_digest,
            task.failure_reason, task.updated_at, task.finished_at, "
     };
 }
@@ -118,6 +119,7 @@ impl Record {
             reviews: row.take("reviews")?,
             lapsed: row.take("lapsed")?,
             fence: row.take("fence")?,
+            delivery: row.take("delivery")?,
             hold: Hold::read(&mut row)?,
             last: Last::read(&mut row)?,
             failure_reason: row.take("failure_reason")?,

@@ -36,6 +36,7 @@ impl Op for Reject {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::plain_name("agent", &self.agent)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
         check::line("reason", &self.reason, TEXT_MAX)?;
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;

@@ -1,13 +1,14 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
-use super::{Record, Status, Under, Was, load_locked, not_found, save};
+use super::{Lock, Record, Status, Under, Was, load_locked, load_set, not_found, save, save_set};
 use crate::{
-    claim::require,
-    error::Result,
+    claim::{Hold, deliver::Handed, require},
+    error::{Error, Result},
     event::Event,
     names::{TaskId, Token},
     tx::Tx,
 };
+use std::collections::HashMap;
 
 /// The rule: back to the pool, to its assignee, or to whom it is offered.
 fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
@@ -45,6 +46,29 @@ pub(crate) async fn release(
     }
     super::done::written(tx.pipeline(statements).await?, token)?;
     Ok(task.status.as_str().into())
+}
+
+/// What could not be handed over goes back, except for what was handed over since. Gives how many tasks that are.
+pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<TaskId, &Handed>) -> Result<u64> {
+    let found = load_set(tx, handed.keys(), Lock::ToWrite).await?;
+    let mut changes = Vec::new();
+    for (id, task) in found {
+        let is_same = |hold: &Hold| hold.fence == handed[&id].token.fence && hold.is_alive(tx.now);
+        if task.hold.as_ref().is_some_and(is_same) && task.delivery == handed[&id].delivery {
+            let mut back = Record { updated_at: tx.now, ..task.clone() };
+            give_back(&mut back, "undeliver", &[]);
+            changes.push((task.was(), back));
+        }
+    }
+    if changes.is_empty() {
+        return Ok(0);
+    }
+    if save_set(tx, &changes, Under::Claim).await?.len() < changes.len() {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    let events = changes.iter().map(|(was, back)| ended(back, was, "task.undelivered", None)).collect();
+    tx.one(Event::insert_many(tx, events)?).await?;
+    Ok(changes.len() as u64)
 }
 
 pub(crate) async fn unclaim(

@@ -2,6 +2,7 @@
 
 mod about;
 mod check;
+mod deliveries;
 mod dependencies;
 mod disk;
 mod embed;
@@ -9,6 +10,7 @@ mod events;
 mod import;
 mod input;
 mod interleavings;
+mod keys;
 mod leases;
 mod locks;
 mod migrations;

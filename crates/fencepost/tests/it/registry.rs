@@ -1,7 +1,11 @@
 //! The registry: everything that an interface makes of the ops must be there.
 
 use crate::world::World;
-use fencepost::op::{self, Op, Visit};
+use fencepost::{
+    Code,
+    op::{self, Op, Visit},
+    task,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -52,6 +56,9 @@ fn every_op_is_listed() {
     run/end          agent
     event/list       reader reads
     event/prune      admin
+    key/add          admin
+    key/list         admin reads
+    key/revoke       admin
     admin/about      reader reads
     admin/check      reader reads
     admin/prune      admin
@@ -109,25 +116,34 @@ fn durations_are_named_in_milliseconds() {
     }
 }
 
+/// Every field that must be there, and no other.
+pub fn least_request(schema: &Value) -> Value {
+    let required = schema["required"].as_array().cloned().unwrap_or_default();
+    let field = |name: &Value| {
+        let name = name.as_str().unwrap();
+        let property = &schema["properties"][name];
+        let value = match property["type"].as_str() {
+            Some("integer") => json!(7),
+            Some("array") => json!([]),
+            Some(_) => json!("x"),
+            None => {
+                let one_of = property["$ref"].as_str().unwrap().trim_start_matches("#/$defs/");
+                schema["$defs"][one_of]["enum"][0].clone()
+            }
+        };
+        (name.to_owned(), value)
+    };
+    Value::Object(required.iter().map(field).collect())
+}
+
 #[test]
 fn the_least_request_of_every_op_survives_the_wire() {
     struct RoundTrips(usize);
     impl Visit for RoundTrips {
         fn op<O: Op>(&mut self) {
-            let schema = schemars::schema_for!(O).to_value();
-            let required = schema["required"].as_array().cloned().unwrap_or_default();
-            let field = |name: &Value| {
-                let name = name.as_str().unwrap();
-                let value = match schema["properties"][name]["type"].as_str() {
-                    Some("integer") => json!(7),
-                    Some("array") => json!([]),
-                    _ => json!("x"),
-                };
-                (name.to_owned(), value)
-            };
-            let least = Value::Object(required.iter().map(field).collect());
+            let least = least_request(&schemars::schema_for!(O).to_value());
             let once: O =
-                op::decode(&least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
+                op::decode(least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
             let wire = serde_json::to_string(&once).unwrap();
             let twice: O = op::decode(&wire).unwrap_or_else(|e| panic!("{} {wire}: {e}", O::NAME));
             assert_eq!(serde_json::to_string(&twice).unwrap(), wire, "{}", O::NAME);
@@ -160,6 +176,24 @@ async fn what_reads_runs_where_nothing_can_be_written() {
             _ => json!({}),
         };
         op.call(&world.fleet, &request.to_string()).await.unwrap_or_else(|e| panic!("{}: {e}", op.name));
+    }
+}
+
+/// A server hands over bytes and gets bytes: the same reply as any other caller, and the same refusals.
+#[tokio::test]
+async fn bytes_in_and_bytes_out() {
+    let world = World::sqlite().await;
+    let (add, show) = (op::find("task/add").unwrap(), op::find("task/show").unwrap());
+    add.serve(&world.fleet, br#"{"board":"auth","title":"one"}"#).await.unwrap();
+    let served = show.serve(&world.fleet, br#"{"task":"auth-1"}"#).await.unwrap();
+    let shown = world.fleet.call(task::Show { task: "auth-1".into() }).await.unwrap();
+    assert_eq!(String::from_utf8(served.json).unwrap(), serde_json::to_string(&shown).unwrap());
+    let refusal = async |json: &[u8]| show.serve(&world.fleet, json).await.unwrap_err().to_string();
+    assert_eq!(refusal(br#"{"task":"auth-2"}"#).await, "not_found: there is no task `auth-2`");
+    assert_eq!(refusal(b"[\"auth-1\"]").await, "invalid: the request does not fit: it is not a JSON object");
+    for broken in [&b"{\"task\":\"auth-\xff\"}"[..], b"{\"task\":\"auth-1\"} {}", b"", b"{\"tusk\":1}"] {
+        let error = show.serve(&world.fleet, broken).await.unwrap_err();
+        assert_eq!(error.code(), Code::Invalid, "{error}");
     }
 }
 

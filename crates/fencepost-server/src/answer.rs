@@ -1,0 +1,64 @@
+//! Replies and refusals as HTTP says them: a status, and `{"error": {…}}`.
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use fencepost::{Code, Error};
+
+/// A no. Most have the status of their code; what HTTP itself has a word for has that one.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub error: Error,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, error: Error) -> Self {
+        Self { status, error, headers: Vec::new() }
+    }
+
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// It cannot be read on from here: the rest of the body is still to come.
+    pub fn and_close(self) -> Self {
+        self.header(header::CONNECTION, HeaderValue::from_static("close"))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let status = StatusCode::from_u16(error.code().http_status());
+        Self::new(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = json(self.status, self.error.to_json().to_string());
+        if let Some(retry) = self.error.field("retry_after_ms").and_then(serde_json::Value::as_u64) {
+            response.headers_mut().insert(header::RETRY_AFTER, retry.div_ceil(1000).into());
+        }
+        response.headers_mut().extend(self.headers);
+        response.extensions_mut().insert(Outcome(self.error.code()));
+        response
+    }
+}
+
+/// What an answer that is a refusal is counted as.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome(pub Code);
+
+pub fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,76 @@
+//! What every handler has.
+
+use crate::{Settings, door::Door, keys::Keys, metrics::Metrics};
+use fencepost::{Code, Error, Fleet, Result};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+/// A fleet that is served, and the settings it is served with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct App(Arc<Parts>);
+
+#[derive(Debug)]
+pub struct Parts {
+    pub fleet: Fleet,
+    pub settings: Settings,
+    pub door: Door,
+    pub keys: Keys,
+    pub metrics: Metrics,
+    /// What was begun, and runs to its end whether or not a client still wants the answer.
+    pub begun: TaskTracker,
+    waiters: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
+}
+
+impl App {
+    pub fn new(fleet: Fleet, settings: Settings) -> Self {
+        Self(Arc::new(Parts {
+            fleet,
+            door: Door::new(&settings),
+            keys: Keys::default(),
+            metrics: Metrics::default(),
+            begun: TaskTracker::new(),
+            waiters: Arc::new(Semaphore::new(settings.waiters)),
+            stopping: watch::Sender::new(false),
+            settings,
+        }))
+    }
+
+    /// From here on nobody waits: those who do are asked to come back.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Returns when the server is told to stop.
+    pub async fn stopping(&self) {
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+
+    /// A place among those who wait, or follow the log. It is given back when it is dropped.
+    pub fn waiter(&self) -> Result<OwnedSemaphorePermit> {
+        self.waiters.clone().try_acquire_owned().map_err(|_| {
+            let most = self.settings.waiters;
+            Error::new(Code::RateLimited, format!("{most} requests are waiting already, which is the most"))
+                .with("retry_after_ms", 1000)
+                .hint("ask again later, or without waiting; the setting `waiters` says how many may")
+        })
+    }
+
+    /// How many wait, or follow the log.
+    pub fn waiting(&self) -> usize {
+        self.settings.waiters - self.waiters.available_permits()
+    }
+}
+
+/// What one who waits is told when the server stops.
+pub fn stopping() -> Error {
+    Error::unavailable("the server is stopping").hint("ask again: nothing was taken for you")
+}
+
+impl std::ops::Deref for App {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}

@@ -1,0 +1,185 @@
+//! One request for one op: decode, call, encode.
+
+use crate::{
+    App,
+    answer::{self, Refusal},
+    deliver,
+    line::Line,
+    query::Fields,
+};
+use axum::{
+    extract::Request,
+    http::{HeaderMap, StatusCode, header, request},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use fencepost::{Code, Error, Fleet, Result, key::Key, op::Entry};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+/// An op, and what its requests look like.
+#[derive(Debug)]
+pub struct Verb {
+    pub entry: Entry,
+    fields: Fields,
+}
+
+/// The agent that acts, for callers whose key does not say it.
+pub const AGENT: &str = "fence-agent";
+
+impl Verb {
+    pub fn new(entry: Entry) -> Self {
+        let fields = Fields::of(&(entry.request)().to_value());
+        Self { entry, fields }
+    }
+
+    pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
+        let line = Line::new(app.clone(), self.entry.name);
+        let (head, body) = request.into_parts();
+        let read = read(&app, &head.headers, Limited::new(body, app.settings.body_size)).await;
+        self.answer(app, line, head, read).await
+    }
+
+    pub async fn get(self: Arc<Self>, app: App, request: Request) -> Response {
+        let line = Line::new(app.clone(), self.entry.name);
+        let (head, _) = request.into_parts();
+        let read = self.fields.read(head.uri.query().unwrap_or_default());
+        let read = read.map(|request| Bytes::from(request.to_string())).map_err(Refusal::from);
+        self.answer(app, line, head, read).await
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        app: App,
+        mut line: Line,
+        head: request::Parts,
+        read: Result<Bytes, Refusal>,
+    ) -> Response {
+        let answer = match read {
+            Ok(body) => self.call(&app, &mut line, &head, body).await,
+            Err(refusal) => Err(refusal),
+        };
+        match answer {
+            Ok(response) => {
+                line.end(None);
+                response
+            }
+            Err(refusal) => {
+                line.end(Some(refusal.error.code()));
+                let mut response = refusal.into_response();
+                // It is told already.
+                response.extensions_mut().remove::<answer::Outcome>();
+                response
+            }
+        }
+    }
+
+    async fn call(
+        self: Arc<Self>,
+        app: &App,
+        line: &mut Line,
+        head: &request::Parts,
+        body: Bytes,
+    ) -> Result<Response, Refusal> {
+        let key = head.extensions.get::<Key>();
+        let asked = Asked::of(&body);
+        line.asked(asked.clone(), key);
+        let fleet = caller(&app.fleet, key, &head.headers)?;
+        let served = deliver::run(app, self, fleet, body, &asked).await?;
+        Ok(answer::json(StatusCode::OK, deliver::body(served)))
+    }
+}
+
+/// What the server itself wants to know of a request. What does not fit is for the op to refuse.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub run: Option<String>,
+    pub agent: Option<String>,
+    pub token: Option<String>,
+    pub wait: Option<Duration>,
+}
+
+impl Asked {
+    fn of(body: &[u8]) -> Self {
+        #[derive(Deserialize, Default)]
+        struct Known<'a> {
+            #[serde(borrow, default)]
+            run: Option<Cow<'a, str>>,
+            #[serde(borrow, default)]
+            agent: Option<Cow<'a, str>>,
+            #[serde(borrow, default)]
+            token: Option<Cow<'a, str>>,
+            #[serde(default)]
+            wait_ms: Option<u64>,
+        }
+        let known: Known<'_> = serde_json::from_slice(body).unwrap_or_default();
+        let own = |text: Option<Cow<'_, str>>| text.map(Cow::into_owned);
+        Self {
+            run: own(known.run),
+            agent: own(known.agent),
+            token: own(known.token),
+            // An absurd wait is the op's to refuse.
+            wait: known.wait_ms.map(|ms| Duration::from_millis(ms.min(86_400_000))),
+        }
+    }
+}
+
+/// The fleet, called by whose key it is, as the agent that is named. (An agent's key is that agent's, whatever is said.)
+fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
+    let fleet = key.map_or_else(|| fleet.clone(), |key| fleet.as_key(key));
+    let Some(agent) = headers.get(AGENT) else { return Ok(fleet) };
+    let agent = agent.to_str().map_err(|_| Error::invalid(AGENT, "is not a name"))?;
+    Ok(fleet.as_agent(agent))
+}
+
+/// The body, if it is JSON, not too large, and here in time.
+async fn read(app: &App, headers: &HeaderMap, body: Limited<axum::body::Body>) -> Result<Bytes, Refusal> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > app.settings.body_size) {
+        return Err(too_large(app));
+    }
+    // Real time: a client that sends slowly is not waited for.
+    let collected = tokio::time::timeout(app.settings.body_time, body.collect()).await;
+    let bytes = match collected {
+        Err(_) => return Err(slow(app.settings.body_time)),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => return Err(too_large(app)),
+        Ok(Err(e)) => {
+            let error = Error::new(Code::Invalid, format!("the request's body broke off: {e}"));
+            return Err(Refusal::from(error).and_close());
+        }
+        Ok(Ok(body)) => body.to_bytes(),
+    };
+    match headers.get(header::CONTENT_TYPE) {
+        // Nothing was sent, of no type: a request with nothing in it.
+        None if bytes.is_empty() => Ok(Bytes::from_static(b"{}")),
+        given if is_json(given.and_then(|kind| kind.to_str().ok())) => Ok(bytes),
+        given => Err(wrong_type(given.and_then(|kind| kind.to_str().ok()))),
+    }
+}
+
+fn is_json(given: Option<&str>) -> bool {
+    let kind = given.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn wrong_type(given: Option<&str>) -> Refusal {
+    let given = given.map_or("has no content type".into(), |kind| format!("is `{kind}`"));
+    let error = Error::new(Code::Invalid, format!("the request {given}, and must be JSON"))
+        .hint("send the header Content-Type: application/json");
+    Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error)
+}
+
+fn too_large(app: &App) -> Refusal {
+    let most = app.settings.body_size;
+    let error = Error::new(Code::TooLarge, format!("the request is larger than {most} bytes"))
+        .with("limit", most)
+        .hint("send less at once: several smaller requests");
+    Refusal::from(error).and_close()
+}
+
+fn slow(limit: Duration) -> Refusal {
+    let error = Error::new(Code::Invalid, format!("the request's body did not arrive within {limit:?}"))
+        .hint("send it in one go");
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, error).and_close()
+}

@@ -1,0 +1,218 @@
+//! Who may come in. A web page that a user of this machine looks at must not reach the server: neither by a name that
+//! its owner lets point here (the Host is checked), nor by sending a form (the Origin is).
+
+use crate::{
+    App, Settings,
+    answer::{Outcome, Refusal},
+};
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use fencepost::{Code, Error, Result};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+#[derive(Debug)]
+pub struct Door {
+    names: Vec<String>,
+    /// We listen on every address of the machine, so that any of them may be the host. A page's owner can make a name
+    /// point here, but not an address.
+    any_address: bool,
+    open_rate: Rate,
+    key_rate: Rate,
+    stranger_rate: Rate,
+}
+
+/// What says nothing about the fleet: anyone may ask.
+const PUBLIC: [&str; 4] = ["/healthz", "/readyz", "/docs", "/v1/openapi.json"];
+/// Unknown keys that one address may try in a second.
+const STRANGERS: u32 = 20;
+
+impl Door {
+    pub fn new(settings: &Settings) -> Self {
+        let listen = settings.listen.ip();
+        let mut names = ["localhost", "127.0.0.1", "[::1]"].map(String::from).to_vec();
+        names.push(match listen {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        });
+        names.extend(settings.names.iter().map(|name| name.to_ascii_lowercase()));
+        Self {
+            names,
+            any_address: listen.is_unspecified(),
+            open_rate: Rate::new(settings.open_rate),
+            key_rate: Rate::new(settings.key_rate),
+            stranger_rate: Rate::new(STRANGERS),
+        }
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        let host = host(request)?;
+        self.check_host(&host)?;
+        check_origin(request.headers(), &host)
+    }
+
+    /// Who is calling: someone with a key, or anyone at all if this machine is all there is.
+    async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
+        self.check(request)?;
+        let peer = request.extensions().get::<Peer>().map_or(String::new(), |peer| peer.0.ip().to_string());
+        if PUBLIC.contains(&request.uri().path()) {
+            return Ok(());
+        }
+        if app.settings.listen.ip().is_loopback() && !app.keys.exist(&app.fleet).await? {
+            return Ok(self.open_rate.take(&peer)?);
+        }
+        let Some(secret) = bearer(request.headers()) else {
+            let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
+                "set FENCE_KEY, or send Authorization: Bearer …; an admin makes one: fence key add NAME",
+            );
+            return Err(unauthorized(error, "Bearer realm=\"fence\""));
+        };
+        let Some(key) = app.keys.find(&app.fleet, secret).await? else {
+            // Guessing is slow, and costs the database little.
+            self.stranger_rate.take(&peer)?;
+            let error = Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
+                .hint("fence key list shows those there are; an admin makes one: fence key add NAME");
+            return Err(unauthorized(error, "Bearer realm=\"fence\", error=\"invalid_token\""));
+        };
+        self.key_rate.take(&key.name)?;
+        request.extensions_mut().insert(key);
+        Ok(())
+    }
+
+    fn check_host(&self, host: &Authority) -> Result<()> {
+        let name = host.host().to_ascii_lowercase();
+        let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        if self.names.contains(&name) || (self.any_address && is_address) {
+            return Ok(());
+        }
+        Err(Error::new(Code::Forbidden, format!("this server is not called `{name}`"))
+            .hint(format!("fence serve --name {name} lets it be called so")))
+    }
+}
+
+/// Lets requests in, or tells why not.
+pub async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let response = match app.door.admit(&app, &mut request).await {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    // What an op answers is told where it was called.
+    if let Some(Outcome(code)) = response.extensions().get() {
+        tracing::info!(target: "fence::request", path, outcome = code.as_str(), "refused");
+    }
+    response
+}
+
+/// Whom the client means to talk to.
+fn host(request: &Request) -> Result<Authority> {
+    let named = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()).ok());
+    named
+        .unwrap_or_else(|| request.uri().authority().cloned())
+        .ok_or_else(|| Error::new(Code::Invalid, "the request has no header Host, or not a name in it"))
+}
+
+/// A browser says from which page a request comes.
+fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<()> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(origin) = text(header::ORIGIN) {
+        let own = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host.as_str()));
+        if !own {
+            return Err(foreign(format!("a page of `{origin}`")));
+        }
+    }
+    match text(SITE) {
+        None | Some("same-origin" | "none") => Ok(()),
+        Some(_) => Err(foreign("a page of another site".into())),
+    }
+}
+
+fn foreign(who: String) -> Error {
+    Error::new(Code::Forbidden, format!("{who} may not talk to this server"))
+        .hint("use the command line, or a program that is no web page")
+}
+
+/// So many a second for each, and so many at once. What is kept of each is the moment at which its past requests
+/// would have been served one after the other.
+#[derive(Debug)]
+pub struct Rate {
+    each: Option<Duration>,
+    start: Instant,
+    until: Mutex<HashMap<String, Duration>>,
+}
+
+/// Past so many callers, those that are quiet are forgotten.
+const CALLERS: usize = 10_000;
+
+impl Rate {
+    pub fn new(per_second: u32) -> Self {
+        let each = (per_second > 0).then(|| Duration::from_secs(1) / per_second);
+        // Real time: it paces callers, and decides nothing in the fleet.
+        Self { each, start: Instant::now(), until: Mutex::default() }
+    }
+
+    pub fn take(&self, who: &str) -> Result<()> {
+        let Some(each) = self.each else { return Ok(()) };
+        self.take_at(who, each, self.start.elapsed())
+    }
+
+    fn take_at(&self, who: &str, each: Duration, now: Duration) -> Result<()> {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.len() >= CALLERS {
+            until.retain(|_, until| *until > now);
+        }
+        let due = until.get(who).copied().unwrap_or_default().max(now) + each;
+        let ahead = due - now;
+        if ahead > Duration::from_secs(1) {
+            let retry = (ahead - Duration::from_secs(1)).as_millis().max(1);
+            return Err(Error::new(Code::RateLimited, "too many requests a second")
+                .with("retry_after_ms", u64::try_from(retry).unwrap_or(u64::MAX))
+                .hint("ask for more at once (claim_many, done_many), or wait instead of asking again"));
+        }
+        until.insert(who.to_owned(), due);
+        Ok(())
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, secret) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+fn unauthorized(error: Error, how: &'static str) -> Refusal {
+    Refusal::from(error).header(header::WWW_AUTHENTICATE, HeaderValue::from_static(how))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_lets_a_second_s_worth_in_at_once_and_then_one_by_one() {
+        let rate = Rate::new(10);
+        let each = rate.each.unwrap();
+        let take = |who, ms| rate.take_at(who, each, Duration::from_millis(ms));
+        assert!((0..10).all(|_| take("a", 0).is_ok()));
+        let refused = take("a", 0).unwrap_err();
+        assert_eq!((refused.code(), refused.field("retry_after_ms")), (Code::RateLimited, Some(&100.into())));
+        assert!(take("b", 0).is_ok(), "everyone has a rate of their own");
+        assert!(take("a", 99).is_err());
+        assert!(take("a", 100).is_ok() && take("a", 100).is_err());
+        assert!((0..10).all(|_| take("a", 5000).is_ok()) && take("a", 5000).is_err());
+    }
+}

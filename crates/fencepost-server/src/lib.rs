@@ -1,0 +1,26 @@
+//! A fleet on the network: every op of the registry at `POST /v1/<noun>/<verb>`, and those that only read also by
+//! `GET`. Handlers translate (decode, call, encode); the rules are in the engine.
+
+mod answer;
+mod app;
+mod call;
+mod deliver;
+mod docs;
+mod door;
+mod keys;
+mod line;
+mod log;
+mod manual;
+mod metrics;
+mod openapi;
+mod query;
+mod router;
+mod serve;
+mod settings;
+mod tls;
+
+pub use app::App;
+pub use router::router;
+pub use serve::Server;
+pub use settings::Settings;
+pub use tls::Files as TlsFiles;

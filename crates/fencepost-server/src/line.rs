@@ -1,0 +1,51 @@
+//! One line for each request: op, agent, run, outcome and time.
+
+use crate::{App, call::Asked};
+use fencepost::{Code, key::Key};
+use tokio::time::Instant;
+
+/// A request that is under way. If it is dropped before it has an answer, its client is gone, and that is told.
+#[derive(Debug)]
+pub struct Line {
+    app: App,
+    op: &'static str,
+    asked: Asked,
+    key: Option<String>,
+    // Real time: it is measured for people, and decides nothing.
+    began: Instant,
+    outcome: Option<&'static str>,
+}
+
+impl Line {
+    pub fn new(app: App, op: &'static str) -> Self {
+        Self { app, op, asked: Asked::default(), key: None, began: Instant::now(), outcome: None }
+    }
+
+    pub fn asked(&mut self, asked: Asked, key: Option<&Key>) {
+        self.asked = asked;
+        self.key = key.map(|key| key.name.clone());
+        self.asked.agent = self.asked.agent.take().or_else(|| key?.agent.clone());
+    }
+
+    pub fn end(mut self, outcome: Option<Code>) {
+        self.outcome = Some(outcome.map_or("ok", Code::as_str));
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        let outcome = self.outcome.unwrap_or("gone");
+        self.app.metrics.answered(self.op, outcome, took, self.asked.wait.is_some());
+        tracing::info!(
+            target: "fence::request",
+            op = self.op,
+            key = self.key,
+            agent = self.asked.agent,
+            run = self.asked.run,
+            token = self.asked.token,
+            outcome,
+            ms = took.as_micros() as f64 / 1000.0,
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! The fleet's log as it grows: `GET /v1/events`, as server-sent events.
+//!
+//! Each event has its position as its id, so that a client that comes back (a browser does so by itself) is told what it
+//! missed. What is not taken is not kept here: the log keeps it, and a reader that is too slow is sent away to read on
+//! later.
+
+use crate::{App, answer::Refusal, app::stopping, query::Fields};
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use fencepost::{Code, Error, Fleet, Millis, Op, Result, event, op};
+use std::convert::Infallible;
+use tokio::sync::{
+    OwnedSemaphorePermit,
+    mpsc::{self, error::SendTimeoutError},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Events in one page, and pages that a slow reader may be behind.
+const PAGE: i64 = 100;
+const PAGES: usize = 8;
+
+/// Where a connection can be cut off from within a request.
+#[derive(Debug, Clone)]
+pub struct Cut(pub CancellationToken);
+
+/// The position of the newest event that can be read.
+pub async fn end(fleet: &Fleet) -> Result<String> {
+    Ok(fleet.call(event::List { last: Some(1), ..event::List::default() }).await?.position)
+}
+
+pub async fn follow(State(app): State<App>, request: Request) -> Response {
+    let (head, _) = request.into_parts();
+    let cut = head.extensions.get::<Cut>().cloned();
+    let last = head.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    match Follower::new(app, head.uri.query().unwrap_or_default(), last).await {
+        Ok(follower) => follower.stream(cut),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+struct Follower {
+    app: App,
+    list: event::List,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    async fn new(app: App, query: &str, last: Option<String>) -> Result<Self, Refusal> {
+        let mut list = asked(query)?;
+        let place = app.waiter()?;
+        list.since = match last.filter(|id| !id.is_empty()).or(list.since) {
+            None => Some(end(&app.fleet).await?),
+            Some(since) => Some(since).filter(|since| since != "start"),
+        };
+        // A position that was never one is the client's mistake. One that is gone is told as the last event.
+        let first = event::List { limit: Some(1), ..list.clone() };
+        match app.fleet.call(first).await {
+            Err(error) if error.code() == Code::Invalid => Err(error.into()),
+            _ => Ok(Self { app, list, _place: place }),
+        }
+    }
+
+    fn stream(mut self, cut: Option<Cut>) -> Response {
+        let (pages, mut page) = mpsc::channel::<Bytes>(PAGES + 1);
+        let gone = CancellationToken::new();
+        let reading = gone.clone().drop_guard();
+        let app = self.app.clone();
+        app.begun.spawn(async move {
+            // The last word has a place of its own, however full it is.
+            let Ok(farewell) = pages.clone().reserve_owned().await else { return };
+            let Some(why) = self.read_on(&pages, &gone).await else { return };
+            drop(farewell.send(error(&why)));
+            drop(pages);
+            // Who does not read that either holds the connection for nothing.
+            let left = tokio::time::timeout(self.app.settings.slow_reader, gone.cancelled()).await;
+            if let (Err(_), Some(Cut(cut))) = (left, cut) {
+                cut.cancel();
+            }
+        });
+        let stream = futures_util::stream::poll_fn(move |context| {
+            let _ = &reading;
+            page.poll_recv(context).map(|page| page.map(Ok::<_, Infallible>))
+        });
+        let mut response = Response::new(Body::from_stream(stream));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    /// Hands on what is logged. Gives why it ends, unless the reader is gone.
+    async fn read_on(&mut self, pages: &mpsc::Sender<Bytes>, gone: &CancellationToken) -> Option<Error> {
+        let settings = &self.app.settings;
+        let heartbeat = Some(Millis(i64::try_from(settings.heartbeat.as_millis()).unwrap_or(i64::MAX)));
+        let mut text = self.list.since.as_ref().map_or("retry: 1000\n\n".to_owned(), |since| {
+            // An id with no data: where to read on from, if nothing comes.
+            format!("retry: 1000\nid: {since}\n\n")
+        });
+        loop {
+            match pages.send_timeout(text.into(), settings.slow_reader).await {
+                Ok(()) => {}
+                Err(SendTimeoutError::Closed(_)) => return None,
+                Err(SendTimeoutError::Timeout(_)) => return Some(too_slow()),
+            }
+            let next = event::List { limit: Some(PAGE), wait_ms: heartbeat, ..self.list.clone() };
+            let page = tokio::select! {
+                page = self.app.fleet.call(next) => page,
+                () = self.app.stopping() => return Some(stopping()),
+                () = gone.cancelled() => return None,
+            };
+            match page {
+                Ok(page) => {
+                    text = told(&page.events);
+                    self.list.since = Some(page.position);
+                }
+                Err(error) => return Some(error),
+            }
+        }
+    }
+}
+
+/// What a follower may ask for: the same as `event/list`, but for what makes a page of it.
+fn asked(query: &str) -> Result<event::List> {
+    let fields = Fields::of(&(op::find(event::List::NAME)?.request)().to_value());
+    let request = fields.read(query)?;
+    for unfit in ["last", "limit", "wait_ms"] {
+        if request.get(unfit).is_some() {
+            return Err(Error::invalid(unfit, "is of `event/list`: this goes on without end"));
+        }
+    }
+    op::decode(request.to_string())
+}
+
+fn told(events: &[event::Entry]) -> String {
+    if events.is_empty() {
+        return ": still here\n\n".into();
+    }
+    let line = |event: &event::Entry| {
+        let data = serde_json::to_string(event).unwrap_or_default();
+        format!("id: {}\ndata: {data}\n\n", event.position)
+    };
+    events.iter().map(line).collect()
+}
+
+/// The last message. It has no id, so that the client reads on from the last event it saw.
+fn error(error: &Error) -> Bytes {
+    format!("event: error\ndata: {}\n\n", error.to_json()).into()
+}
+
+fn too_slow() -> Error {
+    Error::new(Code::RateLimited, "what was sent was not read in time")
+        .hint("come back with the header Last-Event-ID, or since=, and the id of the last event that you saw")
+}

@@ -1,0 +1,187 @@
+//! What there is to say about each op, from its schema and its doc comments: for the OpenAPI document and for people.
+
+use fencepost::{Code, op::Entry};
+use serde_json::{Map, Value, json};
+
+/// An op, as its users see it.
+#[derive(Debug)]
+pub struct Chapter {
+    pub entry: Entry,
+    pub request: Value,
+    pub reply: Value,
+}
+
+/// A field of a request or a reply.
+#[derive(Debug)]
+pub struct Field<'a> {
+    pub name: &'a str,
+    pub kind: String,
+    pub required: bool,
+    pub about: &'a str,
+    pub schema: &'a Value,
+}
+
+impl Chapter {
+    pub fn new(entry: Entry) -> Self {
+        Self { request: (entry.request)().to_value(), reply: (entry.reply)().to_value(), entry }
+    }
+
+    /// `task`
+    pub fn noun(&self) -> &'static str {
+        self.entry.name.split('/').next().unwrap_or_default()
+    }
+
+    pub fn path(&self) -> String {
+        format!("/v1/{}", self.entry.name)
+    }
+
+    /// The doc comment, on one line.
+    pub fn about(&self) -> String {
+        self.request["description"].as_str().unwrap_or_default().replace('\n', " ")
+    }
+
+    /// Its first sentence.
+    pub fn summary(&self) -> String {
+        let about = self.about();
+        about
+            .split_once(". ")
+            .map_or_else(|| about.trim_end_matches('.').to_owned(), |(first, _)| first.into())
+    }
+
+    pub fn access(&self) -> &'static str {
+        self.entry.access.as_str()
+    }
+
+    pub fn fields(&self) -> Vec<Field<'_>> {
+        fields(&self.request)
+    }
+
+    pub fn reply_fields(&self) -> Vec<Field<'_>> {
+        fields(&self.reply)
+    }
+
+    /// The least that can be asked, with values as people write them.
+    pub fn example(&self) -> Value {
+        let mut example = example(&self.request, &self.request);
+        // Some ask for one of several fields, and some say more with one that may be left out.
+        let besides = match self.entry.name {
+            "task/add" | "task/claim" | "task/list" | "task/ready" => json!({ "board": "auth" }),
+            "task/wait" => json!({ "tasks": ["auth-3"] }),
+            "task/edit" => json!({ "title": "write the parser" }),
+            _ => json!({}),
+        };
+        for (name, value) in besides.as_object().into_iter().flatten() {
+            example[name] = value.clone();
+        }
+        example
+    }
+
+    /// What it may answer instead. What is asked under a token can be over; what takes things can come away empty.
+    pub fn codes(&self) -> Vec<Code> {
+        let has = |name: &str| self.request["properties"].get(name).is_some();
+        let mut codes = vec![Code::Invalid, Code::Unauthorized, Code::Forbidden, Code::NotFound];
+        if has("token") || has("tokens") {
+            codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
+        }
+        if self.entry.name.contains("/claim") {
+            codes.extend([Code::NoneReady, Code::BoardFinished, Code::AlreadyClaimed, Code::NotReady]);
+            codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
+        } else if !self.entry.reads && self.noun() == "task" {
+            codes.extend([Code::AlreadyClaimed, Code::NotReady, Code::AlreadyFinished]);
+        }
+        codes.extend([Code::TooLarge, Code::RateLimited, Code::Unavailable, Code::Internal]);
+        if !self.entry.reads {
+            codes.push(Code::OutcomeUnknown);
+        }
+        codes.sort_by_key(|code| (code.http_status(), code.as_str()));
+        codes.dedup();
+        codes
+    }
+}
+
+fn fields(schema: &Value) -> Vec<Field<'_>> {
+    let required =
+        |name: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|one| one == name));
+    let all = schema["properties"].as_object().into_iter().flatten();
+    all.map(|(name, field)| Field {
+        name,
+        kind: kind(field),
+        required: required(name),
+        about: field["description"].as_str().unwrap_or_default(),
+        schema: field,
+    })
+    .collect()
+}
+
+/// `text`, `whole number`, `list of text`, `Task`.
+fn kind(schema: &Value) -> String {
+    if let Some(name) = schema["$ref"].as_str() {
+        return match name.rsplit('/').next().unwrap_or_default() {
+            "Millis" => "milliseconds".into(),
+            "Time" => "time".into(),
+            name => name.into(),
+        };
+    }
+    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
+    if let Some(choice) = choices.into_iter().flatten().find(|choice| choice["type"] != "null") {
+        return kind(choice);
+    }
+    let named =
+        schema["type"].as_str().or_else(|| schema["type"].as_array()?.iter().find_map(|one| one.as_str()));
+    match named {
+        Some("string") => "text".into(),
+        Some("integer") => "whole number".into(),
+        Some("boolean") => "true or false".into(),
+        Some("array") => format!("list of {}", kind(&schema["items"])),
+        Some("object") => "object".into(),
+        _ => "any JSON".into(),
+    }
+}
+
+fn example(root: &Value, schema: &Value) -> Value {
+    let schema = resolve(root, schema);
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let fields = required.map(|name| (name.to_owned(), sample(root, name, &schema["properties"][name])));
+    Value::Object(fields.collect::<Map<_, _>>())
+}
+
+/// A value such as people give.
+fn sample(root: &Value, name: &str, schema: &Value) -> Value {
+    let schema = resolve(root, schema);
+    if let Some(first) = schema["enum"].as_array().and_then(|all| all.first()) {
+        return first.clone();
+    }
+    if let Some(first) = schema["oneOf"].as_array().and_then(|all| all.first()) {
+        return first.get("const").cloned().unwrap_or_else(|| sample(root, name, first));
+    }
+    match schema["type"].as_str() {
+        Some("integer") => json!(1),
+        Some("boolean") => json!(true),
+        Some("array") => json!([sample(root, name.trim_end_matches('s'), &schema["items"])]),
+        Some("object") => example(root, schema),
+        _ => json!(text(name)),
+    }
+}
+
+fn text(name: &str) -> &'static str {
+    match name {
+        "token" => "task/auth-3@1",
+        "resource" => "task/auth-3",
+        "task" | "id" => "auth-3",
+        "depends_on" | "after" | "on" => "auth-2",
+        "board" => "auth",
+        "title" => "write the parser",
+        "run" => "r-1",
+        "agent" | "to" => "codex-1",
+        "name" => "deploy",
+        "request" => "9f1c",
+        _ => "as it was agreed",
+    }
+}
+
+fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
+        Some(name) => &root["$defs"][name],
+        None => schema,
+    }
+}

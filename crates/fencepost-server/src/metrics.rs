@@ -1,0 +1,176 @@
+//! What Prometheus is told.
+
+use crate::{App, log};
+use fencepost::{
+    Error, Result,
+    board::{self, list::Board},
+    event,
+};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// Pages of the log that one look reads on, at most; the rest is counted at the next.
+const PAGES: usize = 100;
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Done {
+    op: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Of {
+    op: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    kind: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Depth {
+    board: String,
+    status: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct On {
+    board: String,
+}
+
+#[derive(Debug)]
+pub struct Metrics {
+    ops: Family<Done, Counter>,
+    seconds: Family<Of, Histogram, fn() -> Histogram>,
+    waited: Family<Of, Histogram, fn() -> Histogram>,
+    refused: Family<Reason, Counter>,
+    /// The log, counted up to a position.
+    events: Family<Kind, Counter>,
+    position: Mutex<Option<String>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        // 250 us to 8 s, and for what waits 10 ms to 11 min.
+        let seconds: fn() -> Histogram = || Histogram::new(exponential_buckets(0.00025, 2.0, 16));
+        let waited: fn() -> Histogram = || Histogram::new(exponential_buckets(0.01, 4.0, 9));
+        Self {
+            ops: Family::default(),
+            seconds: Family::new_with_constructor(seconds),
+            waited: Family::new_with_constructor(waited),
+            refused: Family::default(),
+            events: Family::default(),
+            position: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// An op has answered, after so long. What waited is counted apart: it says nothing about speed.
+    pub fn answered(&self, op: &'static str, outcome: &'static str, took: Duration, waited: bool) {
+        self.ops.get_or_create(&Done { op, outcome }).inc();
+        if outcome != "ok" && op.contains("/claim") {
+            self.refused.get_or_create(&Reason { reason: outcome }).inc();
+        }
+        let histogram = if waited { &self.waited } else { &self.seconds };
+        histogram.get_or_create(&Of { op }).observe(took.as_secs_f64());
+    }
+
+    /// Everything there is to tell, in Prometheus' text format.
+    pub async fn text(&self, app: &App) -> Result<String> {
+        let mut registry = Registry::with_prefix("fence");
+        self.of_this_server(&mut registry, app);
+        self.of_the_fleet(&mut registry, app).await?;
+        let mut text = String::new();
+        encode(&mut text, &registry).map_err(Error::internal)?;
+        Ok(text)
+    }
+
+    fn of_this_server(&self, registry: &mut Registry, app: &App) {
+        registry.register("ops", "Calls of ops, by how they ended", self.ops.clone());
+        registry.register("op_seconds", "How long calls took that did not wait", self.seconds.clone());
+        registry.register("op_waited_seconds", "How long calls took that waited", self.waited.clone());
+        registry.register("claims_refused", "Claims that were refused, by reason", self.refused.clone());
+        let counts = app.fleet.stats();
+        let counted = |n: u64| {
+            let counter: Counter = Counter::default();
+            counter.inc_by(n);
+            counter
+        };
+        registry.register("batches", "SQLite: transactions of the writer", counted(counts.batches));
+        registry.register("batched_calls", "SQLite: calls in those transactions", counted(counts.batched));
+        registry.register("statements", "Statements run", counted(counts.statements));
+        let waiters: Gauge = Gauge::default();
+        waiters.set(app.waiting() as i64);
+        registry.register("waiters", "Requests that wait, and followers of the log", waiters);
+    }
+
+    async fn of_the_fleet(&self, registry: &mut Registry, app: &App) -> Result<()> {
+        self.read_on(app).await?;
+        registry.register("events", "Events of the fleet since this server counts", self.events.clone());
+        let expired: Counter = Counter::default();
+        for kind in ["task.lapsed", "lock.lapsed"] {
+            expired.inc_by(self.events.get_or_create(&Kind { kind: kind.into() }).get());
+        }
+        registry.register("claims_expired", "Claims whose holder was not heard from in time", expired);
+        let depths = Family::<Depth, Gauge>::default();
+        let ready = Family::<On, Gauge>::default();
+        let live: Gauge = Gauge::default();
+        for Board { name, ready: n, tasks, .. } in app.fleet.call(board::List {}).await?.boards {
+            ready.get_or_create(&On { board: name.clone() }).set(n);
+            for (status, n) in tasks {
+                if matches!(status.as_str(), "in_progress" | "reviewing") {
+                    live.inc_by(n);
+                }
+                depths.get_or_create(&Depth { board: name.clone(), status }).set(n);
+            }
+        }
+        registry.register("tasks", "Tasks, by board and status", depths);
+        registry.register("tasks_ready", "Tasks that could be claimed now, by board", ready);
+        registry.register("claims_live", "Tasks that a run holds", live);
+        Ok(())
+    }
+
+    /// Counts what was logged since the last look. Looking only when asked costs nothing while nobody asks.
+    async fn read_on(&self, app: &App) -> Result<()> {
+        let mut position = self.position.lock().await;
+        let Some(mut since) = position.take() else {
+            *position = Some(log::end(&app.fleet).await?);
+            return Ok(());
+        };
+        for _ in 0..PAGES {
+            let list =
+                event::List { since: Some(since.clone()), limit: Some(1000), ..event::List::default() };
+            let page = match app.fleet.call(list).await {
+                Ok(page) => page,
+                // Pruned meanwhile, or the database does not answer: counted from where the log ends, next time.
+                Err(_) => return Ok(()),
+            };
+            for event in page.events {
+                self.events.get_or_create(&Kind { kind: event.kind }).inc();
+            }
+            since = page.position;
+            if !page.more {
+                break;
+            }
+        }
+        *position = Some(since);
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! What can be set. The defaults are meant to be right.
+
+use crate::tls::Files;
+use std::{net::SocketAddr, time::Duration};
+
+/// Where to listen, and a limit on everything.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Settings {
+    pub listen: SocketAddr,
+    /// The names by which clients call this server, beside its address and `localhost`.
+    pub names: Vec<String>,
+    /// The certificate to present; without one, what is said is not encrypted.
+    pub tls: Option<Files>,
+    /// The largest body of a request, in bytes.
+    pub body_size: usize,
+    /// The largest head of a request (its line and its headers), in bytes; at least 8 KiB.
+    pub header_size: usize,
+    /// How long the head of a request may take to arrive.
+    pub header_time: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_time: Duration,
+    /// How long a request may take, apart from what it asked to wait.
+    pub request_time: Duration,
+    /// How many may wait, or follow the log, at the same time.
+    pub waiters: usize,
+    /// Requests a second for each key, and so many at once; 0 is no limit.
+    pub key_rate: u32,
+    /// The same for each address, where no key is asked for.
+    pub open_rate: u32,
+    /// A follower of the log hears at least this often that the server is there.
+    pub heartbeat: Duration,
+    /// A follower that has not taken what was sent for this long is cut off.
+    pub slow_reader: Duration,
+}
+
+impl Settings {
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            names: Vec::new(),
+            tls: None,
+            body_size: 2 * 1024 * 1024,
+            header_size: 16 * 1024,
+            header_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(20),
+            request_time: Duration::from_secs(60),
+            waiters: 4096,
+            key_rate: 10_000,
+            // Who can reach a loopback address can open the database, too.
+            open_rate: 0,
+            heartbeat: Duration::from_secs(15),
+            slow_reader: Duration::from_secs(10),
+        }
+    }
+}

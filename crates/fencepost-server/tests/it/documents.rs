@@ -1,0 +1,139 @@
+//! What the server says of itself: the OpenAPI document, the page for people, the metrics.
+
+use crate::{
+    on_both,
+    world::{World, get, text},
+};
+use fencepost::op;
+use serde_json::{Value, json};
+
+async fn document() -> Value {
+    let world = World::sqlite().await;
+    let (status, document) = world.get("/v1/openapi.json").await;
+    assert_eq!(status, 200);
+    document
+}
+
+/// Every reference in it.
+fn references(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => {
+            let own = fields.get("$ref").and_then(Value::as_str).map(str::to_owned);
+            own.into_iter().chain(fields.values().flat_map(references)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(references).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn the_document_has_every_op_and_refers_to_nothing_that_is_not_there() {
+    let document = document().await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut ids = std::collections::HashSet::new();
+    for entry in op::registry() {
+        let path = &document["paths"][format!("/v1/{}", entry.name)];
+        assert_eq!(path["get"].is_object(), entry.reads, "{}", entry.name);
+        for method in path.as_object().unwrap().values() {
+            let id = method["operationId"].as_str().unwrap();
+            assert!(ids.insert(id.to_owned()), "{id} is there twice");
+            assert!(!method["description"].as_str().unwrap().is_empty(), "{id} says nothing");
+        }
+    }
+    for reference in references(&document) {
+        let pointer = reference.strip_prefix('#').expect("a place in this document");
+        assert!(document.pointer(pointer).is_some(), "{reference} is nowhere");
+    }
+    assert!(!document.to_string().contains("$defs"));
+}
+
+#[tokio::test]
+async fn names_that_stand_for_two_things_are_told_apart() {
+    let document = document().await;
+    let schemas = &document["components"]["schemas"];
+    let properties = |name: &str| schemas[name]["properties"].clone();
+    assert!(
+        properties("TaskClaimReply")["task"].is_object() && properties("LockClaimReply")["task"].is_null()
+    );
+    insta::assert_snapshot!(serde_json::to_string_pretty(&document["paths"]["/v1/claim/guard"]).unwrap());
+}
+
+on_both! {
+    /// What the page and the document show can be sent as it stands.
+    async fn every_example_is_understood(world: World) {
+        let (_, document) = world.get("/v1/openapi.json").await;
+        let mut wrong = Vec::new();
+        for entry in op::registry() {
+            let post = &document["paths"][format!("/v1/{}", entry.name)]["post"];
+            let example = post["requestBody"]["content"]["application/json"]["example"].clone();
+            assert!(example.is_object(), "{}", entry.name);
+            // A key would close the server to the rest.
+            if entry.name == "key/add" {
+                continue;
+            }
+            let (status, answer) = world.post(entry.name, example.clone()).await;
+            if status == 400 || post["responses"].get(status.to_string()).is_none() {
+                wrong.push(format!("{} {example}: {status} {answer}", entry.name));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    async fn metrics_tell_what_happened(world: World) {
+        // From here on events are counted.
+        assert_eq!(world.send(get("/metrics")).await.status(), 200);
+        for title in ["one", "two"] {
+            world.ok("task/add", json!({ "board": "auth", "title": title })).await;
+        }
+        world.ok("task/claim", json!({ "run": "r", "ttl_ms": 1000 })).await;
+        world.post("task/claim", json!({ "run": "s", "task": "auth-1" })).await;
+        world.clock.advance(std::time::Duration::from_secs(2));
+        world.ok("task/claim", json!({ "run": "s" })).await;
+        let mut told = String::new();
+        // On PostgreSQL the log can be read up to the oldest transaction of anyone.
+        for _ in 0..500 {
+            told = text(world.send(get("/metrics")).await).await;
+            if told.contains("fence_claims_expired_total 1") {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        for line in [
+            r#"fence_ops_total{op="task/add",outcome="ok"} 2"#,
+            r#"fence_ops_total{op="task/claim",outcome="ok"} 2"#,
+            r#"fence_claims_refused_total{reason="already_claimed"} 1"#,
+            r#"fence_op_seconds_count{op="task/add"} 2"#,
+            r#"fence_claims_expired_total 1"#,
+            r#"fence_claims_live 1"#,
+            r#"fence_tasks{board="auth",status="in_progress"} 1"#,
+            r#"fence_tasks_ready{board="auth"} 1"#,
+            r#"fence_waiters 0"#,
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+        }
+        assert!(told.contains("fence_batches_total"));
+    }
+}
+
+#[tokio::test]
+async fn the_page_shows_every_op_and_needs_nothing_else() {
+    let world = World::sqlite().await;
+    let response = world.send(get("/docs")).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "text/html; charset=utf-8");
+    assert!(
+        response.headers()["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'")
+    );
+    let page = text(response).await;
+    for entry in op::registry() {
+        assert!(page.contains(&format!("id=\"{}\"", entry.name.replace('/', "-"))), "{}", entry.name);
+        assert!(
+            page.contains(&format!("http://127.0.0.1:7373/v1/{}", entry.name)),
+            "{} has no curl line",
+            entry.name
+        );
+    }
+    for foreign in ["src=", "@import", "url(", "<link"] {
+        assert!(!page.contains(foreign), "it loads something by {foreign}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys: who is let in, and what they may call.
+
+use crate::{
+    on_both,
+    world::{World, ask, get, post, text},
+};
+use axum::{body::Body, http::Request};
+use fencepost::{
+    Access,
+    key::{self, Key},
+    op,
+};
+use fencepost_server::{App, Server, Settings};
+use serde_json::{Value, json};
+
+async fn key(world: &World, name: &str, role: Access) -> String {
+    world.fleet.call(key::Add::new(name, role)).await.expect("a key").secret
+}
+
+fn with(mut request: Request<Body>, secret: &str) -> Request<Body> {
+    request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
+    request
+}
+
+on_both! {
+    async fn every_role_may_call_what_its_access_says(world: World) {
+        let roles = [Access::Reader, Access::Agent, Access::Admin];
+        let mut secrets = Vec::new();
+        for role in roles {
+            secrets.push((role, key(&world, &format!("{role:?}").to_lowercase(), role).await));
+        }
+        for entry in op::registry() {
+            // An empty list is nobody's request: who may call is told so, and nothing is done.
+            assert_eq!(world.post(entry.name, json!([])).await.0, 401, "{} without a key", entry.name);
+            for (role, secret) in &secrets {
+                let response = world.send(with(post(entry.name, "[]"), secret)).await;
+                let wanted = if *role < entry.access { 403 } else { 400 };
+                assert_eq!(response.status(), wanted, "{} by {role:?}", entry.name);
+            }
+        }
+    }
+
+    async fn an_agent_s_key_acts_as_its_agent_alone(world: World) {
+        let alice = key(&world, "alice", Access::Agent).await;
+        let bob = key(&world, "bob", Access::Agent).await;
+        world.send(with(post("task/add", r#"{"board":"auth","title":"one"}"#), &alice)).await;
+        let mut claim = with(post("task/claim", r#"{"run":"r"}"#), &alice);
+        claim.headers_mut().insert("fence-agent", "bob".parse().unwrap());
+        let claimed: Value = serde_json::from_str(&text(world.send(claim).await).await).unwrap();
+        assert_eq!(claimed["claim"]["agent"], "alice", "{claimed}");
+        let done = post("task/done", r#"{"token":"task/auth-1@1"}"#);
+        assert_eq!(world.send(with(done, &bob)).await.status(), 403);
+        let done = post("task/done", r#"{"token":"task/auth-1@1"}"#);
+        assert_eq!(world.send(with(done, &alice)).await.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn without_a_key_nobody_is_let_in_once_there_is_one() {
+    let world = World::sqlite().await;
+    assert_eq!(world.send(get("/v1/task/list")).await.status(), 200, "no key is needed while there is none");
+    // What was believed of the fleet's keys is forgotten with the server.
+    let world = world.with(|_| {});
+    let secret = key(&world, "lead", Access::Admin).await;
+    let mut told = Vec::new();
+    let basic = ask("GET", "/v1/task/list")
+        .header("authorization", "Basic bGVhZDpsZWFk")
+        .body(Body::empty())
+        .unwrap();
+    for (what, request) in [
+        ("no key", get("/v1/task/list")),
+        ("an unknown key", with(get("/v1/task/list"), "fence_00")),
+        ("another scheme", basic),
+        ("an unknown path", get("/dance")),
+        ("an unknown op", post("lock/dance", "{}")),
+    ] {
+        told.push(format!("# {what}\n{}", world.tell(request).await));
+    }
+    insta::assert_snapshot!(told.join("\n\n"));
+    for path in ["/metrics", "/v1/events"] {
+        assert_eq!(world.send(get(path)).await.status(), 401, "{path}");
+        assert_eq!(world.send(with(get(path), &secret)).await.status(), 200, "{path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(world.send(get(path)).await.status(), 200, "{path} is for anyone");
+    }
+    world.fleet.call(key::Revoke { name: "lead".into() }).await.expect("revoked");
+    let world = world.with(|_| {});
+    key(&world, "other", Access::Admin).await;
+    assert_eq!(world.send(with(get("/v1/task/list"), &secret)).await.status(), 401, "revoked");
+}
+
+#[tokio::test]
+async fn guessing_keys_is_slow() {
+    let world = World::sqlite().await;
+    key(&world, "lead", Access::Admin).await;
+    let mut answers = Vec::new();
+    for n in 0..40 {
+        let guess = with(get("/v1/task/list"), &format!("fence_{n}"));
+        answers.push(world.send(guess).await.status().as_u16());
+    }
+    assert!(answers[..20].iter().all(|status| *status == 401) && answers.contains(&429), "{answers:?}");
+}
+
+#[tokio::test]
+async fn each_key_has_a_rate() {
+    let world = World::sqlite().await.with(|settings| settings.key_rate = 5);
+    let (one, other) = (key(&world, "one", Access::Reader).await, key(&world, "other", Access::Reader).await);
+    for _ in 0..5 {
+        assert_eq!(world.send(with(get("/v1/task/list"), &one)).await.status(), 200);
+    }
+    let told = world.tell(with(get("/v1/task/list"), &one)).await;
+    assert!(
+        told.starts_with("429") && told.contains("\"rate_limited\"") && told.contains("retry-after: 1"),
+        "{told}"
+    );
+    assert_eq!(world.send(with(get("/v1/task/list"), &other)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn an_address_of_the_network_needs_a_key() {
+    let world = World::sqlite().await;
+    let everywhere = || App::new(world.fleet.clone(), Settings::new("0.0.0.0:0".parse().unwrap()));
+    let refused = Server::bind(everywhere()).await.unwrap_err();
+    insta::assert_snapshot!(serde_json::to_string(&refused).unwrap());
+    let secret = key(&world, "lead", Access::Admin).await;
+    Server::bind(everywhere()).await.expect("now it may");
+    // The last key is gone, and the server still there.
+    let world = world.with(|settings| settings.listen = "0.0.0.0:0".parse().unwrap());
+    let Key { name, .. } = world.fleet.key(&secret).await.unwrap().unwrap();
+    world.fleet.call(key::Revoke { name }).await.expect("revoked");
+    assert_eq!(world.send(get("/v1/task/list")).await.status(), 401, "no key is no reason to be open");
+}

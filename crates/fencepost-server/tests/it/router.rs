@@ -1,0 +1,156 @@
+//! Shapes: what is asked, by which path and method, and what comes back.
+
+use crate::{
+    on_both,
+    world::{World, ask, get, post},
+};
+use axum::body::Body;
+use bytes::Bytes;
+use fencepost::op;
+use serde_json::json;
+use std::{convert::Infallible, time::Duration};
+
+on_both! {
+    async fn a_task_lives_by_http_alone(world: World) {
+        let added = world.ok("task/add", json!({ "board": "auth", "title": "write it" })).await;
+        assert_eq!(added["task"]["id"], "auth-1");
+        let claimed = world.ok("task/claim", json!({ "run": "r-1" })).await;
+        assert_eq!(claimed["claim"]["token"], "task/auth-1@1");
+        let guarded = world.get("/v1/claim/guard?token=task/auth-1@1").await;
+        assert_eq!((guarded.0, &guarded.1["ok"]), (200, &json!(true)));
+        let done = world.ok("task/done", json!({ "token": "task/auth-1@1" })).await;
+        assert_eq!(done["task"]["status"], "completed");
+        let (status, refused) = world.post("task/claim", json!({ "run": "r-2", "task": "auth-1" })).await;
+        assert_eq!((status, &refused["error"]["code"]), (409, &json!("already_finished")));
+    }
+
+    /// What a reply says is what the engine says, to the letter.
+    async fn replies_and_errors_are_the_engines_own(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        world.ok("task/claim", json!({ "run": "holder" })).await;
+        for (name, request) in [
+            ("task/show", json!({ "task": "auth-1" })),
+            ("task/claim", json!({ "run": "r", "task": "auth-1" })),
+            ("task/claim", json!({ "run": "r" })),
+            ("task/show", json!({ "task": "auth-9" })),
+            ("task/show", json!({ "task": 7 })),
+            ("task/list", json!({ "limit": 0 })),
+            ("task/done", json!({ "token": "task/auth-1@9" })),
+        ] {
+            let direct = op::find(name).unwrap().call(&world.fleet, &request.to_string()).await;
+            let (status, wanted) = match direct {
+                Ok(reply) => (200, reply),
+                Err(error) => (error.code().http_status(), error.to_json()),
+            };
+            assert_eq!(world.post(name, request).await, (status, wanted), "{name}");
+        }
+    }
+
+    async fn readers_are_also_asked_by_get(world: World) {
+        for title in ["one", "two", "three"] {
+            world.ok("task/add", json!({ "board": "auth", "title": title })).await;
+        }
+        let ids = |(status, page): (u16, serde_json::Value)| {
+            assert_eq!(status, 200, "{page}");
+            let tasks = page["tasks"].as_array().unwrap().clone();
+            tasks.iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(world.get("/v1/task/list?board=auth&limit=2").await), ["auth-1", "auth-2"]);
+        assert_eq!(ids(world.get("/v1/task/list").await).len(), 3);
+        let waited = world.get("/v1/task/wait?tasks=auth-1&tasks=auth-2&any=true").await;
+        assert_eq!((waited.0, waited.1["tasks"].as_array().map(Vec::len)), (200, Some(2)), "{}", waited.1);
+    }
+
+    async fn the_caller_is_named_by_a_header(world: World) {
+        let mut request = post("task/add", r#"{"board":"auth","title":"one"}"#);
+        request.headers_mut().insert("fence-agent", "lead".parse().unwrap());
+        assert_eq!(world.send(request).await.status(), 200);
+        let shown = world.ok("task/show", json!({ "task": "auth-1" })).await;
+        assert_eq!(shown["task"]["creator"], "lead", "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn every_op_is_there() {
+    let world = World::sqlite().await;
+    for entry in op::registry() {
+        let path = format!("/v1/{}", entry.name);
+        // An empty list is nobody's request.
+        let (status, answer) = world.post(entry.name, json!([])).await;
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("invalid")), "{path}");
+        let status = world.send(get(&path)).await.status().as_u16();
+        assert_eq!(status == 405, !entry.reads, "GET {path} is {status}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_request_is_said() {
+    let world = World::sqlite().await.with(|settings| settings.body_size = 64);
+    let raw = |kind: Option<&str>, body: &'static str| {
+        let request = ask("POST", "/v1/task/show");
+        let request = match kind {
+            Some(kind) => request.header("content-type", kind),
+            None => request,
+        };
+        request.body(Body::from(body)).unwrap()
+    };
+    let long = format!(r#"{{"task":"{}"}}"#, "x".repeat(64));
+    let streamed = Body::from_stream(futures_util::stream::iter(std::iter::repeat_n(
+        Ok::<_, Infallible>(Bytes::from_static(b"          ")),
+        10,
+    )));
+    let mut told = Vec::new();
+    for (what, request) in [
+        ("not JSON", post("task/show", "{\"task\": ")),
+        ("a field of another kind", post("task/show", "{\"task\": 7}")),
+        ("a field that is missing", post("task/show", "{}")),
+        ("a field that is not there", post("task/show", "{\"task\": \"a-1\", \"x\": 1}")),
+        ("not an object", post("task/show", "[]")),
+        ("two documents", post("task/show", "{\"task\":\"a-1\"}{}")),
+        ("another content type", raw(Some("text/plain"), "{}")),
+        ("no content type", raw(None, "{}")),
+        ("a charset", raw(Some("Application/JSON; charset=utf-8"), "{\"task\":\"a-1\"}")),
+        ("nothing at all", raw(None, "")),
+        ("too large, as announced", post("task/show", &long)),
+        (
+            "too large, as it came",
+            ask("POST", "/v1/task/show").header("content-type", "application/json").body(streamed).unwrap(),
+        ),
+        ("an unknown verb", post("lock/dance", "{}")),
+        ("an unknown noun", get("/v1/dance")),
+        ("an unknown path", get("/dance")),
+        ("GET of what writes", get("/v1/task/add")),
+        ("DELETE of what reads", ask("DELETE", "/v1/task/show").body(Body::empty()).unwrap()),
+        ("POST of what is no op", ask("POST", "/healthz").body(Body::empty()).unwrap()),
+        ("a number that is none", get("/v1/task/list?limit=five")),
+        ("a field twice", get("/v1/task/list?limit=1&limit=2")),
+        ("a field that is not there, by GET", get("/v1/task/list?colour=red")),
+    ] {
+        told.push(format!("# {what}\n{}", world.tell(request).await));
+    }
+    insta::assert_snapshot!("refusals", told.join("\n\n"));
+}
+
+#[tokio::test]
+async fn what_is_not_text_is_refused() {
+    let world = World::sqlite().await;
+    let request = ask("POST", "/v1/task/show").header("content-type", "application/json");
+    let told = world.tell(request.body(Body::from(&b"{\"task\":\"\xff\"}"[..])).unwrap()).await;
+    insta::assert_snapshot!(told);
+}
+
+#[tokio::test]
+async fn a_slow_body_is_not_waited_for() {
+    let world = World::sqlite().await.with(|settings| settings.body_time = Duration::from_millis(20));
+    let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
+    let request = ask("POST", "/v1/task/show").header("content-type", "application/json");
+    insta::assert_snapshot!(world.tell(request.body(never).unwrap()).await);
+}
+
+#[tokio::test]
+async fn health_is_the_process_and_readiness_the_database() {
+    let world = World::sqlite().await;
+    assert_eq!(world.get("/healthz").await, (200, json!({ "ok": true })));
+    let ready = json!({ "ok": true, "database": "SQLite", "now": "2026-01-01T12:00:00.000Z" });
+    assert_eq!(world.get("/readyz").await, (200, ready));
+}

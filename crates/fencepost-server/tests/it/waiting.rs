@@ -1,0 +1,255 @@
+//! Waiting at the server: parked, woken, gone, sent away.
+
+use crate::{
+    on_both,
+    world::{World, get, post, text},
+};
+use axum::body::Body;
+use axum::response::Response;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A request that is under way, as a connection would drive it.
+fn send(world: &World, op: &str, body: Value) -> tokio::task::JoinHandle<Response> {
+    let (world, request) = (world.clone(), post(op, &body.to_string()));
+    tokio::spawn(async move { world.send(request).await })
+}
+
+/// A fleet in which there is work, and none to be had: what is finished or empty is not waited for.
+async fn busy(world: &World) {
+    world.ok("task/add", json!({ "board": "auth", "title": "held" })).await;
+    world.ok("task/claim", json!({ "run": "other" })).await;
+}
+
+/// Waits until so many are parked in the engine.
+async fn parked(world: &World, n: u64) {
+    let parked = async {
+        while world.fleet.stats().waiting != n {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), parked).await.expect("they park");
+}
+
+on_both! {
+    async fn a_parked_claim_is_woken(world: World) {
+        busy(&world).await;
+        let waiting = send(&world, "task/claim", json!({ "run": "r", "wait_ms": 600_000 }));
+        parked(&world, 1).await;
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        let response = waiting.await.unwrap();
+        assert_eq!(response.status(), 200);
+        let claimed: Value = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!(claimed["claim"]["token"], "task/auth-2@1");
+    }
+
+    async fn hanging_up_ends_a_wait_at_once(world: World) {
+        busy(&world).await;
+        let waiting = send(&world, "task/claim", json!({ "run": "gone", "wait_ms": 600_000 }));
+        parked(&world, 1).await;
+        waiting.abort();
+        parked(&world, 0).await;
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        let claimed = world.ok("task/claim", json!({ "run": "here" })).await;
+        assert_eq!(claimed["claim"]["token"], "task/auth-2@1", "nobody took it for the one who left");
+    }
+
+    async fn who_waits_is_asked_to_come_back_when_the_server_stops(world: World) {
+        busy(&world).await;
+        let claims = send(&world, "task/claim", json!({ "run": "r", "wait_ms": 600_000 }));
+        let reads = send(&world, "event/list", json!({ "since": "0.0", "kind": "none", "wait_ms": 600_000 }));
+        parked(&world, 2).await;
+        world.app.stop();
+        for waiting in [claims, reads] {
+            let response = waiting.await.unwrap();
+            assert_eq!(response.status(), 503);
+            assert_eq!(text(response).await, r#"{"error":{"code":"unavailable","message":"the server is stopping","hint":"ask again: nothing was taken for you"}}"#);
+        }
+        // What does not wait is served to the end.
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+    }
+
+    async fn so_many_may_wait_and_no_more(world: World) {
+        busy(&world).await;
+        let world = world.with(|settings| settings.waiters = 2);
+        let waiting = [
+            send(&world, "task/claim", json!({ "run": "a", "wait_ms": 600_000 })),
+            send(&world, "task/claim", json!({ "run": "b", "wait_ms": 600_000 })),
+        ];
+        parked(&world, 2).await;
+        let told = world.tell(post("task/claim", r#"{"run":"c","wait_ms":600000}"#)).await;
+        insta::assert_snapshot!("too_many_waiters", told);
+        assert_eq!(world.send(get("/v1/events")).await.status(), 429, "a follower waits, too");
+        let (status, answer) = world.post("task/claim", json!({ "run": "c" })).await;
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!("none_ready")), "who does not wait is served");
+        for one in waiting {
+            one.abort();
+        }
+        parked(&world, 0).await;
+        let again = send(&world, "task/claim", json!({ "run": "c", "wait_ms": 600_000 }));
+        parked(&world, 1).await;
+        again.abort();
+    }
+
+    /// The claim is committed, and its answer never reaches the socket.
+    async fn what_is_claimed_for_one_who_is_gone_is_given_back(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        for (op, resource, request) in [
+            ("task/claim", "task/auth-1", json!({ "run": "gone", "request": "q-1" })),
+            ("task/claim", "task/auth-1", json!({ "run": "gone", "wait_ms": 1000 })),
+            ("task/claim_many", "task/auth-1", json!({ "run": "gone", "count": 3 })),
+            ("lock/claim", "lock/deploy", json!({ "name": "deploy", "run": "gone" })),
+        ] {
+            let response = world.send(post(op, &request.to_string())).await;
+            assert_eq!(response.status(), 200, "{op}");
+            assert!(claims(&world).await.contains(&resource.to_owned()), "{op} holds it");
+            drop(response);
+            let given_back = async {
+                while !claims(&world).await.is_empty() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(2), given_back).await.expect("it is given back within 2 s");
+        }
+        let shown = world.ok("task/show", json!({ "task": "auth-1" })).await;
+        assert_eq!(shown["task"]["attempts"], 0, "no attempt is counted");
+    }
+
+    async fn what_reached_its_client_stays_claimed(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        world.ok("task/claim", json!({ "run": "r" })).await;
+        // Another call, so that a give-back would have had its turn.
+        world.ok("task/add", json!({ "board": "auth", "title": "two" })).await;
+        assert_eq!(claims(&world).await, ["task/auth-1"]);
+    }
+
+    /// Clients that hang up at any moment, while their claims are on the way: nothing stays held by them.
+    async fn clients_that_hang_up_at_any_moment_hold_nothing(world: World) {
+        for n in 0..20 {
+            world.ok("task/add", json!({ "board": "auth", "title": n.to_string() })).await;
+        }
+        for n in 0..60_u64 {
+            let wait = if n % 2 == 0 { json!(60_000) } else { Value::Null };
+            let claiming = send(&world, "task/claim", json!({ "run": format!("r-{n}"), "wait_ms": wait }));
+            tokio::time::sleep(Duration::from_micros(n * 50)).await;
+            claiming.abort();
+            // Who had the answer in hand let go of it unread.
+            drop(claiming.await);
+        }
+        let given_back = async {
+            while !claims(&world).await.is_empty() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(2), given_back).await.expect("all is given back within 2 s");
+    }
+
+    async fn the_log_is_followed_as_it_grows(world: World) {
+        world.ok("task/add", json!({ "board": "auth", "title": "before" })).await;
+        let mut all = Follower::of(&world, "/v1/events?since=start", None).await;
+        let mut new = Follower::of(&world, "/v1/events?kind=task.claimed", None).await;
+        assert_eq!(all.next().await["resource"], "task/auth-1");
+        world.ok("task/claim", json!({ "run": "r" })).await;
+        assert_eq!(new.next().await["kind"], "task.claimed");
+        let claimed = all.next().await;
+        assert_eq!(claimed["kind"], "task.claimed");
+        drop((all, new));
+        parked(&world, 0).await;
+        world.ok("task/done", json!({ "token": "task/auth-1@1" })).await;
+        world.ok("task/add", json!({ "board": "auth", "title": "two" })).await;
+        let position = claimed["position"].as_str().unwrap();
+        let mut resumed = Follower::of(&world, "/v1/events?resource=task/auth-1", Some(position)).await;
+        assert_eq!(resumed.next().await["kind"], "task.completed", "nothing is missed, and nothing told twice");
+        world.app.stop();
+        insta::assert_snapshot!("follower_at_the_end", resumed.rest().await);
+    }
+}
+
+async fn claims(world: &World) -> Vec<String> {
+    let list = world.ok("claim/list", json!({ "limit": 1000 })).await;
+    list["claims"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|claim| claim["resource"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+struct Follower {
+    body: Body,
+    text: String,
+}
+
+impl Follower {
+    async fn of(world: &World, path: &str, last: Option<&str>) -> Self {
+        let mut request = get(path);
+        if let Some(last) = last {
+            request.headers_mut().insert("last-event-id", last.parse().unwrap());
+        }
+        let response = world.send(request).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// The next event that has data.
+    async fn next(&mut self) -> Value {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let data = block.lines().find_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+                self.text = rest.to_owned();
+                if let Some(data) = data {
+                    return serde_json::from_str(&data).unwrap();
+                }
+                continue;
+            }
+            let frame = tokio::time::timeout(Duration::from_secs(10), self.body.frame()).await;
+            let frame = frame.expect("something comes").expect("it goes on").unwrap();
+            self.text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+    }
+
+    /// What is left, to the end.
+    async fn rest(self) -> String {
+        let rest = tokio::time::timeout(Duration::from_secs(10), self.body.collect()).await;
+        let rest = rest.expect("it ends").unwrap().to_bytes();
+        self.text + std::str::from_utf8(&rest).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_is_too_slow_is_cut_off_and_can_come_back() {
+    let world = World::sqlite().await.with(|settings| settings.slow_reader = Duration::from_millis(50));
+    let plan: Vec<_> = (0..2000).map(|n| json!({ "title": format!("task {n}") })).collect();
+    world.ok("task/plan", json!({ "board": "auth", "tasks": plan })).await;
+    // It asks, and reads nothing until it was given up.
+    let slow = Follower::of(&world, "/v1/events?since=start", None).await;
+    while world.app.waiting() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let text = slow.rest().await;
+    let (seen, last) = text.rsplit_once("event: error\n").expect("a last word");
+    insta::assert_snapshot!(last.trim_end());
+    let seen: Vec<_> = seen.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert!(seen.len() < 1500, "what is kept for it is bounded: {}", seen.len());
+    let mut resumed = Follower::of(&world, "/v1/events", seen.last().copied()).await;
+    let all = world.ok("event/list", json!({ "limit": 1000, "since": seen.last() })).await;
+    assert_eq!(resumed.next().await["position"], all["events"][0]["position"]);
+}
+
+#[tokio::test]
+async fn a_follower_is_told_what_is_wrong() {
+    let world = World::sqlite().await;
+    world.ok("task/add", json!({ "board": "auth", "title": "old" })).await;
+    let mut told = Vec::new();
+    for path in ["/v1/events?limit=5", "/v1/events?colour=red"] {
+        told.push(world.tell(get(path)).await);
+    }
+    world.clock.advance(Duration::from_secs(40 * 86_400));
+    world.ok("event/prune", json!({})).await;
+    let pruned = Follower::of(&world, "/v1/events", Some("0.0")).await;
+    told.push(pruned.rest().await);
+    told.push(world.tell(get("/v1/events?since=nonsense%0adata:%20x")).await);
+    insta::assert_snapshot!(told.join("\n\n"));
+}

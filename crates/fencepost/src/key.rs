@@ -1,0 +1,130 @@
+//! Keys: who may call from afar, and how much. A secret is shown once; only its digest is kept.
+//!
+//! What a key may call is [`Op::ACCESS`](crate::Op::ACCESS) and nothing else. An agent's key is bound besides: it acts
+//! as its agent, and on its agent's runs and claims. That is decided where a run or a token is looked up.
+
+use crate::{
+    clock::Time,
+    error::{Code, Error, Result},
+    op::{Access, verbs},
+    tx::{Caller, Row, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+verbs![add::Add, list::List, revoke::Revoke];
+
+/// A key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Key {
+    pub name: String,
+    /// The most that it may call.
+    pub role: Access,
+    /// The agent that it acts as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub created_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Time>,
+}
+
+macro_rules! keys {
+    ($rest:literal) => {
+        concat!("select name, digest, role, agent, created_at, revoked_at from access_key ", $rest)
+    };
+}
+use keys;
+
+impl Key {
+    fn read(row: &Row) -> Result<Self> {
+        let role: String = row.get("role")?;
+        Ok(Self {
+            name: row.get("name")?,
+            role: Access::parse(&role).ok_or_else(|| Error::internal(format!("a key has role `{role}`")))?,
+            agent: row.get("agent")?,
+            created_at: row.get("created_at")?,
+            revoked_at: row.get("revoked_at")?,
+        })
+    }
+}
+
+/// What is stored of a secret. It has 256 random bits, so one round of a fast hash is enough.
+fn digest(secret: &str) -> String {
+    hex(&Sha256::digest(secret))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The key with this secret, unless it was revoked. The index finds it by its digest, which says nothing about
+/// secrets that are near; what it found is compared in constant time all the same.
+pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
+    let digest = digest(secret);
+    let rows = tx.query(keys!("where digest = ?1 and revoked_at is null"), crate::params![&digest]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let stored: String = row.get("digest")?;
+    if bool::from(stored.as_bytes().ct_eq(digest.as_bytes())) { Key::read(row).map(Some) } else { Ok(None) }
+}
+
+impl Caller {
+    /// May this caller call an op that asks for this much?
+    pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {
+        match &self.key {
+            Some(key) if key.role < access => {
+                let message = format!(
+                    "key `{}` has the role {}, and {what} needs {}",
+                    key.name,
+                    key.role.as_str(),
+                    access.as_str()
+                );
+                Err(Error::new(Code::Forbidden, message).hint(format!(
+                    "an admin can add a key for it: fence key add NAME --role {}",
+                    access.as_str()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn bound_agent(&self) -> Option<&str> {
+        self.bound().map(|(_, agent)| agent)
+    }
+
+    /// The key of an agent, and that agent: it acts as nobody else.
+    fn bound(&self) -> Option<(&str, &str)> {
+        let key = self.key.as_ref().filter(|key| key.role == Access::Agent)?;
+        // A key without an agent acts as nobody, so that none of the rules below can be fallen through.
+        Some((&key.name, key.agent.as_deref().unwrap_or_default()))
+    }
+
+    /// Whom the caller acts as, if it says `given`: an agent's key acts as its agent, said or not.
+    pub(crate) fn acting_as(&self, field: &str, given: Option<&str>) -> Result<Option<String>> {
+        match (self.bound(), given) {
+            (Some((key, own)), Some(given)) if given != own => {
+                Err(not_for(key, own, &format!("`{given}` is another agent")).with("field", field))
+            }
+            (Some((_, own)), _) => Ok(Some(own.to_owned())),
+            (None, given) => Ok(given.map(str::to_owned)),
+        }
+    }
+
+    /// May the caller act on what this run holds, or end it? An agent's key may if it is its agent's.
+    pub(crate) fn may_use(&self, run: &str, agent: Option<&str>) -> Result<()> {
+        match self.bound() {
+            Some((key, own)) if agent != Some(own) => {
+                let whose = agent.map_or("no agent".into(), |agent| format!("agent `{agent}`"));
+                Err(not_for(key, own, &format!("run `{run}` belongs to {whose}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn not_for(key: &str, own: &str, problem: &str) -> Error {
+    Error::new(Code::Forbidden, format!("key `{key}` is for agent `{own}`: {problem}"))
+        .with("agent", own)
+        .hint("use that agent's own key, or an admin's")
+}

@@ -1,0 +1,191 @@
+//! Keys: what each may call, and whose claims it may touch.
+
+use crate::{on_both, registry::least_request};
+use fencepost::{Access, Code, Error, Fleet, Result, claim, key, lock, op, run, task};
+
+/// A key with this role, as whoever shows its secret finds it.
+async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
+    let secret = fleet.call(key::Add::new(name, role)).await.unwrap().secret;
+    fleet.key(&secret).await.unwrap().expect("it was just added")
+}
+
+/// The fleet as this agent's own key opens it.
+async fn as_agent_key(fleet: &Fleet, agent: &str) -> Fleet {
+    fleet.as_key(&key_of(fleet, agent, Access::Agent).await)
+}
+
+fn refused<T: std::fmt::Debug>(code: Code, result: Result<T>) -> Error {
+    let error = result.expect_err("a refusal");
+    assert_eq!(error.code(), code, "{error}");
+    error
+}
+
+fn forbidden<T: std::fmt::Debug>(result: Result<T>) -> Error {
+    refused(Code::Forbidden, result)
+}
+
+on_both! {
+    async fn a_secret_opens_until_it_is_revoked(world: World) {
+        let added = world.fleet.call(key::Add::new("ci", Access::Reader)).await.unwrap();
+        assert!(added.secret.starts_with("fence_") && added.secret.len() == 6 + 64, "{}", added.secret.len());
+        assert!(!format!("{added:?}").contains(&added.secret));
+        assert_eq!(world.fleet.key(&added.secret).await.unwrap(), Some(added.key.clone()));
+        // Another process, and nothing but the very secret.
+        assert_eq!(world.again().await.key(&added.secret).await.unwrap(), Some(added.key.clone()));
+        for wrong in ["", "fence_", &added.secret[..69], &format!("{}0", added.secret), &added.secret.to_uppercase()] {
+            assert_eq!(world.fleet.key(wrong).await.unwrap(), None, "{wrong}");
+        }
+
+        let taken = refused(Code::Invalid, world.fleet.call(key::Add::new("ci", Access::Admin)).await);
+        assert_eq!(taken.field("field"), Some(&"name".into()));
+        for _twice in 0..2 {
+            let revoked = world.fleet.call(key::Revoke { name: "ci".into() }).await.unwrap().key;
+            assert!(revoked.revoked_at.is_some());
+            assert_eq!(world.fleet.key(&added.secret).await.unwrap(), None);
+        }
+        refused(Code::NotFound, world.fleet.call(key::Revoke { name: "cj".into() }).await);
+
+        // The name can be used again, and the old secret stays dead.
+        let anew = world.fleet.call(key::Add::new("ci", Access::Admin)).await.unwrap();
+        assert_ne!(anew.secret, added.secret);
+        assert_eq!(world.fleet.key(&added.secret).await.unwrap(), None);
+        let listed = world.fleet.call(key::List::default()).await.unwrap().keys;
+        assert_eq!(listed, [anew.key]);
+        let all = world.fleet.call(key::List { all: true, limit: None }).await.unwrap().keys;
+        assert_eq!(all.len(), 2);
+
+        // Nothing that can be read holds a secret, or what is stored of it.
+        let log = world.log().await.join("\n");
+        assert!(log.contains("key.added key/ci") && log.contains("key.revoked key/ci"), "{log}");
+        assert!(!log.contains("fence_"), "{log}");
+    }
+
+    async fn every_role_calls_what_its_access_covers(world: World) {
+        for role in [Access::Reader, Access::Agent, Access::Admin] {
+            let named = key::Add { agent: (role == Access::Agent).then(|| "x".into()), ..key::Add::new(role.as_str(), role) };
+            let secret = world.fleet.call(named).await.unwrap().secret;
+            let fleet = world.fleet.as_key(&world.fleet.key(&secret).await.unwrap().unwrap());
+            for entry in op::registry() {
+                let request = least_request(&(entry.request)().to_value()).to_string();
+                let answer = entry.call(&fleet, &request).await;
+                let refused = answer.err().filter(|error| error.code() == Code::Forbidden);
+                assert_eq!(refused.is_some(), role < entry.access, "{role:?} {}: {refused:?}", entry.name);
+            }
+            let transaction = fleet.transaction(|_| Box::pin(async { Ok(()) })).await;
+            assert_eq!(transaction.is_ok(), role == Access::Admin);
+        }
+        let reader = world.fleet.as_key(&key_of(&world.fleet, "eyes", Access::Reader).await);
+        let error = forbidden(reader.call(task::Add::new("auth", "one")).await);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(error.message(), @"key `eyes` has the role reader, and task/add needs agent");
+        }
+        // Before the request is even read.
+        let entry = op::find("task/add").unwrap();
+        forbidden(entry.call(&reader, "nonsense").await);
+    }
+
+    async fn an_agents_key_acts_as_its_agent(world: World) {
+        let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
+        ann.call(task::Add::new("auth", "one")).await.unwrap();
+        assert_eq!(world.show("auth-1").await.creator.as_deref(), Some("ann"));
+        let posed = task::Add { creator: Some("bob".into()), ..task::Add::new("auth", "two") };
+        forbidden(ann.call(posed).await);
+
+        // The agent need not be said, and no other can be; not by as_agent either.
+        let claimed = ann.as_agent("bob").call(task::Claim::of("auth-1", "r-ann")).await.unwrap().claim;
+        assert_eq!(claimed.agent.as_deref(), Some("ann"));
+        let posing = task::Claim { agent: Some("bob".into()), ..task::Claim::next("auth", "r-2") };
+        let error = forbidden(ann.call(posing).await);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(error.message(), @"key `ann` is for agent `ann`: `bob` is another agent");
+        }
+        forbidden(ann.call(task::Ready { agent: Some("bob".into()), ..task::Ready::default() }).await);
+
+        // What is assigned to ann is what her key is shown and given.
+        for to in ["ann", "bob"] {
+            let add = task::Add { to: Some(to.into()), ..task::Add::new("auth", format!("for {to}")) };
+            world.fleet.call(add).await.unwrap();
+        }
+        let ready = ann.call(task::Ready::default()).await.unwrap().tasks;
+        assert_eq!(ready.iter().map(|task| task.title.as_str()).collect::<Vec<_>>(), ["for ann"]);
+        assert_eq!(bob.call(task::Claim::next("auth", "r-bob")).await.unwrap().task.title, "for bob");
+        forbidden(ann.call(task::Claim::next("auth", "r-bob")).await);
+
+        let log = world.log().await;
+        assert!(log.iter().any(|line| line.contains("task.added task/auth-1") && line.contains("/ann")), "{log:#?}");
+    }
+
+    async fn an_agents_key_leaves_others_claims_alone(world: World) {
+        let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
+        for title in ["one", "two", "three"] {
+            world.add(title).await;
+        }
+        let mine = ann.call(task::Claim::of("auth-1", "r-ann")).await.unwrap().claim.token;
+        let his = bob.call(task::Claim::of("auth-2", "r-bob")).await.unwrap().claim.token;
+        let lock = bob.call(lock::Claim::new("deploy", "r-bob")).await.unwrap().claim.token;
+        let nobodys = world.fleet.call(task::Claim::of("auth-3", "r-nobody")).await.unwrap().claim.token;
+        let before = world.fleet.call(run::List::default()).await.unwrap();
+        world.pass(1000);
+
+        for token in [&his, &lock, &nobodys] {
+            forbidden(ann.call(claim::Renew::new(token)).await);
+            let error = forbidden(ann.call(claim::Release::new(token)).await);
+            assert_eq!(error.field("agent"), Some(&"ann".into()));
+        }
+        for token in [&his, &nobodys] {
+            forbidden(ann.call(task::Done::new(token)).await);
+            forbidden(ann.call(task::Fail::new(token, "no")).await);
+            forbidden(ann.call(task::Progress::new(token, "so")).await);
+        }
+        for run in ["r-bob", "r-nobody"] {
+            forbidden(ann.call(run::Renew { run: run.into(), ttl_ms: None }).await);
+            forbidden(ann.call(run::End { run: run.into(), reason: None }).await);
+            forbidden(ann.call(lock::Claim::new("other", run)).await);
+        }
+        // A refusal is not being heard from.
+        let after = world.fleet.call(run::List::default()).await.unwrap();
+        let ends = |runs: &run::list::Runs| runs.runs.iter().map(|run| run.expires_at).collect::<Vec<_>>();
+        assert_eq!(ends(&after), ends(&before));
+
+        // Of many, her own are taken and the others refused.
+        let tasks = [&mine, &his].map(|token| task::done_many::Completion { token: token.clone(), output: None });
+        let many = ann.call(task::DoneMany { tasks: tasks.to_vec() }).await.unwrap().results;
+        assert_eq!((many[0].code(), many[1].code()), (None, Some(Code::Forbidden)));
+        for token in [&his, &lock] {
+            assert_eq!(world.guard(token).await, claim::Verdict::Ok);
+        }
+        // An admin's key may do all of it.
+        let admin = world.fleet.as_key(&key_of(&world.fleet, "root", Access::Admin).await);
+        admin.call(task::Done::new(&his)).await.unwrap();
+        admin.call(run::End { run: "r-nobody".into(), reason: None }).await.unwrap();
+    }
+
+    async fn an_offer_is_its_agents_to_decide(world: World) {
+        let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
+        for title in ["one", "two"] {
+            let offer = task::Add { offer: Some("bob".into()), ..task::Add::new("auth", title) };
+            world.fleet.call(offer).await.unwrap();
+        }
+        let accept = |task: &str| task::Accept { task: task.into(), agent: "bob".into(), ..task::Accept::default() };
+        forbidden(ann.call(accept("auth-1")).await);
+        let reject = task::Reject { task: "auth-1".into(), agent: "bob".into(), reason: "no".into(), ..task::Reject::default() };
+        forbidden(ann.call(reject.clone()).await);
+        refused(Code::NotReady, ann.call(task::Claim::of("auth-1", "r-ann")).await);
+        let review = bob.call(task::Claim::of("auth-1", "r-bob")).await.unwrap().claim.token;
+        let posing = task::Accept { agent: "ann".into(), token: Some(review.clone()), ..accept("auth-1") };
+        forbidden(ann.call(posing).await);
+        bob.call(task::Accept { token: Some(review), ..accept("auth-1") }).await.unwrap();
+        bob.call(task::Reject { task: "auth-2".into(), ..reject }).await.unwrap();
+    }
+
+    async fn a_name_that_lapsed_can_begin_anew_for_another_agent(world: World) {
+        let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
+        ann.call(lock::Claim::new("deploy", "shell")).await.unwrap();
+        forbidden(bob.call(lock::Claim::new("other", "shell")).await);
+        world.pass(31 * 60);
+        let taken = bob.call(lock::Claim::new("other", "shell")).await.unwrap().claim;
+        assert_eq!(taken.agent.as_deref(), Some("bob"));
+        let log = world.log().await;
+        assert!(log.iter().any(|line| line.starts_with("run.ended run/shell")), "{log:#?}");
+    }
+}
