@@ -13,8 +13,8 @@ mod watch;
 
 use crate::{
     context::{Context, digest, variable},
-    place::Place,
-    process::Process,
+    place::{Footing, Place},
+    process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
@@ -36,8 +36,7 @@ pub struct Order {
     url: String,
     key: Option<String>,
     run: String,
-    /// The file that is the fleet: (device, inode). Another file under its name is another fleet.
-    file: Option<(u64, u64)>,
+    footing: Option<Footing>,
     post: PathBuf,
     owner: Owner,
     /// The run was named by somebody, and is not this session's alone.
@@ -79,10 +78,10 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     let directory = directory(&place).map_err(|e| unwritable(&place, &e))?;
     make(&directory).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
-        url: address(&place)?,
+        url: place.absolute_url(),
         key: context.key(),
         run: claim.run.clone(),
-        file: place.file().and_then(identity),
+        footing: place.footing(),
         post: directory.join(post::file_name(&claim.run)),
         owner,
         named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
@@ -132,9 +131,7 @@ pub async fn serve(order: Order, ready: impl FnOnce()) {
 /// was there first.
 fn start(order: &Order) -> Result<Option<i32>> {
     let failed = |e| Error::unavailable(format!("the keeper cannot be started: {e}"));
-    // Where the binary was replaced meanwhile, the running one can still be had.
-    let fence = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(fence.unwrap_or_else(|| "/proc/self/exe".into()));
+    let mut command = Command::new(process::own_program());
     // It acts for nobody: who looks for what a session left behind must not find keepers.
     for variable in whose::variables() {
         command.env_remove(variable);
@@ -156,14 +153,6 @@ fn start(order: &Order) -> Result<Option<i32>> {
 
 /// What a keeper says when it has its post.
 pub const READY: &str = "ready\n";
-
-/// The address as any directory sees it.
-fn address(place: &Place) -> Result<String> {
-    match place.file().map(std::path::absolute) {
-        None => Ok(place.url.clone()),
-        Some(path) => path.map(|path| path.display().to_string()).map_err(Error::internal),
-    }
-}
 
 /// Beside the file that is the fleet; for one elsewhere, in the directory for what lives as long as this login.
 fn directory(place: &Place) -> std::io::Result<PathBuf> {
@@ -193,9 +182,4 @@ fn unwritable(place: &Place, e: &std::io::Error) -> Error {
     Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
         "a fleet needs to write in the directory it lives in; one that is elsewhere, in XDG_RUNTIME_DIR",
     )
-}
-
-/// What tells a file from another that is put in its place.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }

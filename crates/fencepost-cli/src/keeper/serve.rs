@@ -1,17 +1,18 @@
 //! What a keeper does all day: it looks whether there is still a reason to keep the run, renews it, and sleeps.
 
 use super::{
-    Order, Owner, identity,
+    Order, Owner,
     post::{self, Post},
     watch::Watch,
 };
 use crate::{
+    place::Footing,
     process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Result, claim, run};
 use fencepost_client::Connection;
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 // Real time, for supervision: the lease itself is decided by the fleet's clock.
 use tokio::time::Instant;
 
@@ -66,7 +67,7 @@ impl Service {
     }
 
     async fn keep(&mut self, post: &mut Post) {
-        let fleet = self.order.file.map(|_| Path::new(&self.order.url));
+        let fleet = self.order.footing.as_ref().map(Footing::path);
         let mut watch = Watch::new(post.path(), fleet);
         while let Look::Again(after) = self.look(post, &mut watch).await {
             // Meanwhile the connection of this look is closed; then nothing is left that needs the thread.
@@ -145,9 +146,9 @@ impl Service {
         }
     }
 
-    /// A file that is gone is not made again, and one that was put in its place is another fleet.
+    /// A file that is gone is not made again.
     fn is_same_fleet(&self) -> bool {
-        self.order.file.is_none_or(|file| identity(Path::new(&self.order.url)) == Some(file))
+        self.order.footing.as_ref().is_none_or(Footing::holds)
     }
 }
 
