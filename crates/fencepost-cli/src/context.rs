@@ -139,17 +139,25 @@ impl Context {
     pub async fn connection(&self) -> Result<&Connection> {
         self.connection
             .get_or_try_init(|| async {
-                let place = self.place()?;
-                if place.file().is_some_and(|file| !file.exists()) {
-                    return Err(Error::new(
-                        Code::NotFound,
-                        format!("there is no fleet at {}", place.shown()),
-                    )
-                    .hint("fence init makes it; --db or FENCE_DB names another"));
-                }
+                let place = self.there()?;
                 self.connect(&place).await
             })
             .await
+    }
+
+    /// Where the fleet is, if its file is there.
+    fn there(&self) -> Result<Place> {
+        let place = self.place()?;
+        if place.file().is_some_and(|file| !file.exists()) {
+            return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", place.shown()))
+                .hint("fence init makes it; --db or FENCE_DB names another"));
+        }
+        Ok(place)
+    }
+
+    /// The fleet as it is, for who only looks.
+    pub async fn inspect(&self) -> Result<Connection> {
+        Connection::inspect(&self.there()?.url).await
     }
 
     pub async fn connect(&self, place: &Place) -> Result<Connection> {
