@@ -180,12 +180,15 @@ impl Context {
     /// The same, called by this agent.
     pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
         let place = self.place()?;
-        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
-            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
-                .hint("fence init makes it; --db or FENCE_DB names another"),
-            _ => e,
-        })?;
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| missing(e, &place))?;
         self.let_in(connection, agent)
+    }
+
+    /// The fleet as it is, for who only looks.
+    pub async fn inspect(&self) -> Result<Connection> {
+        let place = self.place()?;
+        let connection = Connection::inspect(&place.url).await.map_err(|e| missing(e, &place))?;
+        self.let_in(connection, self.agent())
     }
 
     /// The fleet, made if it is not there.
@@ -320,6 +323,14 @@ pub fn say(text: &str) -> Result<()> {
                 .hint("it is done all the same; fence claims and fence show tell it again"))
         }
         _ => Ok(()),
+    }
+}
+
+fn missing(error: Error, place: &Place) -> Error {
+    match error.code() {
+        Code::NotFound => Error::new(error.code(), format!("there is no fleet at {}", place.shown()))
+            .hint("fence init makes it; --db or FENCE_DB names another"),
+        _ => error,
     }
 }
 

@@ -57,6 +57,13 @@ impl Connection {
         })
     }
 
+    /// The same, for who only looks: a fleet that is not there is not made, and one that is behind is refused as it is.
+    pub async fn inspect(url: &str) -> Result<Self> {
+        let mut options = Options::default();
+        (options.create, options.migrate) = (false, false);
+        Self::open_with(url, options).await
+    }
+
     /// The same fleet, called by this agent: events say so.
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {

@@ -104,6 +104,8 @@ pub struct Options {
     pub durability: Durability,
     /// Make the fleet if it is not there.
     pub create: bool,
+    /// Bring the schema up to date. If not, a fleet that is behind is refused as it is.
+    pub migrate: bool,
     /// SQLite: reads at the same time.
     pub readers: usize,
     /// PostgreSQL: connections in the pool.
@@ -127,6 +129,7 @@ impl Default for Options {
             clock: Clock::System,
             durability: Durability::Full,
             create: true,
+            migrate: true,
             readers: 4,
             connections: 16,
             call_limit: Duration::from_secs(30),

@@ -275,6 +275,9 @@ impl Postgres {
                 client.query_one("select max(version) from migration", &[]).await.map_err(postgres_error)?;
             let version = row.get::<_, Option<i64>>(0).unwrap_or(0);
             migrate::refuse_newer(version)?;
+            if !self.options.migrate {
+                migrate::refuse_older(version)?;
+            }
             if version >= target {
                 return Ok(());
             }

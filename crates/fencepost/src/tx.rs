@@ -103,6 +103,15 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// What the database finds wrong with how it is stored, whatever the rows mean. PostgreSQL looks after that by
+    /// other means (checksums, `pg_amcheck`).
+    pub(crate) async fn damage(&mut self) -> Result<Vec<String>> {
+        match &mut self.db {
+            Db::Sqlite(lite) => lite.damage(),
+            Db::Postgres(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
     /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {

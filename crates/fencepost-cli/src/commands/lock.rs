@@ -105,7 +105,11 @@ impl Lock {
 
 /// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
 async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
-    let end = context.call(run::End { run: run.into(), reason: Some("its command is over".into()) });
+    let end = context.call(run::End {
+        run: run.into(),
+        reason: Some("its command is over".into()),
+        ..run::End::default()
+    });
     match tokio::time::timeout(patience, end).await {
         Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
         Ok(ended) => ended.map(drop).map_err(|error| kept(error.message())),

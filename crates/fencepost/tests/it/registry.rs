@@ -53,6 +53,7 @@ fn every_op_is_listed() {
     claim/unclaim    admin
     run/list         reader reads
     run/renew        agent
+    run/doubt        agent
     run/end          agent
     event/list       reader reads
     event/prune      admin
