@@ -1,6 +1,6 @@
 //! The schema, as numbered steps that only go forward. Add a file and a line; never change a step that shipped.
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 
 #[derive(Debug)]
 pub(crate) struct Migration {
@@ -36,15 +36,12 @@ pub(crate) fn refuse_older(version: i64) -> Result<()> {
     if version >= latest() {
         return Ok(());
     }
-    let error = match version {
-        0 => Error::new(Code::NotFound, "there is no fleet in it").hint("fence init makes one"),
-        _ => Error::unavailable(format!(
-            "the fleet has schema version {version}, and this fence knows version {}",
-            latest()
-        ))
-        .hint("fence init brings it up to date, as any other command does"),
-    };
-    Err(error.with("schema_version", version))
+    Err(Error::unavailable(format!(
+        "the fleet has schema version {version}, and this fence knows version {}",
+        latest()
+    ))
+    .with("schema_version", version)
+    .hint("fence init brings it up to date, as any other command does"))
 }
 
 /// The schema for PostgreSQL, from SQLite's.

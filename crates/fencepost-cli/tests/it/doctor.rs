@@ -223,6 +223,6 @@ fn an_empty_file_stays_empty() {
     let sealed = Sealed::sqlite();
     std::fs::write(sealed.path().join("empty.db"), "").expect("written");
     let told = told(&sealed, &["--db", "empty.db"]);
-    assert!(told.contains("problem  database    `empty.db`: there is no fleet in it"), "{told}");
+    assert!(told.contains("problem  database    there is no fleet at empty.db"), "{told}");
     assert_eq!(std::fs::metadata(sealed.path().join("empty.db")).expect("the file").len(), 0);
 }
