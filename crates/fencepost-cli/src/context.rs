@@ -152,6 +152,13 @@ impl Context {
             .await
     }
 
+    /// Before the process ends: others that wait for what it did are told.
+    pub async fn flush(&self) {
+        if let Some(connection) = self.connection.get() {
+            connection.flush().await;
+        }
+    }
+
     pub async fn connect(&self, place: &Place) -> Result<Connection> {
         let connection = Connection::open(&place.url).await?;
         Ok(match &self.said.agent {

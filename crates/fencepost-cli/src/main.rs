@@ -103,7 +103,9 @@ async fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let Cli { db, run, agent, request, json, command } = cli;
     let context = Context::new(Said { db, run, agent, request, json });
-    match command.unwrap_or_default().run(&context).await {
+    let done = command.unwrap_or_default().run(&context).await;
+    context.flush().await;
+    match done {
         Ok(code) => code,
         Err(error) => context.fail(&error),
     }
