@@ -15,7 +15,8 @@ mod text;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use context::{Context, Said};
+use context::{Context, Said, variable};
+use fencepost::{Code, Error};
 use std::process::ExitCode;
 
 /// Calls are allocated on one thread and freed on another, which costs glibc's allocator a tenth of the writer's
@@ -29,12 +30,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
 /// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, disable_help_subcommand = true)]
+#[command(name = "fence", version)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
   fence claim                       take the best task that is ready
-  fence done                        finish it; only the holder can
+  fence done                        finish it, and tell what came of it
   fence prime                       the page to give to an agent
 
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
@@ -46,20 +47,13 @@ struct Cli {
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
-    /// The agent that acts
-    #[arg(
-        long,
-        global = true,
-        env = "FENCE_AGENT",
-        value_name = "NAME",
-        help_heading = "Everywhere",
-        hide_env_values = true
-    )]
+    /// The agent that acts  [env: FENCE_AGENT]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     agent: Option<String>,
     /// Asking again with the same id gives the first answer  [default: a new one each time]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
-    /// Print the reply as JSON, exactly as HTTP would
+    /// Print the reply as JSON, and errors too, on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
@@ -97,11 +91,25 @@ fn reflowed(command: clap::Command) -> clap::Command {
     command.mut_subcommands(reflowed)
 }
 
+/// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
+fn wrong(error: &clap::Error) -> ! {
+    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.trim_start_matches("error: ").trim();
+    let error = Error::new(Code::Invalid, message).hint(hint.trim());
+    eprintln!("{}", error.to_json());
+    std::process::exit(2);
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let matches = command_line().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let cli = command_line().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = cli.unwrap_or_else(|e| wrong(&e));
     let Cli { db, run, agent, request, json, command } = cli;
+    let agent = agent.or_else(|| variable("FENCE_AGENT"));
     let context = Context::new(Said { db, run, agent, request, json });
     let done = command.unwrap_or_default().run(&context).await;
     context.flush().await;

@@ -1,6 +1,7 @@
 //! Where the fleet lives: what was said, else in the main work tree of this git repository, so that all its work
 //! trees share one fleet, else in the user's data directory.
 
+use fencepost::{Code, Error, Result};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -70,12 +71,24 @@ impl Place {
 }
 
 /// `None` if there is nowhere: no repository, and no home directory.
-pub fn find(flag: Option<String>, variable: Option<String>, here: &Path) -> Option<Place> {
-    let at = |directory: PathBuf, why| Place { url: directory.join(FILE).display().to_string(), why };
-    flag.map(|url| Place { url, why: Why::Flag })
-        .or_else(|| variable.map(|url| Place { url, why: Why::Variable }))
-        .or_else(|| main_work_tree(here).map(|root| at(root.clone(), Why::Repository(root))))
-        .or_else(|| Some(Place { url: home()?.join("fence.db").display().to_string(), why: Why::Home }))
+pub fn find(flag: Option<String>, variable: Option<String>, here: &Path) -> Result<Option<Place>> {
+    if let Some(url) = flag {
+        return Ok(Some(Place { url, why: Why::Flag }));
+    }
+    if let Some(url) = variable {
+        return Ok(Some(Place { url, why: Why::Variable }));
+    }
+    let (file, why) = match (main_work_tree(here), home()) {
+        (Some(root), _) => (root.join(FILE), Why::Repository(root)),
+        (None, Some(home)) => (home.join("fence.db"), Why::Home),
+        (None, None) => return Ok(None),
+    };
+    // An address is text. Another path that looks the same would be another place.
+    match file.to_str() {
+        Some(url) => Ok(Some(Place { url: url.into(), why })),
+        None => Err(Error::new(Code::Invalid, format!("the path `{}` is not UTF-8", file.display()))
+            .hint("--db or FENCE_DB names a fleet elsewhere")),
+    }
 }
 
 /// A `.git` above us that leads nowhere: the work tree of a repository that is elsewhere, or not mounted here.
@@ -200,7 +213,7 @@ mod tests {
     fn what_was_said_goes_first_and_passwords_are_not_shown() {
         let here = Path::new("/");
         let said = |flag: Option<&str>, variable: Option<&str>| {
-            find(flag.map(Into::into), variable.map(Into::into), here).unwrap()
+            find(flag.map(Into::into), variable.map(Into::into), here).unwrap().unwrap()
         };
         assert_eq!(said(Some("a"), Some("b")), Place { url: "a".into(), why: Why::Flag });
         let postgres = said(None, Some("postgres://kim:secret@host/db?x=1"));
