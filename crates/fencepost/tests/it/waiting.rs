@@ -703,12 +703,12 @@ mod on_postgres {
         until_listening(&admin, &schema, &[]).await;
         // By hand, so that nobody is told.
         admin
-            .batch_execute(&format!(
+            .batch_execute(
                 "insert into task(board, n, title, priority, max_attempts, created_at, status, updated_at)
                values ('auth', 77, 'silent', 50, 3, 1, 'unassigned', 1);
              insert into task_doc(task) select seq from task where n = 77;
-             insert into event(at, kind, resource) values (1, 'task.added', 'task/auth-77');"
-            ))
+             insert into event(at, kind, resource) values (1, 'task.added', 'task/auth-77');",
+            )
             .await
             .unwrap();
         assert_eq!(token(waiter).await, "task/auth-77@1");
