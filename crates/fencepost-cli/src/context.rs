@@ -206,6 +206,13 @@ impl Context {
         })
     }
 
+    /// Before the process ends: others that wait for what it did are told.
+    pub async fn flush(&self) {
+        if let Some(connection) = self.connection.get() {
+            connection.flush().await;
+        }
+    }
+
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
     pub async fn token(&self, given: Option<String>) -> Result<String> {
         if let Some(given) = given {

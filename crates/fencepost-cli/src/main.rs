@@ -132,7 +132,9 @@ async fn main() -> ExitCode {
     let Cli { run, request, json, command, .. } =
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
     let context = Context::new(Said { run, request, json, settings, file });
-    match command.unwrap_or_default().run(&context).await {
+    let done = command.unwrap_or_default().run(&context).await;
+    context.flush().await;
+    match done {
         Ok(code) => code,
         Err(error) => context.fail(&error),
     }

@@ -91,6 +91,13 @@ impl Connection {
         }
     }
 
+    /// Before a process ends: others that wait for what it did are told.
+    pub async fn flush(&self) {
+        match &self.0 {
+            Way::Local(fleet) => fleet.flush().await,
+        }
+    }
+
     /// Copies a SQLite fleet to a new file, while others use it.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         match &self.0 {
