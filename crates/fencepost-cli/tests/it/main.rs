@@ -9,6 +9,7 @@ mod keeper;
 mod processes;
 mod readme;
 mod sealed;
+mod serve;
 mod supervise;
 mod terminal;
 mod three_tabs;
