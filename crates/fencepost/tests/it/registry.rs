@@ -62,6 +62,8 @@ fn every_op_is_listed() {
     key/revoke       admin
     admin/about      reader reads
     admin/check      reader reads
+    admin/due        reader reads
+    admin/settle     admin
     admin/prune      admin
     admin/restored   admin
     "#);
