@@ -6,7 +6,7 @@ use crate::{
     settings::{File, Setting, Source},
     whose::{self, Identity},
 };
-use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
+use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim, run};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -147,13 +147,13 @@ impl Context {
 
     /// Where the fleet is, or would be made.
     pub fn place(&self) -> Result<Place> {
-        place::find(self.named("url"), self.named("db"), &here()?)
+        place::find(self.named("url"), self.named("db"), &here())
     }
 
     /// The same, of those that are databases: for what has to open one itself.
     pub fn database(&self) -> Result<Place> {
         let flag = self.named("url").filter(|_| self.flag("url").is_some());
-        place::find(flag, self.named("db"), &here()?)
+        place::find(flag, self.named("db"), &here())
     }
 
     fn named(&self, key: &str) -> Named {
@@ -180,35 +180,66 @@ impl Context {
     /// The same, called by this agent.
     pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
         let place = self.place()?;
-        if place.file().is_some_and(|file| !file.exists()) {
-            return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", place.shown()))
-                .hint("fence init makes it; --db or FENCE_DB names another"));
-        }
-        self.connect(&place, agent).await
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
+            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
+                .hint("fence init makes it; --db or FENCE_DB names another"),
+            _ => e,
+        })?;
+        self.introduce(connection, agent)
     }
 
-    pub async fn connect(&self, place: &Place, agent: Option<String>) -> Result<Connection> {
-        let mut connection = Connection::open(&place.url).await?;
-        if let Some(key) = self.key() {
-            connection = connection.with_key(&key)?;
-        }
-        Ok(match agent {
-            Some(agent) => connection.as_agent(agent),
+    /// Says who calls, to whoever wants to know.
+    pub fn introduce(&self, connection: Connection, agent: Option<String>) -> Result<Connection> {
+        let connection = match self.key() {
+            Some(key) => connection.with_key(&key)?,
             None => connection,
-        })
+        };
+        Ok(agent.map_or(connection.clone(), |agent| connection.as_agent(agent)))
     }
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
     pub async fn token(&self, given: Option<String>) -> Result<String> {
-        if let Some(token) = given.or_else(|| variable("FENCE_CLAIM")) {
+        if let Some(token) = given {
             return Ok(token);
         }
+        match variable("FENCE_CLAIM") {
+            Some(token) => self.still_ours(token).await,
+            None => self.only_claim().await,
+        }
+    }
+
+    /// A variable stays as it is when what it names is over, and a repeated completion is answered as the first was. So
+    /// if the run has gone on to something else, whoever relies on the variable is told.
+    async fn still_ours(&self, token: String) -> Result<String> {
+        if self.call(claim::Guard::new(&token)).await?.ok {
+            return Ok(token);
+        }
+        let others = self.claims().await?;
+        let others: Vec<_> = others.iter().map(|claim| claim.token.as_str()).collect();
+        if others.is_empty() {
+            return Ok(token);
+        }
+        Err(Error::new(Code::LeaseExpired, format!("FENCE_CLAIM is `{token}`, which is over"))
+            .with("tokens", &others)
+            .hint(format!("name the claim that you mean: {}", others.join(", "))))
+    }
+
+    async fn only_claim(&self) -> Result<String> {
         let run = self.run();
-        let claims = self.call(claim::List { run: Some(run.clone()), limit: None }).await?.claims;
+        let claims = self.claims().await?;
         match claims.as_slice() {
             [claim] => Ok(claim.token.clone()),
-            [] => Err(Error::new(Code::NotFound, format!("run `{run}` holds nothing"))
-                .hint("fence claim takes something; fence whoami says which run this is")),
+            [] => {
+                let known =
+                    self.call(run::List { run: Some(run.clone()), all: true, limit: Some(1) }).await?;
+                // Who had something and has nothing any more must stop; who never had anything made a mistake.
+                let (code, message) = match known.runs.is_empty() {
+                    false => (Code::LeaseExpired, format!("run `{run}` holds nothing any more")),
+                    true => (Code::NotFound, format!("run `{run}` holds nothing, and never did")),
+                };
+                Err(Error::new(code, message)
+                    .hint("fence claim takes something; fence whoami says which run this is"))
+            }
             several => {
                 let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
                 Err(Error::new(Code::Invalid, format!("run `{run}` holds {} claims", tokens.len()))
@@ -218,19 +249,22 @@ impl Context {
         }
     }
 
+    /// What this run holds.
+    async fn claims(&self) -> Result<Vec<claim::Claim>> {
+        Ok(self.call(claim::List { run: Some(self.run()), limit: None }).await?.claims)
+    }
+
     /// The claim on a task, if this run has it.
     pub async fn own_token(&self, task: &str) -> Result<Option<String>> {
-        let claims = self.call(claim::List { run: Some(self.run()), limit: None }).await?.claims;
         let resource = format!("task/{task}");
-        Ok(claims.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
+        Ok(self.claims().await?.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
     }
 
     /// Prints a reply: as JSON if that was asked for, else as text.
     pub fn print<T: Serialize>(&self, reply: &T, text: impl FnOnce(&T) -> String) -> Result<ExitCode> {
         let text =
             if self.json() { serde_json::to_string(reply).map_err(Error::internal)? } else { text(reply) };
-        // A reader that has seen enough (`| head`) is no error.
-        let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        say(text.trim_end())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -266,9 +300,22 @@ impl Context {
     }
 }
 
-fn here() -> Result<PathBuf> {
-    std::env::current_dir()
-        .map_err(|e| Error::unavailable(format!("the current directory cannot be read: {e}")))
+/// A directory that was removed is no hindrance where nothing is looked for in it.
+fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
+/// tell, a token perhaps, was not told.
+pub fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::unavailable(format!("what was done cannot be told: standard output: {e}"))
+                .hint("it is done all the same; fence claims and fence show tell it again"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A name that nobody else has: `lock-5f…`.
@@ -279,6 +326,16 @@ pub fn unique(prefix: &str) -> String {
 /// A short name for a text, the same for the same text: `5f0c9a3e`.
 pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The same, and it must be text: to pass over what cannot be read would be to act on something else.
+pub fn text_variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Code::Invalid, format!("{name} is not UTF-8")))
+        }
+        value => Ok(value.ok().filter(|value| !value.is_empty())),
+    }
 }
 
 /// A variable that is set to something.

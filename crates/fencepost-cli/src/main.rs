@@ -17,6 +17,7 @@ mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::{Context, Said};
+use fencepost::{Code, Error};
 use std::process::ExitCode;
 
 /// Calls are allocated on one thread and freed on another, which costs glibc's allocator a tenth of the writer's
@@ -97,26 +98,34 @@ fn reflowed(command: clap::Command) -> clap::Command {
     command.mut_subcommands(reflowed)
 }
 
+/// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
+fn wrong(error: &clap::Error) -> ! {
+    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.trim_start_matches("error: ").trim();
+    let error = Error::new(Code::Invalid, message).hint(hint.trim());
+    eprintln!("{}", error.to_json());
+    std::process::exit(2);
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let command = command_line();
     let words: Vec<_> = std::env::args_os().collect();
-    let first = command.clone().get_matches_from(words.clone());
-    let file = match commands::needs_settings(first.subcommand_name()) {
-        true => settings::File::load(&command),
-        false => Ok(settings::File::default()),
-    };
-    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
-    let (matches, file) = match parsed {
+    let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(&e));
+    let parsed = settings::read(&command, words, &first);
+    let (matches, settings, file) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
             let json = first.get_flag("json");
             return Context::new(Said { json, ..Said::default() }).fail(&error);
         }
     };
-    let settings = settings::common(&command, &matches, &file);
     let Cli { run, request, json, command, .. } =
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
     let context = Context::new(Said { run, request, json, settings, file });
     match command.unwrap_or_default().run(&context).await {
         Ok(code) => code,

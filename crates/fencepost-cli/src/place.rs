@@ -95,17 +95,23 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
         Source::File(_) | Source::Default => 2,
     };
     let said = url.into_iter().chain(db).min_by_key(|(_, source)| rank(source));
-    let said = said.map(|(url, source)| Place { url: from_file(url, &source), why: Why::Said(source) });
-    let at = |directory: PathBuf, why| Place { url: directory.join(FILE).display().to_string(), why };
-    said.or_else(|| main_work_tree(here).map(|root| at(root.clone(), Why::Repository(root))))
-        .or_else(|| Some(Place { url: home()?.join("fence.db").display().to_string(), why: Why::Home }))
-        .ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                "there is no git repository here and no home directory to keep a fleet in",
-            )
-            .hint("--db or FENCE_DB names a fleet")
-        })
+    if let Some((url, source)) = said {
+        return Ok(Place { url: from_file(url, &source), why: Why::Said(source) });
+    }
+    let (file, why) = match (main_work_tree(here), home()) {
+        (Some(root), _) => (root.join(FILE), Why::Repository(root)),
+        (None, Some(home)) => (home.join("fence.db"), Why::Home),
+        (None, None) => {
+            let nowhere = "there is no git repository here and no home directory to keep a fleet in";
+            return Err(Error::new(Code::NotFound, nowhere).hint("--db or FENCE_DB names a fleet"));
+        }
+    };
+    // An address is text. Another path that looks the same would be another place.
+    match file.to_str() {
+        Some(url) => Ok(Place { url: url.into(), why }),
+        None => Err(Error::new(Code::Invalid, format!("the path `{}` is not UTF-8", file.display()))
+            .hint("--db or FENCE_DB names a fleet elsewhere")),
+    }
 }
 
 /// What a file says of files is said of those beside it.

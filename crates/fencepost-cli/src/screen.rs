@@ -56,8 +56,13 @@ impl Screen {
 
     /// As much of the text as there is room for on a line where so much is used.
     pub fn fit(&self, text: &str, used: &str) -> String {
-        self.width
-            .map_or_else(|| text.to_owned(), |width| cut(text, width.saturating_sub(used.width()).max(8)))
+        let text = line(text);
+        self.width.map_or_else(|| text.clone(), |width| cut(&text, width.saturating_sub(used.width()).max(8)))
+    }
+
+    /// That there is more than is shown.
+    pub fn and_more(&self, how: &str) -> String {
+        format!("{} and more: {how}", if self.width.is_some() { "…" } else { "..." })
     }
 
     pub fn bold(&self, text: &str) -> String {
@@ -124,9 +129,7 @@ pub struct Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        // A text of several lines, or one that moves the cursor, would break the table.
-        let text: String = text.into().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Cell { text, style: Style::new() }
+        Cell { text: line(&text.into()), style: Style::new() }
     }
 }
 
@@ -200,6 +203,16 @@ impl Table {
         line.truncate(line.trim_end().len());
         line
     }
+}
+
+/// One line of text: several, or one that moves the cursor, would break what stands around it.
+pub fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A text of several lines, without what would move the cursor.
+pub fn lines(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
 
 /// The first part that fits, with `…` for the rest.

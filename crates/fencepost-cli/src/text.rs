@@ -1,6 +1,6 @@
 //! Tasks and claims as text.
 
-use crate::screen::{Cell, Screen, Table, state};
+use crate::screen::{Cell, Screen, Table, line, lines, state};
 use fencepost::{claim::Claim, task::Task};
 use std::fmt::Write;
 
@@ -50,13 +50,14 @@ pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
 
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
-    let mut page = format!("{}  {}\n", screen.bold(&task.id), task.title);
+    let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));
+    let state = screen.paint(state(status(task)), status(task));
+    let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), lines(value));
         }
     };
-    say("status", Some(&screen.paint(state(status(task)), status(task))));
     say("priority", Some(&task.priority.to_string()));
     say("attempts", Some(&format!("{} of {}", task.attempts, task.max_attempts)));
     say("kind", task.kind.as_deref());
@@ -85,7 +86,7 @@ pub fn page(task: &Task, screen: &Screen) -> String {
         say("note", Some(&note.text));
     }
     if let Some(body) = &task.body {
-        let _ = write!(page, "\n{body}\n");
+        let _ = write!(page, "\n{}\n", lines(body));
     }
     page
 }

@@ -73,7 +73,8 @@ async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<Ex
             total(&reply.board),
             reply.board.ready
         );
-        let more = if reply.more { "\n… and more: --limit shows them" } else { "" };
+        let more =
+            if reply.more { format!("\n{}", screen.and_more("--limit shows them")) } else { String::new() };
         format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))
     })
 }

@@ -19,7 +19,7 @@ pub struct Runs {
 
 impl Runs {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(run::List { all: self.all, limit: self.limit }).await?;
+        let reply = context.call(run::List { run: None, all: self.all, limit: self.limit }).await?;
         context.print(&reply, |reply| {
             if reply.runs.is_empty() {
                 return "no runs".into();

@@ -1,3 +1,4 @@
+use super::text;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, claim};
@@ -22,7 +23,9 @@ pub struct Unclaim {
 
 impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(claim::Unclaim { resource: self.resource, reason: self.reason }).await?;
+        let reply = context
+            .call(claim::Unclaim { resource: self.resource, reason: self.reason.map(text).transpose()? })
+            .await?;
         context.print(&reply, |reply| {
             let from =
                 reply.held_by.as_ref().map_or("nobody held it".into(), |run| format!("taken from run {run}"));

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 const PM: &[u8] = include_bytes!("../data/pm-tasks.db");
 
 impl Sealed {
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::write(self.path().join(name), content).expect("written");
     }
 

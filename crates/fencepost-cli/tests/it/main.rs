@@ -3,6 +3,7 @@
 mod commands;
 mod crash;
 mod doctor;
+mod edges;
 mod history;
 mod import;
 mod keeper;

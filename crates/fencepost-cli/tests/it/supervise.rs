@@ -122,7 +122,7 @@ fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
 
 /// When the lease of the first run that a `lock` opened is or was over.
 fn lease_end(sealed: &Sealed) -> Time {
-    let list = run::List { all: true, limit: None };
+    let list = run::List { run: None, all: true, limit: None };
     let runs = ask(sealed, async |fleet| fleet.call(list).await).expect("the runs").runs;
     let locks = runs.iter().filter(|run| run.name.starts_with("lock-"));
     locks.min_by_key(|run| run.opened_at).expect("its run").expires_at

@@ -320,7 +320,10 @@ impl Wish {
                     " limit 1000) as t) as waiting,
                       (select count(*) from (select 1 from task where status = 'failed' and ",
                     $where,
-                    " limit 1000) as t) as failed"
+                    " limit 1000) as t) as failed,
+                      (select count(*) from (select 1 from task where delayed_until is not null and ",
+                    $where,
+                    " limit 1) as t) as delayed"
                 )
             };
         }
@@ -341,13 +344,21 @@ impl Wish {
             )
         } else {
             let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
-            Error::new(
-                Code::NoneReady,
-                format!(
-                    "nothing{tag} is ready on {place}: {claimed} claimed, {blocked} waiting, {failed} failed"
-                ),
-            )
-            .hint("fence claim --wait 1m waits for something to take")
+            // Then nothing will become ready unless somebody does something about it.
+            let stuck = claimed == 0 && count("delayed")? == 0;
+            let nobody = if stuck { ", and nobody is at work" } else { "" };
+            let counts = format!("{claimed} claimed, {blocked} waiting, {failed} failed");
+            Error::new(Code::NoneReady, format!("nothing{tag} is ready on {place}{nobody}: {counts}"))
+                .with("stuck", stuck)
+                .hint(match (stuck, failed) {
+                    (false, _) => "fence claim --wait 1m waits for something to take",
+                    (true, 0) => {
+                        "fence list shows what is parked, blocked or another agent's; fence why says why"
+                    }
+                    (true, _) => {
+                        "fence list --status failed; fence retry or fence dep rm frees what waits for it"
+                    }
+                })
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
