@@ -180,12 +180,15 @@ impl Context {
     /// The same, called by this agent.
     pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
         let place = self.place()?;
-        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
-            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
-                .hint("fence init makes it; --db or FENCE_DB names another"),
-            _ => e,
-        })?;
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| missing(e, &place))?;
         self.let_in(connection, agent)
+    }
+
+    /// The fleet as it is, for who only looks.
+    pub async fn inspect(&self) -> Result<Connection> {
+        let place = self.place()?;
+        let connection = Connection::inspect(&place.url).await.map_err(|e| missing(e, &place))?;
+        self.let_in(connection, self.agent())
     }
 
     /// The fleet, made if it is not there.
@@ -201,6 +204,13 @@ impl Context {
             Some(agent) => connection.as_agent(agent),
             None => connection,
         })
+    }
+
+    /// Before the process ends: others that wait for what it did are told.
+    pub async fn flush(&self) {
+        if let Some(connection) = self.connection.get() {
+            connection.flush().await;
+        }
     }
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
@@ -323,6 +333,14 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
+fn missing(error: Error, place: &Place) -> Error {
+    match error.code() {
+        Code::NotFound => Error::new(error.code(), format!("there is no fleet at {}", place.shown()))
+            .hint("fence init makes it; --db or FENCE_DB names another"),
+        _ => error,
+    }
+}
+
 /// A directory that was removed is no hindrance where nothing is looked for in it.
 fn here() -> PathBuf {
     std::env::current_dir().unwrap_or_default()
@@ -336,6 +354,16 @@ pub fn unique(prefix: &str) -> String {
 /// A short name for a text, the same for the same text: `5f0c9a3e`.
 pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The same, and it must be text: to pass over what cannot be read would be to act on something else.
+pub fn text_variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Code::Invalid, format!("{name} is not UTF-8")))
+        }
+        value => Ok(value.ok().filter(|value| !value.is_empty())),
+    }
 }
 
 /// A variable that is set to something.

@@ -1,8 +1,9 @@
 //! `claim --keep`: a small process that renews a run for as long as the terminal or agent that claims lives.
 //!
 //! When its owner is gone it renews no more. If nothing of that session is at work any more, it ends the run, and what
-//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out. A run that
-//! was given a name is never ended: other terminals, on other machines too, may act for it.
+//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out, as it does
+//! if anybody is heard under the run meanwhile: an agent's session may have been resumed. A run that was given a name is
+//! never ended: other terminals, on other machines too, may act for it.
 //!
 //! A fleet has at most one keeper for a run. It has a file that it keeps locked while it lives, in which it says who
 //! it is and for whom it keeps; the kernel lets go of the lock, so a keeper that was killed is known to be gone.

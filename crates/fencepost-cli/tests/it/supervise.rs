@@ -380,6 +380,14 @@ on_both! {
         assert!(!sealed.path().join("started").exists());
     }
 
+    /// It cannot be said that the command is not there; the lock is given back all the same.
+    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
+        assert_eq!(said.code, 127, "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
     without a server:
 
     fn without_a_living_claim_nothing_starts(sealed: Sealed) {
@@ -421,14 +429,6 @@ on_both! {
         assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
         assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
         assert!(last_beat(&sealed) < until, "it beat after {until}");
-    }
-
-    /// It cannot be said that the command is not there; the lock is given back all the same.
-    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
-        assert_eq!(said.code, 127, "{said:?}");
-        sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
     /// What the command leaves behind is gone before the lock is free.

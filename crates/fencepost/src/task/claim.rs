@@ -143,6 +143,7 @@ impl Wish {
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
+        tx.wish = Some(format!("{:?}", (id, &holder.agent)).into());
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
@@ -206,7 +207,11 @@ impl Wish {
                 let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
                 self.take(tx, found, holder, run_key, Vec::new()).await
             }
-            _ => Err(self.nothing(tx).await?),
+            _ => {
+                let wish = ("task", &self.board, &self.tag, &agent);
+                tx.wish = Some(format!("{wish:?}").into());
+                Err(self.nothing(tx).await?)
+            }
         }
     }
 

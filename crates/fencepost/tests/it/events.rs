@@ -290,6 +290,39 @@ on_both! {
         }
     }
 
+    /// What a filter passes over was looked at, too: nobody reads it again, and it may be pruned.
+    async fn a_filter_ends_where_the_log_does(world: World) {
+        world.story("
+            add one            -> auth-1
+            claim auth-1 run=r -> task/auth-1@1
+            add two            -> auth-2
+        ").await;
+        let all = world.follow(event::List::default()).await;
+        let of = |kind: &str| event::List { kind: Some(kind.into()), ..event::List::default() };
+        let end = &all[2].position;
+        for list in [
+            of("nothing"),
+            of("task.claimed"),
+            event::List { last: Some(1), ..of("task.claimed") },
+            event::List { last: Some(5), ..of("nothing") },
+            event::List { limit: Some(1), ..of("task.claimed") },
+            event::List { since: Some(all[1].position.clone()), ..of("nothing") },
+            event::List { resource: Some("task/auth-1".into()), ..event::List::default() },
+        ] {
+            let page = world.fleet.call(list.clone()).await.unwrap();
+            assert_eq!((&page.position, page.more), (end, false), "{list:?}");
+        }
+        let filled = world.fleet.call(event::List { limit: Some(1), ..of("task.added") }).await.unwrap();
+        assert_eq!((filled.position, filled.more), (all[0].position.clone(), true), "the rest was not looked at");
+
+        world.pass(31 * 86_400);
+        world.add("new").await;
+        world.follow(event::List::default()).await;
+        assert_eq!(world.fleet.call(event::Prune::default()).await.unwrap().removed, 3);
+        let on = event::List { since: Some(end.clone()), ..of("nothing") };
+        assert_eq!(world.fleet.call(on).await.unwrap().events, [], "it missed nothing");
+    }
+
     async fn a_position_that_was_never_given_out_is_refused(world: World) {
         for since in ["", "x", "1", "-1.2", "1.x", "1.2.3", "99999999999999999999.1"] {
             let list = event::List { since: Some(since.into()), ..event::List::default() };
@@ -386,6 +419,9 @@ mod on_postgres {
         world.add("began second").await;
 
         let early = world.fleet.call(event::List::default()).await.unwrap();
+        let filtered = event::List { kind: Some("nothing".into()), ..event::List::default() };
+        let passed = world.fleet.call(filtered.clone()).await.unwrap().position;
+        let last = world.fleet.call(event::List { last: Some(3), ..filtered }).await.unwrap().position;
         assert_eq!(
             resources(&early.events),
             [""; 0],
@@ -398,11 +434,13 @@ mod on_postgres {
 
         go.send_replace(true);
         slow.await.unwrap().unwrap();
-        let rest = event::List { since: Some(early.position), ..event::List::default() };
-        assert_eq!(
-            resources(&world.follow(rest).await),
-            ["task.added task/slow-1", "task.added task/auth-1"]
-        );
+        for position in [early.position, passed, last] {
+            let rest = event::List { since: Some(position), ..event::List::default() };
+            assert_eq!(
+                resources(&world.follow(rest).await),
+                ["task.added task/slow-1", "task.added task/auth-1"]
+            );
+        }
         world.assert_sound().await;
     }
 

@@ -8,7 +8,7 @@ use crate::{
 use fencepost::{Code, Millis, Op, claim, claim::Verdict, lock, run, task};
 
 fn end(run: &str) -> run::End {
-    run::End { run: run.into(), reason: None }
+    run::End { run: run.into(), ..run::End::default() }
 }
 
 fn lock_for_30s(name: &str, run: &str) -> lock::Claim {

@@ -53,6 +53,7 @@ fn every_op_is_listed() {
     claim/unclaim    admin
     run/list         reader reads
     run/renew        agent
+    run/doubt        agent
     run/end          agent
     event/list       reader reads
     event/prune      admin
@@ -61,6 +62,8 @@ fn every_op_is_listed() {
     key/revoke       admin
     admin/about      reader reads
     admin/check      reader reads
+    admin/due        reader reads
+    admin/settle     admin
     admin/prune      admin
     admin/restored   admin
     "#);
