@@ -43,8 +43,13 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, doctor::Doctor, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
+        serve::Serve, key::Key, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
+}
+
+/// Those that nobody types, and what a shell asks for, look at no settings: they act on what they are told.
+pub fn needs_settings(name: Option<&str>) -> bool {
+    !matches!(name, Some("keep" | "watchdog" | "completions"))
 }
 
 impl Default for Command {
@@ -82,6 +87,16 @@ impl Held {
     }
 }
 
+/// A task by its id, or with the noun before it as in `task/auth-3`.
+fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())
+}
+
+/// `task/auth-3`, also for `auth-3`: a task is what is mostly meant.
+pub fn resource(text: &str) -> String {
+    if text.contains('/') { text.to_owned() } else { format!("task/{text}") }
+}
+
 /// `30s`, `30m`, `2h`.
 fn duration(text: &str) -> Result<Millis, String> {
     let malformed = |_| "not a duration such as 30s, 30m or 2h".to_owned();
@@ -90,11 +105,15 @@ fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// TEXT as it is, `@file` from a file, `-` from standard input.
+/// TEXT as it is, `@file` from a file, `-` from standard input; `@@` for a text that begins with an `@`.
 fn text(given: String) -> Result<String> {
-    let unreadable = |e: std::io::Error| Error::new(Code::Invalid, format!("`{given}` cannot be read: {e}"));
+    let unreadable = |e: std::io::Error| {
+        Error::new(Code::Invalid, format!("`{given}` cannot be read: {e}"))
+            .hint("@FILE is a file, - is standard input; a text that begins with @ is written @@")
+    };
     match given.strip_prefix('@') {
         _ if given == "-" => std::io::read_to_string(std::io::stdin()).map_err(unreadable),
+        Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
         Some(path) => std::fs::read_to_string(path).map_err(unreadable),
         None => Ok(given),
     }

@@ -1,29 +1,32 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
 use crate::{
-    place::{self, Place},
+    place::{self, Named, Place},
     screen::Screen,
+    settings::{File, Setting, Source},
     whose::{self, Identity},
 };
-use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim};
+use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim, run};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{
     cell::OnceCell,
     io::{IsTerminal, Write},
-    process::ExitCode,
+    path::PathBuf,
+    process::{Command, ExitCode},
 };
 use tokio::sync::OnceCell as AsyncOnceCell;
 
 /// What was said on the command line or by variables, for every command alike.
 #[derive(Debug, Default)]
 pub struct Said {
-    pub db: Option<String>,
     pub run: Option<String>,
-    pub agent: Option<String>,
     pub request: Option<String>,
     pub json: bool,
+    /// What can also be said by variables or in `fence.toml`.
+    pub settings: Vec<Setting>,
+    pub file: File,
 }
 
 /// How often a person who watches is shown how far it is.
@@ -64,7 +67,27 @@ impl Context {
     }
 
     pub fn agent(&self) -> Option<String> {
-        self.said.agent.clone()
+        self.setting("agent")?.value.clone()
+    }
+
+    /// What a server wants to see.
+    pub fn key(&self) -> Option<String> {
+        self.setting("key")?.value.clone()
+    }
+
+    fn setting(&self, key: &str) -> Option<&Setting> {
+        self.said.settings.iter().find(|setting| setting.key == key)
+    }
+
+    /// What was said on this very command line.
+    pub fn flag(&self, key: &str) -> Option<String> {
+        let setting = self.setting(key).filter(|setting| matches!(setting.source, Source::Flag(_)))?;
+        setting.value.clone()
+    }
+
+    /// What is in force for every command, and the file that says some of it.
+    pub fn settings(&self) -> (&[Setting], &File) {
+        (&self.said.settings, &self.said.file)
     }
 
     /// The agent, for a verb that is an agent's alone.
@@ -124,37 +147,57 @@ impl Context {
 
     /// Where the fleet is, or would be made.
     pub fn place(&self) -> Result<Place> {
-        let here = std::env::current_dir()
-            .map_err(|e| Error::unavailable(format!("the current directory cannot be read: {e}")))?;
-        place::find(self.said.db.clone(), variable("FENCE_DB"), &here).ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                "there is no git repository here and no home directory to keep a fleet in",
-            )
-            .hint("--db or FENCE_DB names a fleet")
-        })
+        place::find(self.named("url"), self.named("db"), &here())
+    }
+
+    /// The same, of those that are databases: for what has to open one itself.
+    pub fn database(&self) -> Result<Place> {
+        let flag = self.named("url").filter(|_| self.flag("url").is_some());
+        place::find(flag, self.named("db"), &here())
+    }
+
+    fn named(&self, key: &str) -> Named {
+        let setting = self.setting(key)?;
+        Some((setting.value.clone()?, setting.source.clone()))
+    }
+
+    /// A process that we start finds the same fleet, and is let in.
+    pub fn lead(&self, command: &mut Command) -> Result<()> {
+        let place = self.place()?;
+        let (ours, other) = place.variables();
+        command.env(ours, place.absolute_url()).env_remove(other);
+        if let Some(key) = self.key() {
+            command.env("FENCE_KEY", key);
+        }
+        Ok(())
     }
 
     /// The fleet that is there. Only `init` makes a new one, so that a typing error does not.
     pub async fn connection(&self) -> Result<&Connection> {
-        self.connection
-            .get_or_try_init(|| async {
-                let place = self.place()?;
-                if place.file().is_some_and(|file| !file.exists()) {
-                    return Err(Error::new(
-                        Code::NotFound,
-                        format!("there is no fleet at {}", place.shown()),
-                    )
-                    .hint("fence init makes it; --db or FENCE_DB names another"));
-                }
-                self.connect(&place).await
-            })
-            .await
+        self.connection.get_or_try_init(|| self.open(self.agent())).await
     }
 
-    pub async fn connect(&self, place: &Place) -> Result<Connection> {
-        let connection = Connection::open(&place.url).await?;
-        Ok(match &self.said.agent {
+    /// The same, called by this agent.
+    pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
+        let place = self.place()?;
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
+            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
+                .hint("fence init makes it; --db or FENCE_DB names another"),
+            _ => e,
+        })?;
+        self.let_in(connection, agent)
+    }
+
+    /// The fleet, made if it is not there.
+    pub async fn make(&self, place: &Place) -> Result<Connection> {
+        self.let_in(Connection::open(&place.url).await?, self.agent())
+    }
+
+    fn let_in(&self, mut connection: Connection, agent: Option<String>) -> Result<Connection> {
+        if let Some(key) = self.key() {
+            connection = connection.with_key(&key)?;
+        }
+        Ok(match agent {
             Some(agent) => connection.as_agent(agent),
             None => connection,
         })
@@ -162,15 +205,51 @@ impl Context {
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
     pub async fn token(&self, given: Option<String>) -> Result<String> {
-        if let Some(token) = given.or_else(|| variable("FENCE_CLAIM")) {
+        if let Some(given) = given {
+            // A task that this run holds stands for its claim.
+            let own = if given.contains('@') { None } else { self.own_token(&given).await? };
+            return Ok(own.unwrap_or(given));
+        }
+        match variable("FENCE_CLAIM") {
+            Some(token) => self.still_ours(token).await,
+            None => self.only_claim().await,
+        }
+    }
+
+    /// A variable stays as it is when what it names is over, and a repeated completion is answered as the first was. So
+    /// if the run has gone on to something else, whoever relies on the variable is told.
+    async fn still_ours(&self, token: String) -> Result<String> {
+        if self.call(claim::Guard::new(&token)).await?.ok {
             return Ok(token);
         }
+        let others = self.claims().await?;
+        let others: Vec<_> = others.iter().map(|claim| claim.token.as_str()).collect();
+        if others.is_empty() {
+            return Ok(token);
+        }
+        Err(Error::new(Code::LeaseExpired, format!("FENCE_CLAIM is `{token}`, which is over"))
+            .with("tokens", &others)
+            .hint(format!("name the claim that you mean: {}", others.join(", "))))
+    }
+
+    async fn only_claim(&self) -> Result<String> {
         let run = self.run();
-        let claims = self.call(claim::List { run: Some(run.clone()), limit: None }).await?.claims;
+        let claims = self.claims().await?;
         match claims.as_slice() {
             [claim] => Ok(claim.token.clone()),
-            [] => Err(Error::new(Code::NotFound, format!("run `{run}` holds nothing"))
-                .hint("fence claim takes something; fence whoami says which run this is")),
+            [] => {
+                let known =
+                    self.call(run::List { run: Some(run.clone()), all: true, limit: Some(1) }).await?;
+                // Who had something and has nothing any more must stop; who never had anything made a mistake.
+                let (code, message) = match known.runs.is_empty() {
+                    false => (Code::LeaseExpired, format!("run `{run}` holds nothing any more")),
+                    true => (Code::NotFound, format!("run `{run}` holds nothing, and never did")),
+                };
+                Err(Error::new(code, message).hint(
+                    "name the claim, or take something with fence claim. If fence whoami names another run \
+                     each time, set FENCE_RUN",
+                ))
+            }
             several => {
                 let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
                 Err(Error::new(Code::Invalid, format!("run `{run}` holds {} claims", tokens.len()))
@@ -180,19 +259,22 @@ impl Context {
         }
     }
 
+    /// What this run holds.
+    async fn claims(&self) -> Result<Vec<claim::Claim>> {
+        Ok(self.call(claim::List { run: Some(self.run()), limit: None }).await?.claims)
+    }
+
     /// The claim on a task, if this run has it.
     pub async fn own_token(&self, task: &str) -> Result<Option<String>> {
-        let claims = self.call(claim::List { run: Some(self.run()), limit: None }).await?.claims;
-        let resource = format!("task/{task}");
-        Ok(claims.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
+        let resource = crate::commands::resource(task);
+        Ok(self.claims().await?.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
     }
 
     /// Prints a reply: as JSON if that was asked for, else as text.
     pub fn print<T: Serialize>(&self, reply: &T, text: impl FnOnce(&T) -> String) -> Result<ExitCode> {
         let text =
             if self.json() { serde_json::to_string(reply).map_err(Error::internal)? } else { text(reply) };
-        // A reader that has seen enough (`| head`) is no error.
-        let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+        say(text.trim_end())?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -204,21 +286,46 @@ impl Context {
         };
     }
 
+    /// The id under which nobody can do twice what may have been done. Over the network the error has it, because
+    /// not everything takes one.
+    fn to_ask_again<'e>(&'e self, error: &'e Error) -> Option<&'e str> {
+        if error.code() != Code::OutcomeUnknown {
+            return None;
+        }
+        let remote = self.place().is_ok_and(|place| place.is_remote());
+        error.field("request").and_then(|id| id.as_str()).or((!remote).then_some(&self.request))
+    }
+
     pub fn fail(&self, error: &Error) -> ExitCode {
         let mut text =
             if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
         if let (false, Some(hint)) = (self.json(), error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        if !self.json() && error.code() == Code::OutcomeUnknown {
-            text.push_str(&format!(
-                "\nhint: the same command with --request {} does it at most once",
-                self.request
-            ));
+        if let (false, Some(request)) = (self.json(), self.to_ask_again(error)) {
+            text.push_str(&format!("\nhint: the same command with --request {request} does it at most once"));
         }
         let _ = writeln!(std::io::stderr(), "{text}");
         ExitCode::from(error.code().exit_code())
     }
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
+/// tell, a token perhaps, was not told.
+pub fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::unavailable(format!("what was done cannot be told: standard output: {e}"))
+                .hint("it is done all the same; fence claims and fence show tell it again"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A directory that was removed is no hindrance where nothing is looked for in it.
+fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
 }
 
 /// A name that nobody else has: `lock-5f…`.

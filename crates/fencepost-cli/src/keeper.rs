@@ -34,6 +34,7 @@ use std::{
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     url: String,
+    key: Option<String>,
     run: String,
     /// The file that is the fleet: (device, inode). Another file under its name is another fleet.
     file: Option<(u64, u64)>,
@@ -79,6 +80,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     make(&directory).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
         url: address(&place)?,
+        key: context.key(),
         run: claim.run.clone(),
         file: place.file().and_then(identity),
         post: directory.join(post::file_name(&claim.run)),
@@ -188,8 +190,9 @@ fn make(directory: &Path) -> std::io::Result<()> {
 }
 
 fn unwritable(place: &Place, e: &std::io::Error) -> Error {
-    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown()))
-        .hint("a fleet needs to write in the directory it lives in; one on PostgreSQL, in XDG_RUNTIME_DIR")
+    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
+        "a fleet needs to write in the directory it lives in; one that is elsewhere, in XDG_RUNTIME_DIR",
+    )
 }
 
 /// What tells a file from another that is put in its place.

@@ -10,12 +10,14 @@ mod place;
 mod process;
 mod progress;
 mod screen;
+mod settings;
 mod supervise;
 mod text;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::{Context, Said};
+use fencepost::{Code, Error};
 use std::process::ExitCode;
 
 /// Calls are allocated on one thread and freed on another, which costs glibc's allocator a tenth of the writer's
@@ -29,12 +31,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
 /// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, disable_help_subcommand = true)]
+#[command(name = "fence", version)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
   fence claim                       take the best task that is ready
-  fence done                        finish it; only the holder can
+  fence done                        finish it, and tell what came of it
   fence prime                       the page to give to an agent
 
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
@@ -43,23 +45,22 @@ struct Cli {
     /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     db: Option<String>,
+    /// The server that has the fleet: http://… or https://…  [env: FENCE_URL]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere", conflicts_with = "db")]
+    url: Option<String>,
+    /// The key that the server asks for  [env: FENCE_KEY]
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Everywhere")]
+    key: Option<String>,
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
-    /// The agent that acts
-    #[arg(
-        long,
-        global = true,
-        env = "FENCE_AGENT",
-        value_name = "NAME",
-        help_heading = "Everywhere",
-        hide_env_values = true
-    )]
+    /// The agent that acts  [env: FENCE_AGENT]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     agent: Option<String>,
     /// Asking again with the same id gives the first answer  [default: a new one each time]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
-    /// Print the reply as JSON, exactly as HTTP would
+    /// Print the reply as JSON, and errors too, on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
@@ -97,12 +98,40 @@ fn reflowed(command: clap::Command) -> clap::Command {
     command.mut_subcommands(reflowed)
 }
 
+/// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
+fn wrong(error: &clap::Error) -> ! {
+    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let message = message.trim_start_matches("error: ").trim();
+    let error = Error::new(Code::Invalid, message).hint(hint.trim());
+    eprintln!("{}", error.to_json());
+    std::process::exit(2);
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let matches = command_line().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    let Cli { db, run, agent, request, json, command } = cli;
-    let context = Context::new(Said { db, run, agent, request, json });
+    let command = command_line();
+    let words: Vec<_> = std::env::args_os().collect();
+    let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(&e));
+    let file = match commands::needs_settings(first.subcommand_name()) {
+        true => settings::File::load(&command),
+        false => Ok(settings::File::default()),
+    };
+    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
+    let (matches, file) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let json = first.get_flag("json");
+            return Context::new(Said { json, ..Said::default() }).fail(&error);
+        }
+    };
+    let settings = settings::common(&command, &matches, &file);
+    let Cli { run, request, json, command, .. } =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
+    let context = Context::new(Said { run, request, json, settings, file });
     match command.unwrap_or_default().run(&context).await {
         Ok(code) => code,
         Err(error) => context.fail(&error),

@@ -1,6 +1,8 @@
 //! Where the fleet lives: what was said, else in the main work tree of this git repository, so that all its work
 //! trees share one fleet, else in the user's data directory.
 
+use crate::settings::Source;
+use fencepost::{Code, Error, Result};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -12,17 +14,14 @@ const FILE: &str = ".fence/fence.db";
 /// Where the fleet is, and why there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// A file path, `sqlite:PATH` or `postgres://…`.
+    /// A file path, `sqlite:PATH` or `postgres://…`, or the `http://…` of a server.
     pub url: String,
     pub why: Why,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// `--db`
-    Flag,
-    /// `FENCE_DB`
-    Variable,
+    Said(Source),
     /// The git repository whose main work tree, or git directory if it has none, is this.
     Repository(PathBuf),
     /// No repository here.
@@ -30,12 +29,11 @@ pub enum Why {
 }
 
 impl Why {
-    pub fn describe(&self) -> &'static str {
+    pub fn describe(&self) -> String {
         match self {
-            Why::Flag => "--db says so",
-            Why::Variable => "FENCE_DB says so",
-            Why::Repository(_) => "every work tree of this git repository shares it",
-            Why::Home => "there is no git repository here, so it is the user's own",
+            Why::Said(source) => format!("{source} says so"),
+            Why::Repository(_) => "every work tree of this git repository shares it".into(),
+            Why::Home => "there is no git repository here, so it is the user's own".into(),
         }
     }
 }
@@ -48,34 +46,97 @@ impl Place {
         (!path.contains("://")).then(|| Path::new(path))
     }
 
+    /// Does a server have it?
+    pub fn is_remote(&self) -> bool {
+        fencepost_client::is_remote(&self.url)
+    }
+
+    /// The variable by which a process that we start finds the same fleet, and the one that would lead it elsewhere.
+    pub fn variables(&self) -> (&'static str, &'static str) {
+        if self.is_remote() { ("FENCE_URL", "FENCE_DB") } else { ("FENCE_DB", "FENCE_URL") }
+    }
+
     /// The same from every directory, for processes that we start.
     pub fn absolute_url(&self) -> String {
         let absolute = self.file().and_then(|file| std::path::absolute(file).ok());
         absolute.map_or_else(|| self.url.clone(), |file| file.display().to_string())
     }
 
-    /// For people: a password in the address is nobody's business.
     pub fn shown(&self) -> String {
-        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
-        let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
-        let rest =
-            match rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
-                Some((user, host)) => format!("{user}:…@{host}"),
-                None => rest.to_owned(),
-            };
-        let option = |option| if str::starts_with(option, "password=") { "password=…" } else { option };
-        let options = options.map(|all| all.split('&').map(option).collect::<Vec<_>>().join("&"));
-        format!("{scheme}://{rest}{}", options.map_or(String::new(), |all| format!("?{all}")))
+        shown(&self.url)
     }
 }
 
-/// `None` if there is nowhere: no repository, and no home directory.
-pub fn find(flag: Option<String>, variable: Option<String>, here: &Path) -> Option<Place> {
-    let at = |directory: PathBuf, why| Place { url: directory.join(FILE).display().to_string(), why };
-    flag.map(|url| Place { url, why: Why::Flag })
-        .or_else(|| variable.map(|url| Place { url, why: Why::Variable }))
-        .or_else(|| main_work_tree(here).map(|root| at(root.clone(), Why::Repository(root))))
-        .or_else(|| Some(Place { url: home()?.join("fence.db").display().to_string(), why: Why::Home }))
+/// For people: a password in the address is nobody's business.
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
+    let rest = match rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
+        Some((user, host)) => format!("{user}:…@{host}"),
+        None => rest.to_owned(),
+    };
+    let option = |option| if str::starts_with(option, "password=") { "password=…" } else { option };
+    let options = options.map(|all| all.split('&').map(option).collect::<Vec<_>>().join("&"));
+    format!("{scheme}://{rest}{}", options.map_or(String::new(), |all| format!("?{all}")))
+}
+
+/// An address that somebody named, and who.
+pub type Named = Option<(String, Source)>;
+
+/// What was said: a server's address goes before a database's, if both were said by the same.
+pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
+    if let Some((url, source)) = url.as_ref().filter(|(url, _)| !fencepost_client::is_remote(url)) {
+        return Err(Error::new(Code::Invalid, format!("`{url}` ({source}) is not the address of a server"))
+            .hint("it is like https://fence.example.com; --db or FENCE_DB names a database"));
+    }
+    let rank = |source: &Source| match source {
+        Source::Flag(_) => 0,
+        Source::Variable(_) => 1,
+        Source::File(_) | Source::Default => 2,
+    };
+    let said = url.into_iter().chain(db).min_by_key(|(_, source)| rank(source));
+    let said = said.map(|(url, source)| Place { url: from_file(url, &source), why: Why::Said(source) });
+    if let Some(said) = said {
+        return Ok(said);
+    }
+    let (file, why) = match (main_work_tree(here), home()) {
+        (Some(root), _) => (root.join(FILE), Why::Repository(root)),
+        (None, Some(home)) => (home.join("fence.db"), Why::Home),
+        (None, None) => {
+            return Err(Error::new(
+                Code::NotFound,
+                "there is no git repository here and no home directory to keep a fleet in",
+            )
+            .hint("--db or FENCE_DB names a fleet"));
+        }
+    };
+    // An address is text. Another path that looks the same would be another place.
+    match file.to_str() {
+        Some(url) => Ok(Place { url: url.into(), why }),
+        None => Err(Error::new(Code::Invalid, format!("the path `{}` is not UTF-8", file.display()))
+            .hint("--db or FENCE_DB names a fleet elsewhere")),
+    }
+}
+
+/// What a file says of files is said of those beside it.
+fn from_file(url: String, source: &Source) -> String {
+    let place = Place { url, why: Why::Home };
+    match (source, place.file(), source_directory(source)) {
+        (Source::File(_), Some(file), Some(directory)) => directory.join(file).display().to_string(),
+        _ => place.url,
+    }
+}
+
+fn source_directory(source: &Source) -> Option<&Path> {
+    match source {
+        Source::File(path) => path.parent(),
+        _ => None,
+    }
+}
+
+/// Where the user's own settings are.
+pub fn config_home() -> Option<PathBuf> {
+    set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))
 }
 
 /// A `.git` above us that leads nowhere: the work tree of a repository that is elsewhere, or not mounted here.
@@ -91,8 +152,11 @@ pub fn stray(here: &Path) -> Option<PathBuf> {
     (main_work_tree(here)? != top && stray.exists()).then_some(stray)
 }
 
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
 fn home() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")))?;
     Some(data.join("fence"))
 }
@@ -199,16 +263,26 @@ mod tests {
     #[test]
     fn what_was_said_goes_first_and_passwords_are_not_shown() {
         let here = Path::new("/");
-        let said = |flag: Option<&str>, variable: Option<&str>| {
-            find(flag.map(Into::into), variable.map(Into::into), here).unwrap()
-        };
-        assert_eq!(said(Some("a"), Some("b")), Place { url: "a".into(), why: Why::Flag });
-        let postgres = said(None, Some("postgres://kim:secret@host/db?x=1"));
-        assert_eq!(postgres.why, Why::Variable);
+        let flag = |url: &str, name: &str| Some((url.to_owned(), Source::Flag(name.into())));
+        let variable = |url: &str, name: &str| Some((url.to_owned(), Source::Variable(name.into())));
+        let file = |url: &str| Some((url.to_owned(), Source::File("/etc/fence.toml".into())));
+        let at = |url: Named, db: Named| find(url, db, here).expect("a place");
+        let (server, database) = ("http://host", "postgres://kim:secret@host/db?x=1");
+        assert_eq!(at(variable(server, "FENCE_URL"), flag("a", "db")).url, "a");
+        assert_eq!(at(flag(server, "url"), variable("b", "FENCE_DB")).url, server);
+        assert_eq!(at(variable(server, "FENCE_URL"), variable("b", "FENCE_DB")).url, server);
+        assert_eq!(at(file(server), variable("b", "FENCE_DB")).why.describe(), "FENCE_DB says so");
+        assert_eq!(at(file(server), file("b")).why.describe(), "/etc/fence.toml says so");
+        assert_eq!(at(None, file("b/fence.db")).url, "/etc/b/fence.db");
+        assert_eq!(at(None, file(database)).url, database);
+        assert_eq!(find(flag("a.db", "url"), None, here).expect_err("no server").code(), Code::Invalid);
+
+        let postgres = at(None, variable(database, "FENCE_DB"));
         assert_eq!(postgres.shown(), "postgres://kim:…@host/db?x=1");
-        assert_eq!(postgres.file(), None);
-        let shown = said(Some("postgres://h/db?user=kim&password=x@y&sslmode=disable"), None).shown();
+        assert_eq!((postgres.file(), postgres.is_remote()), (None, false));
+        let shown = at(None, flag("postgres://h/db?user=kim&password=x@y&sslmode=disable", "db")).shown();
         assert_eq!(shown, "postgres://h/db?user=kim&password=…&sslmode=disable");
-        assert_eq!(said(Some("sqlite:x.db"), None).file(), Some(Path::new("x.db")));
+        assert_eq!(at(None, flag("sqlite:x.db", "db")).file(), Some(Path::new("x.db")));
+        assert_eq!(at(flag(server, "url"), None).variables(), ("FENCE_URL", "FENCE_DB"));
     }
 }

@@ -42,6 +42,14 @@ impl Screen {
         }
     }
 
+    /// The same, where there is little room.
+    pub fn short_until(&self, at: Time) -> String {
+        match self.width {
+            Some(_) if at > self.now => format!("({})", rough(at.since(self.now))),
+            _ => self.until(at),
+        }
+    }
+
     pub fn paint(&self, style: Style, text: &str) -> String {
         if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
@@ -56,8 +64,13 @@ impl Screen {
 
     /// As much of the text as there is room for on a line where so much is used.
     pub fn fit(&self, text: &str, used: &str) -> String {
-        self.width
-            .map_or_else(|| text.to_owned(), |width| cut(text, width.saturating_sub(used.width()).max(8)))
+        let text = line(text);
+        self.width.map_or_else(|| text.clone(), |width| cut(&text, width.saturating_sub(used.width()).max(8)))
+    }
+
+    /// That there is more than is shown.
+    pub fn and_more(&self, how: &str) -> String {
+        format!("{} and more: {how}", if self.width.is_some() { "…" } else { "..." })
     }
 
     pub fn bold(&self, text: &str) -> String {
@@ -107,6 +120,8 @@ pub fn state(name: &str) -> Style {
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<Column>,
+    /// It has its head everywhere, because its columns do not speak for themselves.
+    headed: bool,
     rows: Vec<Vec<Cell>>,
 }
 
@@ -124,9 +139,7 @@ pub struct Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        // A text of several lines, or one that moves the cursor, would break the table.
-        let text: String = text.into().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Cell { text, style: Style::new() }
+        Cell { text: line(&text.into()), style: Style::new() }
     }
 }
 
@@ -142,7 +155,12 @@ impl Table {
     pub fn new(heads: &[&'static str]) -> Self {
         let column =
             |head: &&'static str| Column { head: head.trim_start_matches('>'), right: head.starts_with('>') };
-        Self { columns: heads.iter().map(column).collect(), rows: Vec::new() }
+        Self { columns: heads.iter().map(column).collect(), headed: false, rows: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn headed(self) -> Self {
+        Self { headed: true, ..self }
     }
 
     pub fn row(&mut self, cells: Vec<Cell>) {
@@ -151,9 +169,9 @@ impl Table {
     }
 
     pub fn render(&self, screen: &Screen) -> String {
-        let widths = self.widths(screen.width);
+        let widths = self.widths(screen.width, screen.width.is_some() || self.headed);
         let mut lines = Vec::new();
-        if screen.width.is_some() {
+        if screen.width.is_some() || self.headed {
             let head = self
                 .columns
                 .iter()
@@ -165,8 +183,8 @@ impl Table {
     }
 
     /// As wide as the widest cell, and nothing where all are empty; the last columns give way until all fits.
-    fn widths(&self, limit: Option<usize>) -> Vec<usize> {
-        let head = |at: usize| limit.map_or(0, |_| self.columns[at].head.width());
+    fn widths(&self, limit: Option<usize>, with_head: bool) -> Vec<usize> {
+        let head = |at: usize| if with_head { self.columns[at].head.width() } else { 0 };
         let width = |at: usize| match self.rows.iter().map(|row| row[at].text.width()).max().unwrap_or(0) {
             0 => 0,
             widest => widest.max(head(at)),
@@ -200,6 +218,16 @@ impl Table {
         line.truncate(line.trim_end().len());
         line
     }
+}
+
+/// One line of text: several, or one that moves the cursor, would break what stands around it.
+pub fn line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A text of several lines, without what would move the cursor.
+pub fn lines(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
 
 /// The first part that fits, with `…` for the rest.

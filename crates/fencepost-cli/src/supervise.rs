@@ -12,6 +12,7 @@ mod rule;
 mod signals;
 pub mod watchdog;
 
+use crate::context::Context;
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use fencepost_client::Connection;
 use group::Group;
@@ -35,14 +36,15 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A command that knows for whom it works: `fence` within it acts under the claim.
-pub fn command(words: &[OsString], claim: &Claim, fleet: &str) -> Command {
+pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<Command> {
     let (program, rest) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
-    command.args(rest).env("FENCE_CLAIM", &claim.token).env("FENCE_RUN", &claim.run).env("FENCE_DB", fleet);
+    command.args(rest).env("FENCE_CLAIM", &claim.token).env("FENCE_RUN", &claim.run);
+    context.lead(&mut command)?;
     if let Some(agent) = &claim.agent {
         command.env("FENCE_AGENT", agent);
     }
-    command
+    Ok(command)
 }
 
 /// Runs the command under the claim, which must be alive, and keeps the claim for as long.

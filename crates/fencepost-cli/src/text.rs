@@ -1,15 +1,19 @@
 //! Tasks and claims as text.
 
-use crate::screen::{Cell, Screen, Table, state};
+use crate::screen::{Cell, Screen, Table, line, lines, state};
 use fencepost::{claim::Claim, task::Task};
 use std::fmt::Write;
 
 /// A line each: `auth-3  in_progress  50  write the parser`.
 pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
-    let mut table = Table::new(&["ID", "STATUS", ">PRI", "HELD BY", "TITLE"]);
+    let mut table = Table::new(&["ID", "STATUS", ">PRI", "WHO", "TITLE"]);
     for task in tasks {
-        let held =
-            task.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.until(claim.expires_at)));
+        let agent =
+            task.assignee.as_ref().or(task.offered_to.as_ref()).filter(|_| !task.status.is_finished());
+        let held = match (&task.claim, agent) {
+            (Some(claim), _) => Some(format!("{} {}", claim.run, screen.short_until(claim.expires_at))),
+            (None, agent) => agent.map(|agent| format!("for {agent}")),
+        };
         table.row(vec![
             task.id.as_str().into(),
             Cell::state(status(task)),
@@ -50,13 +54,14 @@ pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
 
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
-    let mut page = format!("{}  {}\n", screen.bold(&task.id), task.title);
+    let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));
+    let state = screen.paint(state(status(task)), status(task));
+    let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), lines(value));
         }
     };
-    say("status", Some(&screen.paint(state(status(task)), status(task))));
     say("priority", Some(&task.priority.to_string()));
     say("attempts", Some(&format!("{} of {}", task.attempts, task.max_attempts)));
     say("kind", task.kind.as_deref());
@@ -85,7 +90,7 @@ pub fn page(task: &Task, screen: &Screen) -> String {
         say("note", Some(&note.text));
     }
     if let Some(body) = &task.body {
-        let _ = write!(page, "\n{body}\n");
+        let _ = write!(page, "\n{}\n", lines(body));
     }
     page
 }

@@ -1,7 +1,13 @@
 //! A fleet, wherever it is. Whatever faces a user calls ops through a [`Connection`] and never knows which way
 //! they go.
 
-use fencepost::{Fleet, Op, Options, Result, op};
+mod address;
+mod again;
+mod http;
+mod remote;
+
+use fencepost::{Code, Error, Fleet, Op, Options, Result, op};
+use remote::Remote;
 use std::path::Path;
 
 /// A fleet that can be called. Cheap to clone.
@@ -12,32 +18,58 @@ pub struct Connection(Way);
 enum Way {
     /// The database, opened in this process.
     Local(Fleet),
+    /// A server that has it open.
+    Remote(Box<Remote>),
+}
+
+/// Is this the address of a server, and not of a database?
+pub fn is_remote(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
 }
 
 impl Connection {
-    /// Connects to the fleet at a file path, `sqlite:PATH` or `postgres://…`, making it if it is not there.
+    /// Connects to the fleet at a file path, `sqlite:PATH` or `postgres://…`, making it if it is not there, or to
+    /// the one that is served at `http://…` or `https://…`.
     pub async fn open(url: &str) -> Result<Self> {
-        Ok(Self(Way::Local(Fleet::open(url).await?)))
+        Self::open_with(url, Options::default()).await
     }
 
     /// The same, but a fleet that is not there is not made.
     pub async fn open_existing(url: &str) -> Result<Self> {
         let mut options = Options::default();
         options.create = false;
-        Ok(Self(Way::Local(Fleet::open_with(url, options).await?)))
+        Self::open_with(url, options).await
+    }
+
+    /// A server is not asked for anything yet: the first call finds out whether it is there.
+    async fn open_with(url: &str, options: Options) -> Result<Self> {
+        Ok(Self(match is_remote(url) {
+            true => Way::Remote(Box::new(Remote::open(url)?)),
+            false => Way::Local(Fleet::open_with(url, options).await?),
+        }))
+    }
+
+    /// Shows this key to a server. A database that is opened here asks for none.
+    pub fn with_key(self, key: &str) -> Result<Self> {
+        Ok(match self.0 {
+            Way::Remote(remote) => Self(Way::Remote(Box::new(remote.with_key(key)?))),
+            local => Self(local),
+        })
     }
 
     /// The same fleet, called by this agent: events say so.
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
-        match &self.0 {
-            Way::Local(fleet) => Self(Way::Local(fleet.as_agent(agent))),
-        }
+        Self(match &self.0 {
+            Way::Local(fleet) => Way::Local(fleet.as_agent(agent)),
+            Way::Remote(remote) => Way::Remote(Box::new(remote.as_agent(agent.into()))),
+        })
     }
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         match &self.0 {
             Way::Local(fleet) => fleet.call(op).await,
+            Way::Remote(remote) => remote.call(op).await,
         }
     }
 
@@ -46,6 +78,7 @@ impl Connection {
         let entry = op::find(name)?;
         match &self.0 {
             Way::Local(fleet) => entry.call(fleet, request).await,
+            Way::Remote(remote) => remote.call_by_name(&entry, request).await,
         }
     }
 
@@ -53,6 +86,11 @@ impl Connection {
     pub async fn backup(&self, to: &Path) -> Result<()> {
         match &self.0 {
             Way::Local(fleet) => fleet.backup(to).await,
+            Way::Remote(_) => {
+                Err(Error::new(Code::Invalid, "a fleet is copied where it is, not over the network").hint(
+                    "on the server's machine: fence --db FILE backup TO; a fleet on PostgreSQL: pg_dump",
+                ))
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ impl Add {
             board: self.board,
             title: self.title.unwrap_or_default(),
             body: self.body.map(text).transpose()?,
-            done_when: self.done_when,
+            done_when: self.done_when.map(text).transpose()?,
             kind: self.kind,
             priority: self.priority,
             after: self.after,

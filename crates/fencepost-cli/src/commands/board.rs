@@ -48,7 +48,7 @@ async fn list(context: &Context) -> Result<ExitCode> {
         if reply.boards.is_empty() {
             return "no boards: fence add makes one".into();
         }
-        let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]);
+        let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]).headed();
         for board in &reply.boards {
             table.row(vec![
                 Cell::from(board.name.as_str()),
@@ -73,7 +73,8 @@ async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<Ex
             total(&reply.board),
             reply.board.ready
         );
-        let more = if reply.more { "\n… and more: --limit shows them" } else { "" };
+        let more =
+            if reply.more { format!("\n{}", screen.and_more("--limit shows them")) } else { String::new() };
         format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))
     })
 }

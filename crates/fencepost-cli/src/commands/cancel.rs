@@ -1,3 +1,4 @@
+use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Cancel {
     /// The task, such as auth-3
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
@@ -23,7 +24,11 @@ pub struct Cancel {
 
 impl Cancel {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Cancel { task: self.task, reason: self.reason, request: context.request() };
+        let op = task::Cancel {
+            task: self.task,
+            reason: self.reason.map(read).transpose()?,
+            request: context.request(),
+        };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::context::{Context, say};
 use clap::Args;
 use clap_complete::Shell;
 use fencepost::Result;
@@ -18,7 +18,9 @@ pub struct Completions {
 
 impl Completions {
     pub async fn run(self, _: &Context) -> Result<ExitCode> {
-        clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut script);
+        say(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use clap::Args;
 use fencepost::{
-    Clock, Error, Millis, Result, Time,
+    Clock, Code, Error, Millis, Result, Time,
     admin::{self, about::Facts},
 };
 use serde::Serialize;
@@ -95,7 +95,9 @@ fn warning(name: &'static str, message: String, hint: &str) -> Finding {
 
 fn problem(name: &'static str, error: &Error) -> Finding {
     let hint = error.hint_text().map(str::to_owned);
-    Finding { name, level: Level::Problem, message: error.message().into(), hint }
+    // What this key may not see may be well.
+    let level = if error.code() == Code::Forbidden { Level::Warning } else { Level::Problem };
+    Finding { name, level, message: error.message().into(), hint }
 }
 
 fn fleet(place: &Place) -> Finding {
@@ -161,7 +163,7 @@ fn clock(fleet: Time, before: Time, after: Time, place: &Place) -> Finding {
         Some(_) => {
             "this machine's clock was set back; so that no dead holder lives longer, the fleet goes on from where it was until the next boot"
         }
-        None => "leases end by the database's clock; set both by the same time servers",
+        None => "leases end by the fleet's clock; set both by the same time servers",
     };
     let apart = Millis::seconds(apart.0 / 1000);
     warning("clock", format!("the fleet's clock is {apart} {side} this machine's"), hint)

@@ -1,3 +1,4 @@
+use super::text;
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, run};
@@ -24,7 +25,7 @@ pub struct End {
 impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
-        let reply = context.call(run::End { run, reason: self.reason }).await?;
+        let reply = context.call(run::End { run, reason: self.reason.map(text).transpose()? }).await?;
         keeper::nudge(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

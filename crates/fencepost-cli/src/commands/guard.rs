@@ -12,7 +12,7 @@ use std::{ffi::OsString, process::ExitCode};
 /// The claim is renewed while the command runs. As soon as it is known to be lost, or cannot be renewed in time,
 /// the command's process group is told to end (TERM) and then killed, before anybody else can have the claim. A
 /// command that finishes the claim itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM,
-/// its run in FENCE_RUN and the fleet in FENCE_DB.
+/// its run in FENCE_RUN and the fleet in FENCE_DB or FENCE_URL.
 ///
 /// Exits with the command's code, or 5 with the reason if the claim is or was lost.
 ///
@@ -44,7 +44,7 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
+        let command = supervise::command(&self.command, &claim, context)?;
         supervise::run(context.connection().await?, &token, command, self.grace, signals).await?.code()
     }
 }

@@ -47,8 +47,9 @@ impl List {
             [] => "no tasks".into(),
             tasks => {
                 let last = tasks.last().map_or("", |task| &task.id);
-                let more = if reply.more { format!("\n… and more: --after {last}") } else { String::new() };
-                crate::text::tasks(tasks, &context.screen) + &more
+                let more =
+                    reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {last}"))));
+                crate::text::tasks(tasks, &context.screen) + &more.unwrap_or_default()
             }
         })
     }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
 /// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost, or cannot be renewed
 /// in time, the same happens to the whole group, before anybody else can have the lock. If fence itself is killed, its
-/// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB.
+/// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB or FENCE_URL.
 ///
 /// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
 ///
@@ -59,7 +59,7 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let command = supervise::command(&self.command, &claim, &context.place()?.absolute_url());
+        let command = supervise::command(&self.command, &claim, context)?;
         let ended =
             supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.

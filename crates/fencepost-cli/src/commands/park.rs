@@ -1,3 +1,4 @@
+use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Park {
     /// The task, such as auth-3
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
@@ -20,7 +21,7 @@ pub struct Park {
 
 impl Park {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Park { task: self.task, reason: self.reason, request: context.request() };
+        let op = task::Park { task: self.task, reason: read(self.reason)?, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

@@ -85,16 +85,20 @@ claim more than one at a time.
 1. `fence claim --keep --wait 1m{on}` takes the best task that is ready and prints its claim, such as
    `task/auth-3@42`, with all you need: the body, \"done when\", notes, and the outputs of the tasks before it.
    Exit 3 means that nothing is ready: see below.
-2. Do the work. Say how it goes with `fence progress \"tests pass, docs are left\"`; that also keeps your claim.
-   Before something that must not happen twice (a push, a deploy, a message), ask: `fence guard && git push`;
-   or let it run only while the claim lives: `fence guard task/auth-3@42 -- git push`.
-3. `fence done --output \"what came of it, in a line or two\"` completes it. The output is handed to the tasks that
-   wait for it. If it cannot be done: `fence fail --reason \"why\"`, with `--retry` if another try may succeed; if
-   you must stop: `fence release --note \"how far you came\"`.
+2. Do the work. Say how it goes with `fence progress \"tests pass, docs are left\" task/auth-3@42`; that also keeps
+   your claim. What must not happen twice (a push, a deploy, a message) runs only while the claim lives:
+   `fence guard task/auth-3@42 -- git push`.
+3. `fence done task/auth-3@42 --output \"what came of it, in a line or two\"` completes it. The output is handed to the
+   tasks that wait for it. If it cannot be done: `fence fail task/auth-3@42 --reason \"why\"`, with `--retry` if another
+   try may succeed; if you must stop: `fence release task/auth-3@42 --note \"how far you came\"`.
 4. Go back to 1, until it says that everything is finished.
 
+Always name the claim that you were given: others may act for the same session. If `fence whoami` names another run
+with each of your commands, set FENCE_RUN to a name of your own for all of them.
+Work in a git work tree of your own, and push under a lock: `fence lock git/main --wait -- git push`.
+
 Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for whoever is free.
-Without a token these commands act on your run's only claim; `fence` alone says who you are and what you hold.
+`fence` alone says who you are, what you hold and what is ready.
 
 ## When you are refused
 
@@ -102,7 +106,8 @@ Without a token these commands act on your run's only claim; `fence` alone says 
 |---|---|---|
 | 1 | it failed; the message says why | mend what it names |
 | 2 | wrong command line | `fence --help`; every command has `--help` |
-| 3 | nothing to take | \"is finished\": stop, all is done. \"nothing is ready\": others are at work; claim again with `--wait` |
+| 3 | nothing to take | \"is finished\": stop, all is done. \"nobody is at work\": stop, and report what it says. \
+Otherwise others are at work: claim again |
 | 4 | not yours to take | take another: `fence claim --wait 1m{on}`; `fence why auth-3` says what stands in the way |
 | 5 | your claim is over | stop at once, push nothing: someone else may have the task. Then claim again |
 | 6 | held back | wait as long as it says, then try again |
@@ -130,6 +135,7 @@ fn line(command: &clap::Command) -> Option<String> {
         let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
         let value = value.unwrap_or_default();
         let word = match arg.get_long() {
+            Some(long) if arg.is_require_equals_set() => format!("--{long}[={value}]"),
             Some(long) if arg.get_action().takes_values() => format!("--{long} {value}"),
             Some(long) => format!("--{long}"),
             None if arg.is_last_set() => format!("-- {value}"),
@@ -157,7 +163,12 @@ mod tests {
         let mut seen = 0;
         for quoted in page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("fence")) {
             // A shell would end the command at `&&`.
-            let quoted = quoted.split(" &&").next().unwrap_or_default().replace("--help", "");
+            let quoted = quoted
+                .split(" &&")
+                .next()
+                .unwrap_or_default()
+                .replace("--help", "")
+                .replace("[=DURATION]", "");
             // What is in brackets may be left out, unless it is this or that: then the first will do.
             let without = |kept: usize| -> String {
                 let parts = quoted.split(['[', ']']).enumerate();

@@ -1,3 +1,4 @@
+use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Reject {
     /// The task, such as auth-3
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
@@ -22,7 +23,7 @@ impl Reject {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = context.own_token(&self.task).await?;
         let (agent, request) = (context.the_agent()?, context.request());
-        let op = task::Reject { task: self.task, agent, reason: self.reason, token, request };
+        let op = task::Reject { task: self.task, agent, reason: read(self.reason)?, token, request };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

@@ -19,12 +19,12 @@ pub struct Runs {
 
 impl Runs {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(run::List { all: self.all, limit: self.limit }).await?;
+        let reply = context.call(run::List { run: None, all: self.all, limit: self.limit }).await?;
         context.print(&reply, |reply| {
             if reply.runs.is_empty() {
                 return "no runs".into();
             }
-            let mut table = Table::new(&["RUN", "AGENT", "STATE", ">HOLDS", "UNTIL", "REASON"]);
+            let mut table = Table::new(&["RUN", "AGENT", "STATE", ">HOLDS", "UNTIL", "REASON"]).headed();
             for run in &reply.runs {
                 table.row(vec![
                     run.name.as_str().into(),

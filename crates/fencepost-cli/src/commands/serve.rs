@@ -98,7 +98,14 @@ fn time(text: &str) -> Result<Duration, String> {
 
 impl Serve {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.place()?;
+        let place = context.database()?;
+        if place.is_remote() {
+            return Err(Error::new(
+                Code::Invalid,
+                format!("the fleet at {} is served already", place.shown()),
+            )
+            .hint("--db names the database to serve"));
+        }
         if place.file().is_some_and(|file| !file.exists()) {
             return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", place.shown()))
                 .hint("fence init makes it; --db or FENCE_DB names another"));

@@ -1,3 +1,4 @@
+use super::{resource, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, claim};
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unclaim {
-    /// task/ID or lock/NAME
+    /// task/ID or lock/NAME; a bare ID is a task
     resource: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
@@ -22,7 +23,12 @@ pub struct Unclaim {
 
 impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(claim::Unclaim { resource: self.resource, reason: self.reason }).await?;
+        let reply = context
+            .call(claim::Unclaim {
+                resource: resource(&self.resource),
+                reason: self.reason.map(text).transpose()?,
+            })
+            .await?;
         context.print(&reply, |reply| {
             let from =
                 reply.held_by.as_ref().map_or("nobody held it".into(), |run| format!("taken from run {run}"));

@@ -55,10 +55,11 @@ impl Wait {
             waited.tasks.iter().map(line).chain([counts(waited)]).collect::<Vec<_>>().join("\n")
         })?;
         let lost = waited.failed + waited.cancelled;
-        Ok(match (lost, waited.over) {
-            (0, true) => ExitCode::SUCCESS,
-            (_, true) => ExitCode::FAILURE,
-            (_, false) => ExitCode::from(Code::NoneReady.exit_code()),
+        let enough = if self.any { waited.completed > 0 || waited.open + lost == 0 } else { lost == 0 };
+        Ok(match (waited.over, enough) {
+            (true, true) => ExitCode::SUCCESS,
+            (true, false) => ExitCode::FAILURE,
+            (false, _) => ExitCode::from(Code::NoneReady.exit_code()),
         })
     }
 }

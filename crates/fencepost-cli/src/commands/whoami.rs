@@ -15,7 +15,7 @@ struct Me {
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
     fleet: String,
-    fleet_because: &'static str,
+    fleet_because: String,
     /// The process for whose life `claim --keep` keeps the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,

@@ -114,7 +114,7 @@ impl Service {
     }
 
     async fn end(&self) -> Result<()> {
-        let fleet = Connection::open_existing(&self.order.url).await?;
+        let fleet = self.fleet().await?;
         if self.is_same_fleet() {
             let reason = Some("its terminal or agent is gone".into());
             fleet.call(run::End { run: self.order.run.clone(), reason }).await?;
@@ -125,7 +125,7 @@ impl Service {
     /// Renews the run and gives its ttl; `None` if it holds nothing. The fleet is opened anew each time: keepers
     /// sleep, and connections that do nothing are dear on a server.
     async fn renew(&self) -> Result<Option<Duration>> {
-        let fleet = Connection::open_existing(&self.order.url).await?;
+        let fleet = self.fleet().await?;
         if !self.is_same_fleet() {
             return Err(Error::new(Code::NotFound, "the fleet is gone"));
         }
@@ -135,6 +135,14 @@ impl Service {
         }
         let renewed = fleet.call(run::Renew { run: self.order.run.clone(), ttl_ms: None }).await?.run;
         Ok(Some(Duration::from_millis(u64::try_from(renewed.ttl_ms.0).unwrap_or(0))))
+    }
+
+    async fn fleet(&self) -> Result<Connection> {
+        let fleet = Connection::open_existing(&self.order.url).await?;
+        match &self.order.key {
+            Some(key) => fleet.with_key(key),
+            None => Ok(fleet),
+        }
     }
 
     /// A file that is gone is not made again, and one that was put in its place is another fleet.

@@ -102,6 +102,7 @@ on_both! {
         } else {
             damage(&sealed, "update fleet set ahead_ms = ahead_ms + 3600000");
         }
+        sealed.reopen();
         let (code, findings, all) = examine(&sealed, &[]);
         assert_eq!((code, findings[4].as_str()), (0, "clock warning"), "{all:#}");
         let message = all[4]["message"].as_str().expect("a text");

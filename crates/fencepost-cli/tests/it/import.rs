@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 const PM: &[u8] = include_bytes!("../data/pm-tasks.db");
 
 impl Sealed {
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         fs::write(self.path().join(name), content).expect("written");
     }
 
@@ -210,38 +210,6 @@ on_both! {
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
     }
 
-    /// The first call stands; the next try goes on from there.
-    fn a_refusal_half_way_says_how_far_it_came(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        sealed.ok(&["add", "in the way", "--board", "late"]);
-        let lines = chain(11_000) + "{\"id\":\"late-1\",\"title\":\"x\",\"after\":[\"big-11000\"]}\n";
-        sealed.write("big.jsonl", &lines);
-        insta::assert_snapshot!("half_way", sealed.story("
-            import jsonl big.jsonl
-        "));
-        sealed.write("big.jsonl", lines.replace("late-1", "late-2"));
-        assert_eq!(
-            sealed.ok(&["import", "jsonl", "big.jsonl"]),
-            "imported 1001 tasks: 1000 to big, 1 to late\n10000 were there already and left alone",
-        );
-    }
-
-    /// A line that is drawn over itself, on a terminal only, and gone at the end.
-    fn progress_is_shown_on_a_terminal(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        sealed.write("big.jsonl", chain(10_500));
-        let terminal = |command: &str| sealed.sh(&format!("script -qec '{command}' /dev/null"));
-        let shown = terminal("fence import jsonl big.jsonl").out;
-        assert!(shown.starts_with("\r\x1b[Kimporting: 0 of 10500 tasks"), "{shown:?}");
-        assert!(shown.ends_with("\r\x1b[Kimported 10500 tasks: 10500 to big"), "{shown:?}");
-        let json = terminal("fence --json import jsonl big.jsonl | head -c 20");
-        assert_eq!(json.out, r#"{"dry_run":false,"im"#);
-        let piped = sealed.sh("fence import jsonl big.jsonl 2>&1 >/dev/null");
-        assert_eq!((piped.code, piped.out.as_str()), (0, ""));
-        let pruned = terminal("fence prune").out;
-        assert!(pruned.starts_with("\r\x1b[Kremoved 0 tasks, 0 runs"), "{pruned:?}");
-    }
-
     fn a_plan_is_added_from_a_file(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("plan.jsonl", concat!(
@@ -275,6 +243,40 @@ on_both! {
         let asked = sealed.sh("fence add -f plan.jsonl --board web --request q1; fence add -f plan.jsonl --board web --request q1");
         let (first, second) = asked.out.split_at(asked.out.len() / 2);
         assert_eq!(first.trim(), second.trim());
+    }
+
+    without a server:
+
+    /// The first call stands; the next try goes on from there.
+    fn a_refusal_half_way_says_how_far_it_came(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "in the way", "--board", "late"]);
+        let lines = chain(11_000) + "{\"id\":\"late-1\",\"title\":\"x\",\"after\":[\"big-11000\"]}\n";
+        sealed.write("big.jsonl", &lines);
+        insta::assert_snapshot!("half_way", sealed.story("
+            import jsonl big.jsonl
+        "));
+        sealed.write("big.jsonl", lines.replace("late-1", "late-2"));
+        assert_eq!(
+            sealed.ok(&["import", "jsonl", "big.jsonl"]),
+            "imported 1001 tasks: 1000 to big, 1 to late\n10000 were there already and left alone",
+        );
+    }
+
+    /// A line that is drawn over itself, on a terminal only, and gone at the end.
+    fn progress_is_shown_on_a_terminal(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.write("big.jsonl", chain(10_500));
+        let terminal = |command: &str| sealed.sh(&format!("script -qec '{command}' /dev/null"));
+        let shown = terminal("fence import jsonl big.jsonl").out;
+        assert!(shown.starts_with("\r\x1b[Kimporting: 0 of 10500 tasks"), "{shown:?}");
+        assert!(shown.ends_with("\r\x1b[Kimported 10500 tasks: 10500 to big"), "{shown:?}");
+        let json = terminal("fence --json import jsonl big.jsonl | head -c 20");
+        assert_eq!(json.out, r#"{"dry_run":false,"im"#);
+        let piped = sealed.sh("fence import jsonl big.jsonl 2>&1 >/dev/null");
+        assert_eq!((piped.code, piped.out.as_str()), (0, ""));
+        let pruned = terminal("fence prune").out;
+        assert!(pruned.starts_with("\r\x1b[Kremoved 0 tasks, 0 runs"), "{pruned:?}");
     }
 }
 

@@ -175,6 +175,27 @@ on_both! {
         assert_eq!(sealed.ok(&["claim", "auth-1", "-q"]), "task/auth-1@2");
     }
 
+    /// With a lease of half an hour it would look in vain for long; it is told.
+    fn whoever_gives_back_tells_it(sealed: Sealed) {
+        fleet_with(&sealed, 9);
+        let mut shell = Shell::start(&sealed);
+        for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
+            shell.run("T=$(fence claim --keep -q)");
+            the_sleeping_keeper(&sealed);
+            shell.run(end);
+            all_gone(&sealed);
+        }
+        // It goes only when the run holds nothing any more.
+        shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
+        let keeper = the_sleeping_keeper(&sealed);
+        shell.run("fence release $T");
+        assert_eq!(the_sleeping_keeper(&sealed), keeper);
+        shell.run("fence done $U");
+        all_gone(&sealed);
+    }
+
+    without a server:
+
     fn what_is_still_at_work_keeps_its_claim_until_it_ends(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
@@ -204,25 +225,6 @@ on_both! {
         one.kill();
         all_gone(&sealed);
         assert_eq!(two.run("fence guard task/auth-2@1 >/dev/null; echo $?"), "0");
-    }
-
-    /// With a lease of half an hour it would look in vain for long; it is told.
-    fn whoever_gives_back_tells_it(sealed: Sealed) {
-        fleet_with(&sealed, 9);
-        let mut shell = Shell::start(&sealed);
-        for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
-            shell.run("T=$(fence claim --keep -q)");
-            the_sleeping_keeper(&sealed);
-            shell.run(end);
-            all_gone(&sealed);
-        }
-        // It goes only when the run holds nothing any more.
-        shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
-        let keeper = the_sleeping_keeper(&sealed);
-        shell.run("fence release $T");
-        assert_eq!(the_sleeping_keeper(&sealed), keeper);
-        shell.run("fence done $U");
-        all_gone(&sealed);
     }
 
     fn a_run_has_one_keeper(sealed: Sealed) {

@@ -3,13 +3,17 @@
 mod commands;
 mod crash;
 mod doctor;
+mod edges;
 mod history;
 mod import;
 mod keeper;
+mod line;
 mod processes;
 mod readme;
+mod remote;
 mod sealed;
 mod serve;
+mod settings;
 mod supervise;
 mod terminal;
 mod three_tabs;

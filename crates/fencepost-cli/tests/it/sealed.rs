@@ -1,14 +1,63 @@
 //! An empty git repository, no inherited variables, and a fleet of its own.
 
 use std::{
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 pub struct Sealed {
     dir: tempfile::TempDir,
     db: Option<String>,
+    /// Who has the fleet, if it is not opened here.
+    server: Option<Box<Server>>,
+}
+
+/// `fence serve`, on a port of its own, and the world that its fleet is in.
+struct Server {
+    world: Sealed,
+    running: Mutex<Serving>,
+}
+
+impl Server {
+    fn of(world: Sealed) -> Self {
+        world.ok(&["init"]);
+        Self { running: Mutex::new(Serving::start(&world, &[])), world }
+    }
+}
+
+/// A server process. It ends with this.
+pub struct Serving {
+    pub url: String,
+    child: Child,
+}
+
+impl Serving {
+    pub fn start(world: &Sealed, words: &[&str]) -> Self {
+        let mut serve = world.command("fence");
+        serve.args(["serve", "--listen", "127.0.0.1:0"]).args(words).stdin(Stdio::null());
+        let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("fence serve");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        let url = line.trim().rsplit(' ').next().filter(|url| url.starts_with("http://"));
+        Self { url: url.unwrap_or_else(|| panic!("it said: {line}")).to_owned(), child }
+    }
+
+    /// As a power cut ends it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 /// What a command said and how it ended.
@@ -22,7 +71,7 @@ pub struct Said {
 impl Sealed {
     /// The embedded database, where `fence init` puts it.
     pub fn sqlite() -> Self {
-        let sealed = Self { dir: tempfile::tempdir().expect("a directory"), db: None };
+        let sealed = Self { dir: tempfile::tempdir().expect("a directory"), db: None, server: None };
         let made = sealed.command("git").args(["init", "-q"]).status().expect("git");
         assert!(made.success(), "git init: {made}");
         sealed
@@ -38,6 +87,18 @@ impl Sealed {
         Self { db: Some(format!("{base}?schema={schema}&sslmode=disable")), ..Self::sqlite() }
     }
 
+    /// A world whose fleet is in another: all that is seen of it here is a server.
+    pub fn served(world: Sealed) -> Self {
+        Self { server: Some(Box::new(Server::of(world))), ..Self::sqlite() }
+    }
+
+    /// Whoever has the fleet open opens it anew.
+    pub fn reopen(&self) {
+        if let Some(Server { world, running }) = self.server.as_deref() {
+            *running.lock().expect("not poisoned") = Serving::start(world, &[]);
+        }
+    }
+
     /// The same fleet in a directory of its own, by another way.
     pub fn over(&self, url: &str) -> Self {
         Self { db: Some(url.into()), ..Self::sqlite() }
@@ -49,6 +110,9 @@ impl Sealed {
 
     /// Where the fleet is, for opening it from the test itself.
     pub fn url(&self) -> String {
+        if let Some(server) = &self.server {
+            return server.world.url();
+        }
         self.db.clone().unwrap_or_else(|| self.path().join(".fence/fence.db").display().to_string())
     }
 
@@ -63,7 +127,10 @@ impl Sealed {
             .env("HOME", self.path())
             .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
-            command.env("FENCE_DB", db);
+            command.env(if db.starts_with("http") { "FENCE_URL" } else { "FENCE_DB" }, db);
+        }
+        if let Some(server) = &self.server {
+            command.env("FENCE_URL", &server.running.lock().expect("not poisoned").url);
         }
         command
     }
@@ -170,16 +237,28 @@ pub fn said(output: Output) -> Said {
     Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// Runs a test on both databases.
+/// Runs a test on both databases, and on both once more over HTTP. What comes after `without a server:` only the first
+/// way: it starts many processes, and what it is about is the same over HTTP.
 #[macro_export]
 macro_rules! on_both {
-    ($($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*) => {
+    (
+        $($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*
+        $(without a server: $($(#[$own_doc:meta])* fn $own:ident($own_sealed:ident: Sealed) $own_body:block)*)?
+    ) => {
         $($(#[$doc])* fn $name($sealed: $crate::sealed::Sealed) $body)*
-        mod sqlite {
-            $(#[test] fn $name() { super::$name($crate::sealed::Sealed::sqlite()); })*
-        }
-        mod postgres {
-            $(#[test] fn $name() { super::$name($crate::sealed::Sealed::postgres()); })*
+        $($($(#[$own_doc])* fn $own($own_sealed: $crate::sealed::Sealed) $own_body)*)?
+        $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($name)* $($($own)*)?);
+        $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($name)* $($($own)*)?);
+        $crate::in_world!(sqlite_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::sqlite()), $($name)*);
+        $crate::in_world!(postgres_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()), $($name)*);
+    };
+}
+
+#[macro_export]
+macro_rules! in_world {
+    ($world:ident, $sealed:expr, $($name:ident)*) => {
+        mod $world {
+            $(#[test] fn $name() { super::$name($sealed); })*
         }
     };
 }

@@ -122,7 +122,7 @@ fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
 
 /// When the lease of the first run that a `lock` opened is or was over.
 fn lease_end(sealed: &Sealed) -> Time {
-    let list = run::List { all: true, limit: None };
+    let list = run::List { run: None, all: true, limit: None };
     let runs = ask(sealed, async |fleet| fleet.call(list).await).expect("the runs").runs;
     let locks = runs.iter().filter(|run| run.name.starts_with("lock-"));
     locks.min_by_key(|run| run.opened_at).expect("its run").expires_at
@@ -226,27 +226,6 @@ on_both! {
         }
     }
 
-    fn without_a_living_claim_nothing_starts(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        sealed.ok(&["add", "a task", "--board", "auth"]);
-        sealed.ok(&["claim", "auth-1"]);
-        sealed.ok(&["release", "task/auth-1@1"]);
-        for (token, reason) in [
-            ("task/auth-1@1", "claim `task/auth-1@1` is over"),
-            ("task/auth-1@2", "`task/auth-1@2` was never given out"),
-            ("lock/deploy@1", "`lock/deploy@1` was never given out"),
-        ] {
-            let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
-            assert_eq!(said.code, 5, "{said:?}");
-            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
-        }
-        let held = sealed.sh("fence lock deploy -- fence lock deploy -- touch started");
-        assert_eq!(held.code, 4, "{held:?}");
-        assert!(held.err.contains("lock `deploy` is held by run `lock-"), "{held:?}");
-        assert!(held.err.contains("hint: fence lock deploy --wait"), "{held:?}");
-        assert!(!sealed.path().join("started").exists());
-    }
-
     /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
     fn a_command_can_finish_its_own_claim(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -270,14 +249,6 @@ on_both! {
         assert_eq!(said.code, 4, "{said:?}");
     }
 
-    /// It ended well, but under a claim that was no longer its own.
-    fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
-        assert_eq!(said.code, 5, "{said:?}");
-        assert!(said.err.contains("was taken away by an operator"), "{said:?}");
-    }
-
     /// The claim is kept for much longer than its lease, and given back at once when the command is over.
     fn a_lock_is_kept_and_given_back(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -287,18 +258,6 @@ on_both! {
         assert!(said.out.contains("\"ttl_ms\": 1000"), "{said:?}");
         assert_eq!(sealed.fence(&["guard", "lock/deploy@1"]).out, "lease_expired");
         sealed.ok(&["lock", "deploy", "--", "true"]);
-    }
-
-    fn a_cap_ends_the_command_in_time(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--max", "2s", "--", "bash", "-c", STUBBORN]);
-        let leader = leader(&sealed);
-        let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
-        let until = held.expect("an answer").claim.expect("it is held").expires_at;
-        let said = fence.end();
-        assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
-        assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
-        assert!(last_beat(&sealed) < until, "it beat after {until}");
     }
 
     /// Sixteen processes add one to the same number, six times each. None of it is lost, and never are two inside.
@@ -350,6 +309,49 @@ on_both! {
         tokens.sort();
         assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3"]);
         assert!(!sealed.path().join("started").exists());
+    }
+
+    without a server:
+
+    fn without_a_living_claim_nothing_starts(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["release", "task/auth-1@1"]);
+        for (token, reason) in [
+            ("task/auth-1@1", "claim `task/auth-1@1` is over"),
+            ("task/auth-1@2", "`task/auth-1@2` was never given out"),
+            ("lock/deploy@1", "`lock/deploy@1` was never given out"),
+        ] {
+            let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
+            assert_eq!(said.code, 5, "{said:?}");
+            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
+        }
+        let held = sealed.sh("fence lock deploy -- fence lock deploy -- touch started");
+        assert_eq!(held.code, 4, "{held:?}");
+        assert!(held.err.contains("lock `deploy` is held by run `lock-"), "{held:?}");
+        assert!(held.err.contains("hint: fence lock deploy --wait"), "{held:?}");
+        assert!(!sealed.path().join("started").exists());
+    }
+
+    /// It ended well, but under a claim that was no longer its own.
+    fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
+        assert_eq!(said.code, 5, "{said:?}");
+        assert!(said.err.contains("was taken away by an operator"), "{said:?}");
+    }
+
+    fn a_cap_ends_the_command_in_time(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--max", "2s", "--", "bash", "-c", STUBBORN]);
+        let leader = leader(&sealed);
+        let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
+        let until = held.expect("an answer").claim.expect("it is held").expires_at;
+        let said = fence.end();
+        assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
+        assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
+        assert!(last_beat(&sealed) < until, "it beat after {until}");
     }
 
     /// What the command leaves behind is gone before the lock is free.

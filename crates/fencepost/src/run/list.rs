@@ -16,6 +16,9 @@ pub struct List {
     /// Also runs that ended.
     #[serde(default)]
     pub all: bool,
+    /// Only those of this name.
+    #[serde(default)]
+    pub run: Option<String>,
     /// At most this many (100 unless said, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
@@ -40,8 +43,9 @@ impl Op for List {
                 "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason,
                    (select count(*) from task where task.run = run.key)
                    + (select count(*) from lock where lock.run = run.key) as holds
-                 from run where ?1 = 1 or (ended_at is null and expires_at > ?2) order by key desc limit ?3",
-                params![i64::from(self.all), tx.now, limit],
+                 from run where (?1 = 1 or (ended_at is null and expires_at > ?2))
+                 and (cast(?4 as text) is null or name = ?4) order by key desc limit ?3",
+                params![i64::from(self.all), tx.now, limit, self.run.as_deref()],
             )
             .await?;
         let runs =

@@ -26,9 +26,16 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
             format!("`{}` is a directory, not a database file", path.display()),
         ));
     }
+    let missing = || Error::new(Code::NotFound, "there is no fleet").hint("fence init makes it");
+    if !options.create && !path.exists() {
+        return Err(at(missing()));
+    }
     let create = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | create).map_err(at)?;
-    check_ours(&conn).map_err(at)?;
+    let is_empty = check_ours(&conn).map_err(at)?;
+    if is_empty && !options.create {
+        return Err(at(missing()));
+    }
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
     // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
     pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
@@ -71,15 +78,15 @@ fn pragma_int(conn: &Connection, name: &str) -> Result<i64> {
 }
 
 /// Never migrate somebody else's database. The tables are counted before the mark is read: whoever creates the
-/// fleet at this moment commits both at once, and must not be taken for a stranger.
-fn check_ours(conn: &Connection) -> Result<()> {
+/// fleet at this moment commits both at once, and must not be taken for a stranger. Says whether there is nothing yet.
+fn check_ours(conn: &Connection) -> Result<bool> {
     let tables: i64 =
         conn.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).map_err(sqlite_error)?;
     if tables > 0 && pragma_int(conn, "application_id")? != i64::from(APPLICATION_ID) {
         return Err(Error::new(Code::Invalid, "a SQLite database of another program, not a fleet")
             .hint("name another file; fence will create it"));
     }
-    Ok(())
+    Ok(tables == 0)
 }
 
 fn version(conn: &Connection) -> Result<i64> {

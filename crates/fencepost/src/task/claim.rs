@@ -320,9 +320,18 @@ impl Wish {
                     " limit 1000) as t) as waiting,
                       (select count(*) from (select 1 from task where status = 'failed' and ",
                     $where,
-                    " limit 1000) as t) as failed"
+                    " limit 1000) as t) as failed,
+                      (select count(*) from (select 1 from task where delayed_until is not null and ",
+                    $where,
+                    " limit 1) as t)
+                      + (select count(*) from (select 1 from task where ready = 1 and ",
+                    $where,
+                    " limit 1) as t) as coming"
                 )
             };
+        }
+        if let Some(board) = &self.board {
+            crate::board::require(tx, board).await?;
         }
         let rows = match &self.board {
             Some(board) => tx.query(counts!("board = ?1"), params![board]).await?,
@@ -332,22 +341,28 @@ impl Wish {
         let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
         let place = self.board.as_ref().map_or("the fleet".into(), |board| format!("board `{board}`"));
         let error = if claimed + blocked == 0 && self.tag.is_none() {
-            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(
-                if failed > 0 {
-                    "some tasks failed: fence list --status failed"
-                } else {
-                    "add tasks with fence add"
-                },
-            )
+            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(match failed {
+                0 => "fence add plans more",
+                _ => "some tasks failed: fence list --status failed",
+            })
         } else {
             let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
-            Error::new(
-                Code::NoneReady,
-                format!(
-                    "nothing{tag} is ready on {place}: {claimed} claimed, {blocked} waiting, {failed} failed"
-                ),
-            )
-            .hint("fence claim --wait 1m waits for something to take")
+            // Nobody works, nothing is delayed, and nothing is being taken by another at this moment: then nothing
+            // will become ready unless somebody does something about it.
+            let stuck = claimed == 0 && (count("coming")? == 0 || self.tag.is_some());
+            let nobody = if stuck { ", and nobody is at work" } else { "" };
+            let counts = format!("{claimed} claimed, {blocked} waiting, {failed} failed");
+            Error::new(Code::NoneReady, format!("nothing{tag} is ready on {place}{nobody}: {counts}"))
+                .with("stuck", stuck)
+                .hint(match (stuck, failed) {
+                    (false, _) => "fence claim --wait 1m waits for something to take",
+                    (true, 0) => {
+                        "fence list shows what is parked, blocked or another agent's; fence why says why"
+                    }
+                    (true, _) => {
+                        "fence list --status failed; fence retry or fence dep rm frees what waits for it"
+                    }
+                })
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }

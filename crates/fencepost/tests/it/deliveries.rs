@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{World, code},
+    world::{code},
 };
 use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, op, task};
 use std::time::Duration;

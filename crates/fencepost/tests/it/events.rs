@@ -124,7 +124,7 @@ on_both! {
             claim auth-3 run=c max_ms=20000 -> in_progress
         ").await;
         world.fleet.call(lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new("deploy", "a") }).await.unwrap();
-        let told = world.appended("+30s claim run=d board=web -> refused board_finished").await;
+        let told = world.appended("+30s claim run=d board=web -> refused not_found").await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(told, @r#"
             run.ended run/a alive>ended a/eve - {"reason":"lapsed"}
@@ -215,7 +215,7 @@ on_both! {
             guard task/auth-9@1              -> reason=not_found
         ").await;
         assert_eq!(told, "");
-        let runs = world.fleet.call(run::List { all: true, limit: None }).await.unwrap().runs;
+        let runs = world.fleet.call(run::List { run: None, all: true, limit: None }).await.unwrap().runs;
         assert_eq!(runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>(), ["r"]);
     }
 

@@ -47,11 +47,11 @@ fn renew_run(run: &str, ttl: Option<i64>) -> run::Renew {
 
 /// A claim that finds nothing, but settles what is due.
 async fn sweep(world: &World) {
-    assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::BoardFinished);
+    assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::NotFound);
 }
 
 async fn find_run(world: &World, name: &str) -> run::Run {
-    let all = run::List { all: true, limit: Some(1000) };
+    let all = run::List { run: None, all: true, limit: Some(1000) };
     let runs = world.fleet.call(all).await.unwrap().runs;
     runs.into_iter().find(|run| run.name == name).expect("the run")
 }

@@ -145,7 +145,7 @@ fn the_least_request_of_every_op_survives_the_wire() {
         fn op<O: Op>(&mut self) {
             let least = least_request(&schemars::schema_for!(O).to_value());
             let once: O =
-                op::decode(&least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
+                op::decode(least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
             let wire = serde_json::to_string(&once).unwrap();
             let twice: O = op::decode(&wire).unwrap_or_else(|e| panic!("{} {wire}: {e}", O::NAME));
             assert_eq!(serde_json::to_string(&twice).unwrap(), wire, "{}", O::NAME);

@@ -8,8 +8,8 @@ use std::{
 
 /// As many as one call takes.
 const ITEMS: usize = 10_000;
-/// As much as one call should hold in memory, several times over on its way.
-const BYTES: usize = 16 * 1024 * 1024;
+/// As much as one call should hold: a server takes no more than 2 MiB, unless its settings say so.
+const BYTES: usize = 1792 * 1024;
 
 /// One call: the items that it brings, and those of earlier calls that they wait for.
 #[derive(Debug, Default)]

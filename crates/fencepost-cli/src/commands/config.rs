@@ -1,0 +1,66 @@
+use crate::{
+    command_line,
+    context::Context,
+    screen::Table,
+    settings::{self, Setting},
+};
+use clap::{Args, Subcommand};
+use fencepost::Result;
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Show what is set, and where each value came from
+///
+/// Flags go first, then FENCE_* variables, then fence.toml: the one that FENCE_CONFIG names, else the nearest in this
+/// directory or above it, else fence/fence.toml in your configuration directory. In it, what every command takes stands
+/// at the top and what one command takes in a table with its name. A setting that does not exist is refused.
+///
+/// Examples:
+///   fence config show
+///   printf 'url = "https://fence.example.com"\\n' > fence.toml
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Config {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print what is in force and where each value came from
+    Show,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    key: String,
+    value: Option<String>,
+    source: String,
+}
+
+impl Config {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let Verb::Show = self.command;
+        let (common, file) = context.settings();
+        let own = settings::by_command(&command_line(), file)?;
+        let all: Vec<_> = common.iter().cloned().chain(own).map(shown).collect();
+        context.print(&all, |all| {
+            let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
+            for setting in all {
+                let value = setting.value.as_deref().unwrap_or("-");
+                table.row(vec![setting.key.as_str().into(), value.into(), setting.source.as_str().into()]);
+            }
+            table.render(&context.screen)
+        })
+    }
+}
+
+/// A secret is nobody's business, also not that of whoever looks over a shoulder.
+fn shown(setting: Setting) -> Shown {
+    let value = setting.value.map(|value| match setting.key.as_str() {
+        "key" => "…".to_owned(),
+        "db" => crate::place::shown(&value),
+        _ => value,
+    });
+    Shown { key: setting.key, value, source: setting.source.to_string() }
+}

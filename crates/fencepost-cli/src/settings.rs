@@ -1,0 +1,230 @@
+//! What is set, and by whom: flags, then `FENCE_*` variables, then `fence.toml`.
+//!
+//! What can be set is an argument, and in the file it has the argument's long name: what all commands take stands at
+//! the top, what one command takes in a table with its name, if a variable can give it too.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
+use fencepost::{Code, Error, Result};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+/// The file's name, and the variable that names another.
+const FILE: &str = "fence.toml";
+const VARIABLE: &str = "FENCE_CONFIG";
+
+/// `fence.toml`: values by key, such as `url` or `serve.listen`.
+#[derive(Debug, Clone, Default)]
+pub struct File {
+    path: PathBuf,
+    values: BTreeMap<String, Vec<String>>,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Flag(String),
+    Variable(String),
+    File(PathBuf),
+    Default,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Flag(name) => write!(f, "--{name}"),
+            Source::Variable(name) => f.write_str(name),
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// One thing that can be set.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// As in the file: `url`, `serve.listen`.
+    pub key: String,
+    pub value: Option<String>,
+    pub source: Source,
+}
+
+/// An argument that can be set otherwise, its key, and its variable.
+struct Known<'c> {
+    key: String,
+    arg: &'c Arg,
+    variable: String,
+}
+
+/// What all commands take. The variables of these are read here, not by clap, which would take them for words of the
+/// command line and show them in every usage.
+const COMMON: [&str; 4] = ["url", "db", "key", "agent"];
+
+impl File {
+    /// What `FENCE_CONFIG` names, else the nearest at or above this directory, else the user's own.
+    pub fn load(command: &Command) -> Result<Self> {
+        let here = std::env::current_dir().unwrap_or_default();
+        let named = crate::context::variable(VARIABLE).map(PathBuf::from);
+        let near = || here.ancestors().map(|dir| dir.join(FILE)).find(|path| path.is_file());
+        let own = || {
+            crate::place::config_home().map(|dir| dir.join("fence").join(FILE)).filter(|path| path.is_file())
+        };
+        let Some(path) = named.or_else(near).or_else(own) else { return Ok(Self::default()) };
+        let text =
+            std::fs::read_to_string(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
+        Self::parse(path, &text, command)
+    }
+
+    fn parse(path: PathBuf, text: &str, command: &Command) -> Result<Self> {
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
+            let line = e.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+            wrong(&path, format!("line {line}: {}", e.message()))
+        })?;
+        let known: Vec<String> = known(command).into_iter().map(|known| known.key).collect();
+        let mut values = BTreeMap::new();
+        for (key, value) in flat(table) {
+            if !known.contains(&key) {
+                return Err(wrong(&path, format!("there is no setting `{key}`"))
+                    .with("field", &key)
+                    .hint(format!("there are {}", known.join(", "))));
+            }
+            let text = plain(&value).ok_or_else(|| {
+                let kinds = "a text, a number, true or false, or a list of such";
+                wrong(&path, format!("`{key}` is not {kinds}")).with("field", &key)
+            })?;
+            values.insert(key, text);
+        }
+        Ok(Self { path, values })
+    }
+
+    /// Words that say what the file says for this command, as far as nobody else says it.
+    fn words(&self, command: &Command, matches: &ArgMatches) -> Vec<OsString> {
+        let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
+        let unsaid = |arg: &Arg| {
+            let source = matches.value_source(arg.get_id().as_str());
+            !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        let known = known(command).into_iter().filter(|known| known.key.starts_with(&format!("{name}.")));
+        let said = known.filter(|known| unsaid(known.arg));
+        said.flat_map(|known| {
+            let long = known.arg.get_long().unwrap_or_default();
+            let values = self.values.get(&known.key).into_iter().flatten();
+            values.filter_map(move |value| match known.arg.get_action() {
+                ArgAction::SetTrue => (value == "true").then(|| format!("--{long}").into()),
+                _ => Some(format!("--{long}={value}").into()),
+            })
+        })
+        .collect()
+    }
+}
+
+/// The command line with what the file adds to it.
+pub fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<ArgMatches> {
+    let matches = command.clone().get_matches_from(words.clone());
+    let more = file.words(command, &matches);
+    if more.is_empty() {
+        return Ok(matches);
+    }
+    command.clone().try_get_matches_from(words.into_iter().chain(more)).map_err(|e| {
+        let said = e.to_string();
+        wrong(&file.path, said.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })
+}
+
+/// What is in force for every command alike.
+pub fn common(command: &Command, matches: &ArgMatches, file: &File) -> Vec<Setting> {
+    in_force(known(command).into_iter().filter(|known| !known.key.contains('.')), matches, file)
+}
+
+/// What would be in force for each command that has settings of its own.
+pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
+    let mut all = Vec::new();
+    for sub in command.get_subcommands() {
+        let prefix = format!("{}.", sub.get_name());
+        let known = || known(command).into_iter().filter(|known| known.key.starts_with(&prefix));
+        if known().next().is_none() {
+            continue;
+        }
+        let words = vec![command.get_name().into(), sub.get_name().into()];
+        let before = command.clone().try_get_matches_from(words.clone()).map_err(Error::internal)?;
+        let filled = parse(command, words, file)?;
+        let (Some((_, before)), Some((_, filled))) = (before.subcommand(), filled.subcommand()) else {
+            continue;
+        };
+        let values = in_force(known(), filled, &File::default());
+        all.extend(values.into_iter().map(|setting| {
+            // What the file adds looks like a flag.
+            let arg = known().find(|known| known.key == setting.key);
+            let said = arg.and_then(|known| before.value_source(known.arg.get_id().as_str()));
+            match (said, &setting.source) {
+                (Some(ValueSource::EnvVariable), _) | (_, Source::Default) => setting,
+                _ => Setting { source: Source::File(file.path.clone()), ..setting },
+            }
+        }));
+    }
+    Ok(all)
+}
+
+fn in_force<'c>(known: impl Iterator<Item = Known<'c>>, matches: &ArgMatches, file: &File) -> Vec<Setting> {
+    let setting = |Known { key, arg, variable }: Known<'_>| {
+        let id = arg.get_id().as_str();
+        let given =
+            matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
+        let given = Some(given.collect::<Vec<_>>().join(", ")).filter(|value| !value.is_empty());
+        let is_flag = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let filed = file.values.get(&key).map(|values| values.join(", "));
+        let sources = [
+            (given.clone().filter(|_| is_flag), Source::Flag(id.to_owned())),
+            // A variable that is set to nothing is not set.
+            (crate::context::variable(&variable), Source::Variable(variable)),
+            (filed, Source::File(file.path.clone())),
+            (given, Source::Default),
+        ];
+        let found = sources.into_iter().find(|(value, _)| value.is_some());
+        let (value, source) = found.unwrap_or((None, Source::Default));
+        Setting { key, value, source }
+    };
+    known.map(setting).collect()
+}
+
+/// Every argument that can be set otherwise.
+fn known(command: &Command) -> Vec<Known<'_>> {
+    let common = COMMON.into_iter().filter_map(|key| {
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(key))?;
+        Some(Known { key: key.into(), arg, variable: format!("FENCE_{}", key.to_uppercase()) })
+    });
+    let own = command.get_subcommands().flat_map(|sub| {
+        sub.get_arguments().filter_map(|arg| {
+            let variable = arg.get_env()?.to_string_lossy().into_owned();
+            Some(Known { key: format!("{}.{}", sub.get_name(), arg.get_long()?), arg, variable })
+        })
+    });
+    common.chain(own).collect()
+}
+
+/// `serve.listen` for `listen` in the table `serve`.
+fn flat(table: toml::Table) -> Vec<(String, toml::Value)> {
+    let entries = table.into_iter().flat_map(|(key, value)| match value {
+        toml::Value::Table(inner) => {
+            inner.into_iter().map(|(name, value)| (format!("{key}.{name}"), value)).collect()
+        }
+        value => vec![(key, value)],
+    });
+    entries.collect()
+}
+
+fn plain(value: &toml::Value) -> Option<Vec<String>> {
+    match value {
+        toml::Value::String(text) => Some(vec![text.clone()]),
+        toml::Value::Integer(number) => Some(vec![number.to_string()]),
+        toml::Value::Boolean(truth) => Some(vec![truth.to_string()]),
+        toml::Value::Array(values) => Some(values.iter().map(plain).collect::<Option<Vec<_>>>()?.concat()),
+        _ => None,
+    }
+}
+
+fn wrong(path: &Path, what: impl std::fmt::Display) -> Error {
+    Error::new(Code::Invalid, format!("{}: {what}", path.display()))
+}

@@ -1,0 +1,212 @@
+//! A fleet that a server has: lost answers, killed servers and killed clients double nothing and lose nothing.
+
+use crate::{
+    line::Line,
+    sealed::{Sealed, Serving, eventually, said},
+};
+use fencepost::{Code, Fleet, admin, event, task};
+use fencepost_client::Connection;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// How often each kind of event is in the log of a fleet that is whole.
+async fn account(url: &str) -> HashMap<String, Vec<String>> {
+    let fleet = Fleet::open(url).await.expect("it opens");
+    let report = fleet.call(admin::Check {}).await.expect("the check runs");
+    assert!(report.ok, "{:#?}", report.violations);
+    let (mut kinds, mut list) =
+        (HashMap::<_, Vec<_>>::new(), event::List { limit: Some(1000), ..Default::default() });
+    loop {
+        let page = fleet.call(list.clone()).await.expect("a page");
+        list.since = Some(page.position);
+        for event in page.events {
+            kinds.entry(event.kind).or_default().push(event.resource);
+        }
+        if !page.more {
+            return kinds;
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().expect("a runtime")
+}
+
+/// Every verb that changes something, each with its first answer lost.
+fn lost_replies(world: Sealed) {
+    world.ok(&["init"]);
+    let server = Serving::start(&world, &[]);
+    let line = Line::to(&server.url);
+    let there = world.over(&line.url);
+    let story = [
+        "add one --board a",
+        "add two --board a --after a-1",
+        "edit a-1 --priority 70",
+        "note a-1 look",
+        "claim a-1",
+        "renew task/a-1@1",
+        "progress half task/a-1@1",
+        "checkpoint 1 half task/a-1@1",
+        "release task/a-1@1",
+        "claim a-1",
+        "done task/a-1@2 --output fine",
+        "claim --board a",
+        "fail task/a-2@1 --reason no --retry --delay 0s",
+        "claim a-2 --wait 10s",
+        "done task/a-2@2",
+        "add three --board a",
+        "park a-3 --reason later",
+        "unpark a-3",
+        "cancel a-3",
+        "retry a-3",
+        "lock deploy -- true",
+    ];
+    for (n, line_of_words) in story.iter().enumerate() {
+        line.lose(1);
+        let words: Vec<_> = line_of_words.split(' ').collect();
+        there.ok(&words);
+        assert_eq!(line.lost(), n + 1, "{line_of_words}");
+    }
+    let kinds = runtime().block_on(account(&world.url()));
+    let mut counts: Vec<_> = kinds.iter().map(|(kind, all)| format!("{kind} {}", all.len())).collect();
+    counts.sort();
+    insta::assert_snapshot!("lost_replies", counts.join("\n"));
+
+    // What would be done twice is not asked again, and says so.
+    line.lose(1);
+    let ended = there.fence(&["end", "me"]);
+    assert_eq!((ended.code, line.lost()), (1, story.len() + 1), "{ended:?}");
+    assert!(ended.err.contains("it may have been done: look before you ask again"), "{ended:?}");
+    assert!(!ended.err.contains("--request"), "it takes none: {ended:?}");
+}
+
+#[test]
+fn lost_replies_double_nothing_on_sqlite() {
+    lost_replies(Sealed::sqlite());
+}
+
+#[test]
+fn lost_replies_double_nothing_on_postgres() {
+    lost_replies(Sealed::postgres());
+}
+
+/// 16 clients that know both servers; the one that half of them ask first is killed in the middle.
+#[test]
+fn a_server_is_killed_and_every_task_is_done_once() {
+    const TASKS: usize = 500;
+    let world = Sealed::postgres();
+    world.ok(&["init"]);
+    let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
+    let orders = [format!("{},{}", one.url, two.url), format!("{},{}", two.url, one.url)];
+    let victim = Arc::new(Mutex::new(one));
+    runtime().block_on(async {
+        let fleet = Fleet::open(&world.url()).await.expect("it opens");
+        let item = |n| task::plan::Item { title: format!("task {n}"), ..Default::default() };
+        let plan =
+            task::Plan { board: Some("a".into()), tasks: (0..TASKS).map(item).collect(), request: None };
+        fleet.call(plan).await.expect("planned");
+        let done = Arc::new(AtomicUsize::new(0));
+        let clients: Vec<_> = (0..16)
+            .map(|n| {
+                let (url, done, victim) = (orders[n % 2].clone(), done.clone(), victim.clone());
+                tokio::spawn(async move {
+                    let fleet = Connection::open(&url).await.expect("it opens");
+                    loop {
+                        let claimed = match fleet.call(task::Claim::next("a", format!("r{n}"))).await {
+                            Ok(claimed) => claimed,
+                            Err(e) if matches!(e.code(), Code::BoardFinished | Code::NoneReady) => return,
+                            Err(e) => panic!("client {n}: {e:?}"),
+                        };
+                        fleet.call(task::Done::new(&claimed.claim.token)).await.expect("accepted");
+                        if done.fetch_add(1, Ordering::SeqCst) == TASKS * 2 / 5 {
+                            victim.lock().expect("not poisoned").kill();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.expect("a client");
+        }
+        assert_eq!(done.load(Ordering::SeqCst), TASKS);
+    });
+    let kinds = runtime().block_on(account(&world.url()));
+    let mut completed = kinds["task.completed"].clone();
+    completed.sort();
+    completed.dedup();
+    assert_eq!((completed.len(), kinds["task.completed"].len()), (TASKS, TASKS));
+    assert_eq!(kinds["task.claimed"].len(), TASKS, "a claim whose answer was lost was answered with itself");
+}
+
+/// Whoever is killed while it waits has taken nothing; and one whose answer was lost gets it from the other server.
+#[test]
+fn clients_are_killed_and_ask_the_other_server() {
+    let world = Sealed::postgres();
+    world.ok(&["init"]);
+    let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
+    let line = Line::to(&one.url);
+    let (here, there) = (world.over(&line.url), world.over(&two.url));
+    let claim = ["claim", "--board", "a", "--wait", "1m", "--request", "q1", "-q"];
+
+    let mut waiting = here.spawn(&claim);
+    eventually("it waits", || (line.carried() > 0).then_some(()));
+    waiting.kill().expect("killed");
+    waiting.wait().expect("gone");
+    there.ok(&["add", "one", "--board", "a"]);
+    assert_eq!(there.ok(&claim), "task/a-1@1");
+    assert_eq!(there.ok(&claim), "task/a-1@1", "the same request is the same claim");
+    there.ok(&["done", "task/a-1@1"]);
+
+    there.ok(&["add", "two", "--board", "a"]);
+    line.lose(usize::MAX / 2);
+    let claim = ["claim", "--board", "a", "--request", "q2", "-q"];
+    let before = line.lost();
+    let mut deaf = here.spawn(&claim);
+    eventually("its answer is lost", || (line.lost() > before).then_some(()));
+    deaf.kill().expect("killed");
+    deaf.wait().expect("gone");
+    // The server that could not deliver it may have taken it back by now, and then it is claimed anew.
+    let token = there.ok(&claim);
+    there.ok(&["guard", &token]);
+    let shown: serde_json::Value = serde_json::from_str(&there.ok(&["--json", "show", "a-2"])).expect("JSON");
+    assert_eq!(shown["task"]["attempts"], 1, "{shown}");
+    there.ok(&["done", &token]);
+    let kinds = runtime().block_on(account(&world.url()));
+    assert_eq!(kinds["task.completed"].len(), 2);
+}
+
+#[test]
+fn a_server_that_is_down_is_one_line_and_a_hint() {
+    let sealed = Sealed::sqlite().over("http://127.0.0.1:9");
+    insta::assert_snapshot!(sealed.story(
+        "
+        list
+        add one
+        init
+        --json list
+        backup copy.db
+    "
+    ));
+    assert!(!sealed.path().join(".fence").exists(), "nothing is made here");
+}
+
+#[test]
+fn what_runs_under_a_claim_finds_the_server() {
+    let world = Sealed::sqlite();
+    world.ok(&["init"]);
+    let server = Serving::start(&world, &[]);
+    let there = world.over(&server.url);
+    let printed = there.ok(&["lock", "deploy", "--", "sh", "-c", "echo $FENCE_URL $FENCE_DB; fence guard"]);
+    assert!(printed.starts_with(&format!("{}\nok: held by run lock-", server.url)), "{printed}");
+    // And who was told of a database by a flag is not led away from it.
+    let db = world.url();
+    let words = ["--db", &db, "lock", "deploy", "--", "sh", "-c", "echo $FENCE_DB $FENCE_URL"];
+    assert_eq!(there.ok(&words), db);
+    let gone = said(there.command("fence").args(["lock", "deploy", "--", "true"]).output().expect("fence"));
+    assert_eq!(gone.code, 0, "{gone:?}");
+}

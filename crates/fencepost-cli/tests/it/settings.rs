@@ -1,0 +1,178 @@
+//! Flags, then variables, then `fence.toml`; and keys.
+
+use crate::{
+    on_both,
+    sealed::{Said, Sealed, said, still},
+};
+
+/// `fence` with these variables, without what differs from place to place.
+fn with(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Said {
+    let mut command = sealed.command("fence");
+    command.env("FENCE_RUN", "me").envs(variables.iter().copied()).args(words);
+    let said = said(command.output().expect("fence"));
+    let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
+    Said { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
+}
+
+fn write(sealed: &Sealed, name: &str, text: &str) {
+    let path = sealed.path().join(name);
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+    std::fs::write(path, text).expect("written");
+}
+
+/// `key value source` of what is in force.
+fn in_force(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Vec<String> {
+    let said = with(sealed, variables, &[words, &["--json", "config", "show"]].concat());
+    let all: Vec<serde_json::Value> =
+        serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    let text = |setting: &serde_json::Value, field: &str| setting[field].as_str().unwrap_or("-").to_owned();
+    let line =
+        |setting| format!("{} {} {}", text(setting, "key"), text(setting, "value"), text(setting, "source"));
+    all.iter().map(line).collect()
+}
+
+#[test]
+fn each_value_has_its_source() {
+    let sealed = Sealed::sqlite();
+    let line = |all: Vec<String>, key: &str| {
+        all.into_iter().find(|line| line.starts_with(&format!("{key} "))).unwrap_or_else(|| panic!("{key}"))
+    };
+    let at = |variables: &[(&str, &str)], words: &[&str], key| line(in_force(&sealed, variables, words), key);
+    assert_eq!(at(&[], &[], "url"), "url - default");
+    assert_eq!(at(&[], &[], "serve.listen"), "serve.listen 127.0.0.1:7373 default");
+
+    let file =
+        "url = \"http://file\"\nkey = \"secret\"\nagent = \"kim\"\n[serve]\nlisten = \"127.0.0.1:1\"\n";
+    write(&sealed, "fence.toml", file);
+    assert_eq!(at(&[], &[], "url"), "url http://file HERE/fence.toml");
+    assert_eq!(at(&[], &[], "key"), "key … HERE/fence.toml");
+    assert_eq!(at(&[], &[], "agent"), "agent kim HERE/fence.toml");
+    assert_eq!(at(&[], &[], "serve.listen"), "serve.listen 127.0.0.1:1 HERE/fence.toml");
+    let variables = [("FENCE_URL", "http://variable"), ("FENCE_LISTEN", "127.0.0.1:2"), ("FENCE_AGENT", "")];
+    assert_eq!(at(&variables, &[], "url"), "url http://variable FENCE_URL");
+    assert_eq!(at(&variables, &[], "serve.listen"), "serve.listen 127.0.0.1:2 FENCE_LISTEN");
+    assert_eq!(at(&variables, &[], "agent"), "agent kim HERE/fence.toml", "set to nothing is not set");
+    assert_eq!(at(&variables, &["--url", "http://flag"], "url"), "url http://flag --url");
+    assert_eq!(
+        at(&[("FENCE_DB", "postgres://kim:secret@h/d")], &[], "db"),
+        "db postgres://kim:…@h/d FENCE_DB"
+    );
+
+    write(&sealed, "other.toml", "agent = \"lee\"\n");
+    assert_eq!(at(&[("FENCE_CONFIG", "other.toml")], &[], "agent"), "agent lee other.toml");
+    let deep = sealed.sh("mkdir deep && cd deep && fence whoami");
+    assert!(deep.out.contains("agent  kim\n") && deep.out.contains("http://file"), "{deep:?}");
+    let own = sealed
+        .sh("rm fence.toml; mkdir -p .config/fence && mv other.toml .config/fence/fence.toml; fence whoami");
+    assert!(own.out.contains("agent  lee\n"), "{own:?}");
+}
+
+#[test]
+fn which_fleet_it_is_and_why() {
+    let sealed = Sealed::sqlite();
+    let fleet = |variables: &[(&str, &str)], words: &[&str]| {
+        let said = with(&sealed, variables, &[words, &["whoami"]].concat());
+        let line = said.out.lines().find(|line| line.starts_with("fleet")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{said:?}"))
+    };
+    let (url, db) = (("FENCE_URL", "http://variable"), ("FENCE_DB", "variable.db"));
+    assert_eq!(
+        fleet(&[], &[]),
+        "fleet  HERE/.fence/fence.db  (every work tree of this git repository shares it)"
+    );
+    write(&sealed, "fence.toml", "db = \"fleets/one.db\"");
+    assert_eq!(fleet(&[], &[]), "fleet  HERE/fleets/one.db  (HERE/fence.toml says so)");
+    assert_eq!(fleet(&[db], &[]), "fleet  variable.db  (FENCE_DB says so)");
+    assert_eq!(fleet(&[db, url], &[]), "fleet  http://variable  (FENCE_URL says so)");
+    assert_eq!(fleet(&[db, url], &["--db", "flag.db"]), "fleet  flag.db  (--db says so)");
+    assert_eq!(fleet(&[db, url], &["--url", "http://flag"]), "fleet  http://flag  (--url says so)");
+    let both = with(&sealed, &[], &["--db", "a", "--url", "http://b", "whoami"]);
+    assert_eq!(both.code, 2, "{both:?}");
+    let wrong = with(&sealed, &[("FENCE_URL", "fence.db")], &["list"]);
+    assert_eq!(
+        wrong.err.lines().next(),
+        Some("error: `fence.db` (FENCE_URL) is not the address of a server")
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let mut told = String::new();
+    for text in [
+        "ulr = \"x\"",
+        "[serve]\nport = 1",
+        "run = \"me\"",
+        "url = 1.5",
+        "url =",
+        "[serve]\nlisten = \"here\"",
+    ] {
+        write(&sealed, "fence.toml", text);
+        // Who asks for nothing that is set in there is not in its way.
+        let words: &[&str] = if text.contains("listen") { &["serve"] } else { &["list"] };
+        let said = with(&sealed, &[], words);
+        let hint = said.err.split(", serve.").next().unwrap_or_default();
+        told.push_str(&format!("{text}\n  {}\n  (exit {})\n", hint.replace('\n', "\n  "), said.code));
+    }
+    insta::assert_snapshot!(told, @r#"
+    ulr = "x"
+      error: HERE/fence.toml: there is no setting `ulr`
+      hint: there are url, db, key, agent
+      (exit 1)
+    [serve]
+    port = 1
+      error: HERE/fence.toml: there is no setting `serve.port`
+      hint: there are url, db, key, agent
+      (exit 1)
+    run = "me"
+      error: HERE/fence.toml: there is no setting `run`
+      hint: there are url, db, key, agent
+      (exit 1)
+    url = 1.5
+      error: HERE/fence.toml: `url` is not a text, a number, true or false, or a list of such
+      (exit 1)
+    url =
+      error: HERE/fence.toml: line 1: string values must be quoted, expected literal string
+      (exit 1)
+    [serve]
+    listen = "here"
+      error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': invalid socket address syntax
+      (exit 1)
+    "#);
+    let json = with(&sealed, &[("FENCE_CONFIG", "nowhere.toml")], &["--json", "list"]);
+    assert!(
+        json.err
+            .starts_with("{\"error\":{\"code\":\"invalid\",\"message\":\"nowhere.toml: it cannot be read"),
+        "{json:?}"
+    );
+}
+
+on_both! {
+    fn keys_are_made_listed_and_revoked(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let admin = sealed.ok(&["key", "add", "kim", "--role", "admin", "-q"]);
+        assert!(admin.starts_with("fence_") && admin.len() == 70, "{admin}");
+        let tell = |line: &str| {
+            let told = sealed.tell(&[&["--key", &admin], line.split(' ').collect::<Vec<_>>().as_slice()].concat());
+            let told = told.replace(&format!("--key {admin} "), "");
+            let secret = told.find("fence_").map(|at| told[at..at + 70].to_owned());
+            still(&secret.map_or(told.clone(), |secret| told.replace(&secret, "SECRET")))
+        };
+        let story = [
+            "key add builder --role agent --agent codex-2",
+            "key add lee --role agent",
+            "key add eye --role reader --agent lee",
+            "key add builder --role reader",
+            "key list",
+            "key revoke builder",
+            "key revoke nobody",
+            "key list",
+            "key list --all",
+        ];
+        insta::assert_snapshot!("keys", story.map(tell).join("\n"));
+        let events = sealed.ok(&["--key", &admin, "--json", "events", "--kind", "key"]);
+        assert!(events.contains("key.added") && !events.contains("fence_"), "{events}");
+        assert!(!events.contains("\"agent\":\"codex-2\""), "who makes a key is not whom it is for: {events}");
+    }
+}

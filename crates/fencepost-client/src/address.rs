@@ -1,0 +1,70 @@
+//! Where a server is.
+
+use fencepost::{Code, Error, Result};
+use hyper::Uri;
+
+/// `https://host:port/prefix`, under which the ops are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    base: String,
+}
+
+impl Address {
+    /// One, or several servers of the same fleet with commas between them.
+    pub fn parse_all(urls: &str) -> Result<Vec<Self>> {
+        urls.split(',').map(|url| Self::parse(url.trim())).collect()
+    }
+
+    fn parse(url: &str) -> Result<Self> {
+        let wrong = |why: &str| {
+            Error::new(Code::Invalid, format!("the address of the server {why}"))
+                .hint("it is like https://fence.example.com or http://127.0.0.1:7373")
+        };
+        let uri: Uri = url.parse().map_err(|e| wrong(&format!("does not fit: {e}")))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(wrong("begins with neither http:// nor https://"));
+        }
+        let authority = uri.authority().ok_or_else(|| wrong("has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("has a name or a password in it, and takes none")
+                .hint("a key goes into FENCE_KEY; fence key add makes one"));
+        }
+        if uri.query().is_some() {
+            return Err(wrong("has a `?` in it"));
+        }
+        Ok(Self { base: url.trim_end_matches('/').to_owned() })
+    }
+
+    pub fn is_https(&self) -> bool {
+        self.base.starts_with("https://")
+    }
+
+    pub fn of(&self, op: &str) -> Result<Uri> {
+        format!("{self}/v1/{op}").parse().map_err(Error::internal)
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_have_a_path_and_no_secrets() {
+        let of = |url| Address::parse(url).map(|at| at.of("task/claim").expect("an address").to_string());
+        assert_eq!(of("http://localhost:7373").expect("it fits"), "http://localhost:7373/v1/task/claim");
+        assert_eq!(of("https://host/fence/").expect("it fits"), "https://host/fence/v1/task/claim");
+        for url in
+            ["http://kim:secret@host", "http://key@host", "http://", "http://ho st", "http://host/?a=1"]
+        {
+            let error = of(url).expect_err(url);
+            assert_eq!(error.code(), Code::Invalid, "{url}");
+            assert!(!error.to_json().to_string().contains("secret"), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Asking again: which requests may be, how they are made so, and for how long it is tried.
+
+use fencepost::op::Entry;
+use serde_json::Value;
+use std::time::Duration;
+// Real time: a server is awaited. Leases are decided by the fleet's clock.
+use tokio::time::Instant;
+
+/// What asking twice does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Twice {
+    /// Nothing is changed by asking.
+    Reads,
+    /// The request has an id, and the same id gets the first answer.
+    Request,
+    /// It acts under a claim: its fence tells a repeat from something new, and the row remembers how the claim ended.
+    Claim,
+    /// It would be done twice.
+    Acts,
+}
+
+impl Twice {
+    /// Said by what the request consists of, so that a new op needs no line here.
+    pub fn of(entry: &Entry) -> Self {
+        let schema = (entry.request)().to_value();
+        let has = |schema: &Value, name: &str| schema["properties"].get(name).is_some();
+        // Those of a batch are under a claim each.
+        let parts = schema["$defs"].as_object().into_iter().flat_map(|defs| defs.values());
+        match () {
+            () if entry.reads => Twice::Reads,
+            () if has(&schema, "request") => Twice::Request,
+            () if parts.chain([&schema]).any(|part| has(part, "token")) => Twice::Claim,
+            () => Twice::Acts,
+        }
+    }
+
+    pub fn is_safe(self) -> bool {
+        self != Twice::Acts
+    }
+
+    pub fn is_known_by_id(self) -> bool {
+        self == Twice::Request
+    }
+
+    pub fn changes_something(self) -> bool {
+        self != Twice::Reads
+    }
+}
+
+/// Between two tries: doubled each time, and never the same for all who lost the same server.
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(1);
+/// How long it is tried, from the first failure on. A server that never answered is likely not there; one that did is
+/// likely being restarted.
+const UNKNOWN: Duration = Duration::from_secs(2);
+const KNOWN: Duration = Duration::from_secs(15);
+
+/// The tries of one call.
+#[derive(Debug)]
+pub struct Tries {
+    until: Option<Instant>,
+    pause: Duration,
+    known: bool,
+}
+
+impl Tries {
+    /// `known`: has this server answered before?
+    pub fn new(known: bool) -> Self {
+        Self { until: None, pause: FIRST, known }
+    }
+
+    /// How long to wait before the next try; `None` if it was tried for long enough.
+    pub fn next(&mut self, now: Instant) -> Option<Duration> {
+        let patience = if self.known { KNOWN } else { UNKNOWN };
+        let until = *self.until.get_or_insert(now + patience);
+        let pause = self.pause.mul_f64(0.5 + fastrand::f64());
+        self.pause = (self.pause * 2).min(LONGEST);
+        (now + pause < until).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencepost::op;
+
+    /// A new op that is not in here is asked again only if its request never left.
+    #[test]
+    fn what_can_be_asked_twice() {
+        let all = |twice| {
+            let names = op::registry().into_iter().filter(|entry| Twice::of(entry) == twice);
+            names.map(|entry| entry.name).collect::<Vec<_>>()
+        };
+        for name in ["task/add", "task/claim", "task/claim_many", "task/plan", "task/import", "lock/claim"] {
+            assert!(all(Twice::Request).contains(&name), "{name}");
+        }
+        let claim = ["task/done", "task/done_many", "task/fail", "claim/release", "claim/renew"];
+        for name in claim {
+            assert!(all(Twice::Claim).contains(&name), "{name}");
+        }
+        // To end a run, or to take a claim away, could hit another that came meanwhile.
+        for name in ["run/end", "claim/unclaim"] {
+            assert!(all(Twice::Acts).contains(&name), "{name}");
+        }
+        for entry in op::registry() {
+            assert_eq!(Twice::of(&entry) == Twice::Reads, entry.reads, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let start = Instant::now();
+        for (known, patience) in [(false, UNKNOWN), (true, KNOWN)] {
+            let (mut tries, mut now, mut count) = (Tries::new(known), start, 0);
+            while let Some(pause) = tries.next(now) {
+                assert!(pause <= LONGEST.mul_f64(1.5), "{pause:?}");
+                now += pause;
+                count += 1;
+            }
+            assert!(now <= start + patience && count >= 3, "{count} tries in {:?}", now - start);
+        }
+    }
+}

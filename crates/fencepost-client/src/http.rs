@@ -1,0 +1,107 @@
+//! One request to a server and its answer, or why there is none.
+
+use crate::address::Address;
+use bytes::Bytes;
+use fencepost::{Error, Result};
+use http_body_util::{BodyExt, Full};
+use hyper::{HeaderMap, Request, StatusCode, Uri, header};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use std::{sync::Arc, time::Duration};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// A server that lost its power says nothing. Who waits for it for minutes should know after one.
+const ALIVE: Duration = Duration::from_secs(20);
+/// Below what proxies commonly allow: a connection that the other side is about to close is not used.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Keeps connections for the next request.
+#[derive(Debug, Clone)]
+pub struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Silence {
+    /// The server has not seen the request.
+    NotSent(String),
+    /// It may have done it.
+    Lost(String),
+}
+
+impl Http {
+    pub fn to(addresses: &[Address]) -> Result<Self> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(ALIVE));
+        tcp.set_keepalive_interval(Some(ALIVE));
+        tcp.set_keepalive_retries(Some(2));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(addresses)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        Ok(Self { client })
+    }
+
+    pub async fn post(
+        &self,
+        to: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<(StatusCode, Bytes), Silence> {
+        let mut request =
+            Request::post(to).body(Full::new(body)).map_err(|e| Silence::NotSent(e.to_string()))?;
+        *request.headers_mut() = headers.clone();
+        let json = header::HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
+        let answer = async {
+            let response = self.client.request(request).await.map_err(|e| {
+                let reason = deepest(&e);
+                if e.is_connect() { Silence::NotSent(reason) } else { Silence::Lost(reason) }
+            })?;
+            let status = response.status();
+            let body = response.into_body().collect().await.map_err(|e| Silence::Lost(deepest(&e)))?;
+            Ok((status, body.to_bytes()))
+        };
+        let late = |_| Silence::Lost(format!("it did not answer within {} s", limit.as_secs()));
+        tokio::time::timeout(limit, answer).await.map_err(late)?
+    }
+}
+
+/// What is at the bottom of it: the layers above say only that something went wrong.
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// The system's authorities, or those of `SSL_CERT_FILE`. Reading them takes milliseconds, so only if needed.
+fn tls(addresses: &[Address]) -> Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    if addresses.iter().any(Address::is_https) {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(Error::unavailable("this system has no trusted certificates")
+                .hint("SSL_CERT_FILE names a file with the authority's certificate"));
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(Error::internal)?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,281 @@
+//! The remote half of a connection: an op is sent to a server, and asked again where asking twice is safe.
+
+use crate::{
+    address::Address,
+    again::{Tries, Twice},
+    http::{Http, Silence},
+};
+use bytes::Bytes;
+use fencepost::{
+    Code, Error, Op, Result,
+    op::{self, Entry},
+};
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{self, HeaderName, HeaderValue},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+// Real time: a server is awaited. Leases are decided by the fleet's clock.
+use tokio::time::Instant;
+
+/// How long one try may take, apart from what it asked to wait. The engine gives up after 30 s by itself.
+const LIMIT: Duration = Duration::from_secs(35);
+/// The agent that acts, for a server that is not told by a key.
+const AGENT: HeaderName = HeaderName::from_static("fence-agent");
+
+/// A server and how it is called. Cheap to clone; clones share their connections.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    /// Servers of the same fleet. Where one does not answer, the next is asked.
+    addresses: Arc<[Address]>,
+    http: Http,
+    /// Whose key, and which agent. A key is marked as sensitive, so that no log shows it.
+    headers: HeaderMap,
+    /// An agent's name that no header can carry.
+    nameless: Option<String>,
+    seen: Arc<Seen>,
+}
+
+/// What was learnt by calling.
+#[derive(Debug, Default)]
+struct Seen {
+    /// How often a server was given up for the next one.
+    turns: AtomicUsize,
+    answered: AtomicBool,
+    twice: Mutex<HashMap<&'static str, Twice>>,
+}
+
+/// A request as it is sent, each time it is.
+struct Sending {
+    body: Value,
+    twice: Twice,
+    /// Until when it would rather wait, and so how much is left of that when it is sent again.
+    wait: Option<(Instant, Duration)>,
+}
+
+/// Does a request fit the op of this name? Asked here, an error tells the place in the text that was given, and not in
+/// the one that would be sent.
+struct Fit<'r> {
+    name: &'static str,
+    request: &'r str,
+    problem: Option<Error>,
+}
+
+impl op::Visit for Fit<'_> {
+    fn op<O: Op>(&mut self) {
+        if O::NAME == self.name {
+            self.problem = op::decode::<O>(self.request).err();
+        }
+    }
+}
+
+/// As HTTP has it.
+#[derive(Deserialize)]
+struct Refused {
+    error: Error,
+}
+
+impl Remote {
+    pub fn open(url: &str) -> Result<Self> {
+        let addresses: Arc<[_]> = Address::parse_all(url)?.into();
+        let http = Http::to(&addresses)?;
+        Ok(Self { addresses, http, headers: HeaderMap::new(), nameless: None, seen: Arc::default() })
+    }
+
+    pub fn with_key(mut self, key: &str) -> Result<Self> {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+            Error::new(Code::Invalid, "the key has characters in it that no key has")
+                .hint("FENCE_KEY is what fence key add printed, and nothing else")
+        })?;
+        bearer.set_sensitive(true);
+        self.headers.insert(header::AUTHORIZATION, bearer);
+        Ok(self)
+    }
+
+    pub fn as_agent(&self, agent: String) -> Self {
+        let mut same = self.clone();
+        match HeaderValue::from_str(&agent) {
+            Ok(name) => drop(same.headers.insert(AGENT, name)),
+            Err(_) => same.nameless = Some(agent),
+        }
+        same
+    }
+
+    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        let request = serde_json::to_value(op).map_err(Error::internal)?;
+        self.ask(&op::find(O::NAME)?, request).await
+    }
+
+    pub async fn call_by_name(&self, entry: &Entry, request: &str) -> Result<Value> {
+        let mut fit = Fit { name: entry.name, request, problem: None };
+        op::visit_all(&mut fit);
+        match fit.problem {
+            Some(problem) => Err(problem),
+            None => self.ask(entry, op::decode::<Map<String, Value>>(request)?.into()).await,
+        }
+    }
+
+    /// Until there is an answer, or no more sense in asking.
+    async fn ask<R: DeserializeOwned>(&self, entry: &Entry, request: Value) -> Result<R> {
+        if let Some(agent) = &self.nameless {
+            return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
+        }
+        let sending = Sending::new(request, self.twice(entry));
+        let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
+        let mut lost = false;
+        loop {
+            let (body, limit) = sending.now(Instant::now());
+            let turn = self.seen.turns.load(Ordering::Relaxed);
+            let server = &self.addresses[turn % self.addresses.len()];
+            let failed = match self.http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
+                Ok((status, body)) => match self.read(server, status, &body) {
+                    Ok(reply) => return Ok(reply),
+                    Err(refused) => refused,
+                },
+                Err(Silence::NotSent(reason)) => Failed::NotSent(away(server, &reason)),
+                Err(Silence::Lost(reason)) => Failed::Lost(away(server, &reason)),
+            };
+            lost |= matches!(failed, Failed::Lost(_) | Failed::Strange(_));
+            if failed.is_the_servers() {
+                // Unless another call that failed with it has turned to the next already.
+                let _ =
+                    self.seen.turns.compare_exchange(turn, turn + 1, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            let pause =
+                failed.may_be_asked_again(sending.twice).then(|| tries.next(Instant::now())).flatten();
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return Err(sending.given_up(failed, lost)),
+            }
+        }
+    }
+
+    fn read<R: DeserializeOwned>(
+        &self,
+        server: &Address,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<R, Failed> {
+        let strange = |what: String| {
+            // A proxy that cannot reach the server may do so in a moment; what is no server will not become one.
+            let failed = if status.is_server_error() { Failed::Lost } else { Failed::Strange };
+            failed(Error::unavailable(format!("{server} {what}")).hint(
+                "is it the address of a `fence serve`? something that stands before it may have answered instead",
+            ))
+        };
+        if status.is_success() {
+            let reply = serde_json::from_slice(body);
+            self.seen.answered.store(reply.is_ok(), Ordering::Relaxed);
+            return reply.map_err(|e| strange(format!("answered with something else than fence does: {e}")));
+        }
+        match serde_json::from_slice::<Refused>(body) {
+            Ok(refused) => {
+                self.seen.answered.store(true, Ordering::Relaxed);
+                Err(Failed::Refused(refused.error))
+            }
+            Err(_) => Err(strange(format!("answered {status}, and not as fence does"))),
+        }
+    }
+
+    /// The schema is made once per op.
+    fn twice(&self, entry: &Entry) -> Twice {
+        let mut known = self.seen.twice.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(entry.name).or_insert_with(|| Twice::of(entry))
+    }
+}
+
+fn away(server: &Address, reason: &str) -> Error {
+    Error::unavailable(format!("the fleet at {server} does not answer: {reason}"))
+        .hint("is `fence serve` running there, and is FENCE_URL right?")
+}
+
+/// One try that brought no reply.
+enum Failed {
+    NotSent(Error),
+    Lost(Error),
+    /// Something answered, and it was no fence.
+    Strange(Error),
+    /// The server said no.
+    Refused(Error),
+}
+
+impl Failed {
+    fn may_be_asked_again(&self, twice: Twice) -> bool {
+        match self {
+            Failed::NotSent(_) => true,
+            Failed::Lost(_) => twice.is_safe(),
+            Failed::Strange(_) => false,
+            // `outcome_unknown` is what asking again with the same id is for.
+            Failed::Refused(error) => {
+                matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown) && twice.is_safe()
+            }
+        }
+    }
+
+    /// Another server may do better.
+    fn is_the_servers(&self) -> bool {
+        match self {
+            Failed::NotSent(_) | Failed::Lost(_) | Failed::Strange(_) => true,
+            Failed::Refused(error) => error.code() == Code::Unavailable,
+        }
+    }
+
+    fn into_error(self) -> Error {
+        match self {
+            Failed::NotSent(error)
+            | Failed::Lost(error)
+            | Failed::Strange(error)
+            | Failed::Refused(error) => error,
+        }
+    }
+}
+
+impl Sending {
+    fn new(mut body: Value, twice: Twice) -> Self {
+        if let (true, Some(fields)) = (twice.is_known_by_id(), body.as_object_mut()) {
+            let request = fields.entry("request").or_insert(Value::Null);
+            if request.is_null() {
+                *request = format!("{:032x}", fastrand::u128(..)).into();
+            }
+        }
+        let wait = body.get("wait_ms").and_then(Value::as_u64).map(Duration::from_millis);
+        Self { body, twice, wait: wait.map(|wait| (Instant::now(), wait)) }
+    }
+
+    /// What is sent at this moment, and how long that may take.
+    fn now(&self, now: Instant) -> (Bytes, Duration) {
+        let Some((began, wait)) = self.wait else { return (self.body.to_string().into(), LIMIT) };
+        let left = wait.saturating_sub(now - began);
+        let mut body = self.body.clone();
+        body["wait_ms"] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
+        (body.to_string().into(), left + LIMIT)
+    }
+
+    /// If one of the tries may have been heard, nobody can say whether it was done.
+    fn given_up(&self, failed: Failed, lost: bool) -> Error {
+        let heard = lost && self.twice.changes_something();
+        let error = match failed {
+            Failed::NotSent(error) | Failed::Lost(error) | Failed::Strange(error) if heard => {
+                let unknown = Error::new(Code::OutcomeUnknown, error.message().to_owned());
+                unknown.hint(match self.twice.is_safe() {
+                    true => "it may have been done; asking again is safe",
+                    false => "it may have been done: look before you ask again",
+                })
+            }
+            failed => failed.into_error(),
+        };
+        match self.body.get("request").and_then(Value::as_str) {
+            Some(request) if error.code() == Code::OutcomeUnknown => error.with("request", request),
+            _ => error,
+        }
+    }
+}

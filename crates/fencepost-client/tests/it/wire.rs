@@ -1,0 +1,70 @@
+//! What goes over the wire, and what comes of the answers.
+
+use crate::script::{Script, Then};
+use fencepost::{Code, lock, run, task};
+use fencepost_client::Connection;
+use serde_json::json;
+
+fn nothing() -> Then {
+    Then::Say(200, json!({ "tasks": [], "more": false }).to_string())
+}
+
+#[tokio::test]
+async fn who_calls_is_in_the_headers_and_connections_are_kept() {
+    let server = Script::of([nothing()]).await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    for _ in 0..3 {
+        fleet.call(task::List::default()).await.expect("a list");
+    }
+    let known = fleet.with_key("fence_secret").expect("a key").as_agent("kim");
+    assert!(!format!("{known:?}").contains("fence_secret"), "{known:?}");
+    known.call(task::List::default()).await.expect("a list");
+    let asked = server.asked();
+    assert_eq!(asked.iter().map(|asked| asked.connection).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(asked[0].path, "/v1/task/list");
+    assert_eq!(asked[0].header("content-type"), Some("application/json"));
+    assert_eq!((asked[0].header("authorization"), asked[0].header("fence-agent")), (None, None));
+    let headers = (asked[3].header("authorization"), asked[3].header("fence-agent"));
+    assert_eq!(headers, (Some("Bearer fence_secret"), Some("kim")));
+}
+
+#[tokio::test]
+async fn a_refusal_arrives_as_it_was_made() {
+    let refusal = json!({ "error": {
+        "code": "already_claimed", "message": "held by run `a`", "hint": "fence ready", "holder": "a", "fence": 4,
+    }});
+    let server = Script::of([Then::Say(409, refusal.to_string())]).await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    let error = fleet.call(lock::Claim::new("deploy", "b")).await.expect_err("it is held");
+    assert_eq!(error.to_json(), refusal);
+    assert_eq!(server.asked().len(), 1, "a no is an answer");
+}
+
+#[tokio::test]
+async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
+    for (status, body) in [(502, "<html>Bad Gateway</html>"), (200, "<html>Welcome</html>"), (404, "")] {
+        let server = Script::of([Then::Say(status, body.into())]).await;
+        let fleet = Connection::open(&server.url).await.expect("it opens");
+        let error = fleet.call(task::List::default()).await.expect_err("no answer");
+        assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+        assert!(error.message().starts_with(&format!("{} answered", server.url)), "{error:?}");
+        assert!(error.hint_text().is_some_and(|hint| hint.contains("fence serve")), "{error:?}");
+        // Something was done, or not: a proxy's word says nothing about it.
+        let error = fleet.call(run::End { run: "a".into(), reason: None }).await.expect_err("no answer");
+        assert_eq!(error.code(), Code::OutcomeUnknown, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_fit_is_not_sent() {
+    let server = Script::of([nothing()]).await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    for (name, request) in [("task/add", "{"), ("task/add", "[]"), ("task/list", r#"{"nonsense": 1}"#)] {
+        let error = fleet.call_by_name(name, request).await.expect_err("it does not fit");
+        assert_eq!(error.code(), Code::Invalid, "{request}: {error:?}");
+    }
+    let error = fleet.as_agent("a\nb").call(task::List::default()).await.expect_err("no name");
+    assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&"agent".into())));
+    assert_eq!(server.asked().len(), 0);
+    fleet.call_by_name("task/list", "{}").await.expect("a list");
+}
