@@ -10,6 +10,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpStream},
     process::{Child, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
 };
@@ -18,7 +19,8 @@ use std::{
 pub struct Served {
     child: Child,
     /// Its log, read as it comes: a pipe that nobody reads fills up, and holds up who writes.
-    log: Option<JoinHandle<String>>,
+    log: Arc<Mutex<String>>,
+    reading: Option<JoinHandle<()>>,
     pub address: String,
 }
 
@@ -30,14 +32,16 @@ impl Served {
         let mut child = command.spawn().expect("fence serve");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
-        let mut stderr = child.stderr.take().expect("its log");
-        let log = std::thread::spawn(move || {
-            let mut log = String::new();
-            stderr.read_to_string(&mut log).expect("text");
-            log
+        let log = Arc::new(Mutex::new(String::new()));
+        let (stderr, seen) = (child.stderr.take().expect("its log"), log.clone());
+        let reading = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                let line = line.expect("text");
+                *seen.lock().expect("the log") += &(line + "\n");
+            }
         });
         let address = line.trim().rsplit_once("//").expect("where it listens").1.to_owned();
-        Self { child, log: Some(log), address }
+        Self { child, log, reading: Some(reading), address }
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -100,7 +104,8 @@ impl Served {
     fn log(mut self) -> String {
         self.signal(Signal::TERM);
         self.wait();
-        self.log.take().expect("its log").join().expect("its log")
+        self.reading.take().expect("its log").join().expect("its log");
+        self.log.lock().expect("the log").clone()
     }
 }
 
@@ -285,4 +290,44 @@ fn a_server_says_why_it_does_not_start() {
         .replace(&taken.address, "ADDRESS")
         .replace(&sealed.path().display().to_string(), "DIR");
     insta::assert_snapshot!(said);
+}
+
+/// What the server says to one who trusts only this certificate.
+fn by_tls(sealed: &Sealed, server: &Served, trusted: &str) -> String {
+    let script = format!(
+        "printf 'GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' |
+         openssl s_client -connect {} -CAfile {trusted} -verify_return_error -quiet -ign_eof",
+        server.address
+    );
+    sealed.sh(&script).out
+}
+
+#[test]
+fn it_speaks_tls_and_reads_a_renewed_certificate() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let make = |name: &str| {
+        let made = sealed.sh(&format!(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+             -keyout {name}.key -out {name}.pem"
+        ));
+        assert_eq!(made.code, 0, "{made:?}");
+    };
+    make("old");
+    make("new");
+    sealed.sh("cp old.pem cert.pem && cp old.key cert.key");
+    let server = Served::start(&sealed, &["--tls-cert", "cert.pem", "--tls-key", "cert.key"]);
+    assert!(by_tls(&sealed, &server, "old.pem").contains("{\"ok\":true}"));
+    assert!(!by_tls(&sealed, &server, "new.pem").contains("{\"ok\":true}"), "another's certificate");
+    sealed.sh("cp new.pem cert.pem && cp new.key cert.key");
+    server.signal(Signal::HUP);
+    eventually("the new one is presented", || {
+        by_tls(&sealed, &server, "new.pem").contains("{\"ok\":true}").then_some(())
+    });
+    // What cannot be used changes nothing.
+    sealed.sh("echo nonsense > cert.pem");
+    server.signal(Signal::HUP);
+    let told = || server.log.lock().expect("the log").contains("the certificate stays as it was");
+    eventually("it is told", || told().then_some(()));
+    assert!(by_tls(&sealed, &server, "new.pem").contains("{\"ok\":true}"));
 }
