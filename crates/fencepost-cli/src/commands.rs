@@ -87,11 +87,24 @@ impl Held {
     }
 }
 
+/// A task by its id, or with the noun before it as in `task/auth-3`.
+fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())
+}
+
+/// `task/auth-3`, also for `auth-3`: a task is what is mostly meant.
+pub fn resource(text: &str) -> String {
+    if text.contains('/') { text.to_owned() } else { format!("task/{text}") }
+}
+
 /// `30s`, `30m`, `2h`.
 fn duration(text: &str) -> Result<Millis, String> {
-    let malformed = |_| "not a duration such as 30s, 30m or 2h".to_owned();
-    let span: jiff::Span = text.parse().map_err(malformed)?;
-    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(malformed)?;
+    let malformed = || "not a duration such as 30s, 30m or 2h".to_owned();
+    let span: jiff::Span = text.parse().map_err(|_| malformed())?;
+    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| malformed())?;
+    if span.is_negative() {
+        return Err(malformed());
+    }
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 

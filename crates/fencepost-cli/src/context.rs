@@ -180,27 +180,45 @@ impl Context {
     /// The same, called by this agent.
     pub async fn open(&self, agent: Option<String>) -> Result<Connection> {
         let place = self.place()?;
-        let connection = Connection::open_existing(&place.url).await.map_err(|e| match e.code() {
-            Code::NotFound => Error::new(e.code(), format!("there is no fleet at {}", place.shown()))
-                .hint("fence init makes it; --db or FENCE_DB names another"),
-            _ => e,
-        })?;
-        self.introduce(connection, agent)
+        let connection = Connection::open_existing(&place.url).await.map_err(|e| missing(e, &place))?;
+        self.let_in(connection, agent)
     }
 
-    /// Says who calls, to whoever wants to know.
-    pub fn introduce(&self, connection: Connection, agent: Option<String>) -> Result<Connection> {
-        let connection = match self.key() {
-            Some(key) => connection.with_key(&key)?,
+    /// The fleet as it is, for who only looks.
+    pub async fn inspect(&self) -> Result<Connection> {
+        let place = self.place()?;
+        let connection = Connection::inspect(&place.url).await.map_err(|e| missing(e, &place))?;
+        self.let_in(connection, self.agent())
+    }
+
+    /// The fleet, made if it is not there.
+    pub async fn make(&self, place: &Place) -> Result<Connection> {
+        self.let_in(Connection::open(&place.url).await?, self.agent())
+    }
+
+    fn let_in(&self, mut connection: Connection, agent: Option<String>) -> Result<Connection> {
+        if let Some(key) = self.key() {
+            connection = connection.with_key(&key)?;
+        }
+        Ok(match agent {
+            Some(agent) => connection.as_agent(agent),
             None => connection,
-        };
-        Ok(agent.map_or(connection.clone(), |agent| connection.as_agent(agent)))
+        })
+    }
+
+    /// Before the process ends: others that wait for what it did are told.
+    pub async fn flush(&self) {
+        if let Some(connection) = self.connection.get() {
+            connection.flush().await;
+        }
     }
 
     /// The claim to act under: the one that was named, else `FENCE_CLAIM`, else the only one that this run has.
     pub async fn token(&self, given: Option<String>) -> Result<String> {
-        if let Some(token) = given {
-            return Ok(token);
+        if let Some(given) = given {
+            // A task that this run holds stands for its claim.
+            let own = if given.contains('@') { None } else { self.own_token(&given).await? };
+            return Ok(own.unwrap_or(given));
         }
         match variable("FENCE_CLAIM") {
             Some(token) => self.still_ours(token).await,
@@ -237,8 +255,10 @@ impl Context {
                     false => (Code::LeaseExpired, format!("run `{run}` holds nothing any more")),
                     true => (Code::NotFound, format!("run `{run}` holds nothing, and never did")),
                 };
-                Err(Error::new(code, message)
-                    .hint("fence claim takes something; fence whoami says which run this is"))
+                Err(Error::new(code, message).hint(
+                    "name the claim, or take something with fence claim. If fence whoami names another run \
+                     each time, set FENCE_RUN",
+                ))
             }
             several => {
                 let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
@@ -256,7 +276,7 @@ impl Context {
 
     /// The claim on a task, if this run has it.
     pub async fn own_token(&self, task: &str) -> Result<Option<String>> {
-        let resource = format!("task/{task}");
+        let resource = crate::commands::resource(task);
         Ok(self.claims().await?.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
     }
 
@@ -300,11 +320,6 @@ impl Context {
     }
 }
 
-/// A directory that was removed is no hindrance where nothing is looked for in it.
-fn here() -> PathBuf {
-    std::env::current_dir().unwrap_or_default()
-}
-
 /// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
 /// tell, a token perhaps, was not told.
 pub fn say(text: &str) -> Result<()> {
@@ -318,6 +333,19 @@ pub fn say(text: &str) -> Result<()> {
     }
 }
 
+fn missing(error: Error, place: &Place) -> Error {
+    match error.code() {
+        Code::NotFound => Error::new(error.code(), format!("there is no fleet at {}", place.shown()))
+            .hint("fence init makes it; --db or FENCE_DB names another"),
+        _ => error,
+    }
+}
+
+/// A directory that was removed is no hindrance where nothing is looked for in it.
+fn here() -> PathBuf {
+    std::env::current_dir().unwrap_or_default()
+}
+
 /// A name that nobody else has: `lock-5f…`.
 pub fn unique(prefix: &str) -> String {
     format!("{prefix}{:032x}", fastrand::u128(..))
@@ -326,16 +354,6 @@ pub fn unique(prefix: &str) -> String {
 /// A short name for a text, the same for the same text: `5f0c9a3e`.
 pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The same, and it must be text: to pass over what cannot be read would be to act on something else.
-pub fn text_variable(name: &str) -> Result<Option<String>> {
-    match std::env::var(name) {
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Code::Invalid, format!("{name} is not UTF-8")))
-        }
-        value => Ok(value.ok().filter(|value| !value.is_empty())),
-    }
 }
 
 /// A variable that is set to something.

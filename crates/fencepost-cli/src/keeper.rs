@@ -1,8 +1,9 @@
 //! `claim --keep`: a small process that renews a run for as long as the terminal or agent that claims lives.
 //!
 //! When its owner is gone it renews no more. If nothing of that session is at work any more, it ends the run, and what
-//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out. A run that
-//! was given a name is never ended: other terminals, on other machines too, may act for it.
+//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out, as it does
+//! if anybody is heard under the run meanwhile: an agent's session may have been resumed. A run that was given a name is
+//! never ended: other terminals, on other machines too, may act for it.
 //!
 //! A fleet has at most one keeper for a run. It has a file that it keeps locked while it lives, in which it says who
 //! it is and for whom it keeps; the kernel lets go of the lock, so a keeper that was killed is known to be gone.
@@ -13,8 +14,8 @@ mod watch;
 
 use crate::{
     context::{Context, digest, variable},
-    place::Place,
-    process::Process,
+    place::{Footing, Place},
+    process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
@@ -36,8 +37,7 @@ pub struct Order {
     url: String,
     key: Option<String>,
     run: String,
-    /// The file that is the fleet: (device, inode). Another file under its name is another fleet.
-    file: Option<(u64, u64)>,
+    footing: Option<Footing>,
     post: PathBuf,
     owner: Owner,
     /// The run was named by somebody, and is not this session's alone.
@@ -79,10 +79,10 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     let directory = directory(&place).map_err(|e| unwritable(&place, &e))?;
     make(&directory).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
-        url: address(&place)?,
+        url: place.absolute_url(),
         key: context.key(),
         run: claim.run.clone(),
-        file: place.file().and_then(identity),
+        footing: place.footing(),
         post: directory.join(post::file_name(&claim.run)),
         owner,
         named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
@@ -132,9 +132,7 @@ pub async fn serve(order: Order, ready: impl FnOnce()) {
 /// was there first.
 fn start(order: &Order) -> Result<Option<i32>> {
     let failed = |e| Error::unavailable(format!("the keeper cannot be started: {e}"));
-    // Where the binary was replaced meanwhile, the running one can still be had.
-    let fence = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(fence.unwrap_or_else(|| "/proc/self/exe".into()));
+    let mut command = Command::new(process::own_program());
     // It acts for nobody: who looks for what a session left behind must not find keepers.
     for variable in whose::variables() {
         command.env_remove(variable);
@@ -156,14 +154,6 @@ fn start(order: &Order) -> Result<Option<i32>> {
 
 /// What a keeper says when it has its post.
 pub const READY: &str = "ready\n";
-
-/// The address as any directory sees it.
-fn address(place: &Place) -> Result<String> {
-    match place.file().map(std::path::absolute) {
-        None => Ok(place.url.clone()),
-        Some(path) => path.map(|path| path.display().to_string()).map_err(Error::internal),
-    }
-}
 
 /// Beside the file that is the fleet; for one elsewhere, in the directory for what lives as long as this login.
 fn directory(place: &Place) -> std::io::Result<PathBuf> {
@@ -193,9 +183,4 @@ fn unwritable(place: &Place, e: &std::io::Error) -> Error {
     Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
         "a fleet needs to write in the directory it lives in; one that is elsewhere, in XDG_RUNTIME_DIR",
     )
-}
-
-/// What tells a file from another that is put in its place.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }

@@ -31,12 +31,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
 /// you are, what you hold, and what is ready.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, disable_help_subcommand = true)]
+#[command(name = "fence", version)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
   fence claim                       take the best task that is ready
-  fence done                        finish it; only the holder can
+  fence done                        finish it, and tell what came of it
   fence prime                       the page to give to an agent
 
 Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
@@ -60,7 +60,7 @@ struct Cli {
     /// Asking again with the same id gives the first answer  [default: a new one each time]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
-    /// Print the reply as JSON, exactly as HTTP would
+    /// Print the reply as JSON, and errors too, on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
@@ -116,18 +116,25 @@ async fn main() -> ExitCode {
     let command = command_line();
     let words: Vec<_> = std::env::args_os().collect();
     let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(&e));
-    let parsed = settings::read(&command, words, &first);
-    let (matches, settings, file) = match parsed {
+    let file = match commands::needs_settings(first.subcommand_name()) {
+        true => settings::File::load(&command),
+        false => Ok(settings::File::default()),
+    };
+    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
+    let (matches, file) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
             let json = first.get_flag("json");
             return Context::new(Said { json, ..Said::default() }).fail(&error);
         }
     };
+    let settings = settings::common(&command, &matches, &file);
     let Cli { run, request, json, command, .. } =
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
     let context = Context::new(Said { run, request, json, settings, file });
-    match command.unwrap_or_default().run(&context).await {
+    let done = command.unwrap_or_default().run(&context).await;
+    context.flush().await;
+    match done {
         Ok(code) => code,
         Err(error) => context.fail(&error),
     }

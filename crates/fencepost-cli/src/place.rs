@@ -3,8 +3,10 @@
 
 use crate::settings::Source;
 use fencepost::{Code, Error, Result};
+use serde::{Deserialize, Serialize};
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -62,9 +64,43 @@ impl Place {
         absolute.map_or_else(|| self.url.clone(), |file| file.display().to_string())
     }
 
+    /// The file as it is now, if the fleet is one.
+    pub fn footing(&self) -> Option<Footing> {
+        self.file().map(|_| Footing::of(self.absolute_url().into()))
+    }
+
     pub fn shown(&self) -> String {
         shown(&self.url)
     }
+}
+
+/// The file that is a fleet, as it was when whoever relies on it began. One that was put in its place is another fleet,
+/// and one that lost its name is none, though who has it open can read and write it as before: others look elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Footing {
+    path: PathBuf,
+    /// `None` if there was no file yet: then nothing that is there later is the one.
+    file: Option<(u64, u64)>,
+}
+
+impl Footing {
+    fn of(path: PathBuf) -> Self {
+        Self { file: identity(&path), path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Is it still the same file that has the name?
+    pub fn holds(&self) -> bool {
+        self.file.is_some() && identity(&self.path) == self.file
+    }
+}
+
+/// What tells a file from another that is put in its place: device and inode.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// For people: a password in the address is nobody's business.
@@ -95,15 +131,19 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
         Source::File(_) | Source::Default => 2,
     };
     let said = url.into_iter().chain(db).min_by_key(|(_, source)| rank(source));
-    if let Some((url, source)) = said {
-        return Ok(Place { url: from_file(url, &source), why: Why::Said(source) });
+    let said = said.map(|(url, source)| Place { url: from_file(url, &source), why: Why::Said(source) });
+    if let Some(said) = said {
+        return Ok(said);
     }
     let (file, why) = match (main_work_tree(here), home()) {
         (Some(root), _) => (root.join(FILE), Why::Repository(root)),
         (None, Some(home)) => (home.join("fence.db"), Why::Home),
         (None, None) => {
-            let nowhere = "there is no git repository here and no home directory to keep a fleet in";
-            return Err(Error::new(Code::NotFound, nowhere).hint("--db or FENCE_DB names a fleet"));
+            return Err(Error::new(
+                Code::NotFound,
+                "there is no git repository here and no home directory to keep a fleet in",
+            )
+            .hint("--db or FENCE_DB names a fleet"));
         }
     };
     // An address is text. Another path that looks the same would be another place.
@@ -254,6 +294,24 @@ mod tests {
         }
         assert_eq!(stray(&root.join("linked/deep")), Some(root.join("linked/.fence/fence.db")));
         assert_eq!(stray(&root.join("main/deep")), None);
+    }
+
+    #[test]
+    fn another_file_under_the_name_is_another_fleet() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fence.db");
+        let place = Place { url: file.display().to_string(), why: Why::Home };
+        let none = place.footing().unwrap();
+        fs::write(&file, "one").unwrap();
+        assert!(!none.holds(), "there was none");
+        let footing = place.footing().unwrap();
+        assert!(footing.holds());
+        // Still there under another name, so that its inode cannot be the next one's.
+        fs::rename(&file, dir.path().join("old")).unwrap();
+        assert!(!footing.holds(), "it lost its name");
+        fs::write(&file, "one").unwrap();
+        assert!(!footing.holds(), "it is another");
+        assert_eq!(Place { url: "postgres://h/db".into(), why: Why::Home }.footing(), None);
     }
 
     #[test]

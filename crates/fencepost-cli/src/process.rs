@@ -1,6 +1,10 @@
 //! What the system says of processes: who started whom, when, and in which session.
 
-use std::{collections::HashMap, fs, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// One process, as it was when we looked. Ids are used again, so a process is its id and when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,6 +66,12 @@ impl Process {
     pub fn is_alive(&self) -> bool {
         Self::read(self.pid, &[]).is_some_and(|now| now.started == self.started)
     }
+}
+
+/// This very program, to be started once more. Where its file was replaced meanwhile, the running one can still be had.
+pub fn own_program() -> PathBuf {
+    let file = std::env::current_exe().ok().filter(|path| path.exists());
+    file.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 /// Within which ids and start times are unique: one boot of one machine, and one container of it.

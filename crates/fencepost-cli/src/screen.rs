@@ -42,6 +42,14 @@ impl Screen {
         }
     }
 
+    /// The same, where there is little room.
+    pub fn short_until(&self, at: Time) -> String {
+        match self.width {
+            Some(_) if at > self.now => format!("({})", rough(at.since(self.now))),
+            _ => self.until(at),
+        }
+    }
+
     pub fn paint(&self, style: Style, text: &str) -> String {
         if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
@@ -112,6 +120,8 @@ pub fn state(name: &str) -> Style {
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<Column>,
+    /// It has its head everywhere, because its columns do not speak for themselves.
+    headed: bool,
     rows: Vec<Vec<Cell>>,
 }
 
@@ -145,7 +155,12 @@ impl Table {
     pub fn new(heads: &[&'static str]) -> Self {
         let column =
             |head: &&'static str| Column { head: head.trim_start_matches('>'), right: head.starts_with('>') };
-        Self { columns: heads.iter().map(column).collect(), rows: Vec::new() }
+        Self { columns: heads.iter().map(column).collect(), headed: false, rows: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn headed(self) -> Self {
+        Self { headed: true, ..self }
     }
 
     pub fn row(&mut self, cells: Vec<Cell>) {
@@ -154,9 +169,9 @@ impl Table {
     }
 
     pub fn render(&self, screen: &Screen) -> String {
-        let widths = self.widths(screen.width);
+        let widths = self.widths(screen.width, screen.width.is_some() || self.headed);
         let mut lines = Vec::new();
-        if screen.width.is_some() {
+        if screen.width.is_some() || self.headed {
             let head = self
                 .columns
                 .iter()
@@ -168,8 +183,8 @@ impl Table {
     }
 
     /// As wide as the widest cell, and nothing where all are empty; the last columns give way until all fits.
-    fn widths(&self, limit: Option<usize>) -> Vec<usize> {
-        let head = |at: usize| limit.map_or(0, |_| self.columns[at].head.width());
+    fn widths(&self, limit: Option<usize>, with_head: bool) -> Vec<usize> {
+        let head = |at: usize| if with_head { self.columns[at].head.width() } else { 0 };
         let width = |at: usize| match self.rows.iter().map(|row| row[at].text.width()).max().unwrap_or(0) {
             0 => 0,
             widest => widest.max(head(at)),

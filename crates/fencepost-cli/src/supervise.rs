@@ -14,15 +14,14 @@ pub mod watchdog;
 
 use crate::context::Context;
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
-use fencepost_client::Connection;
 use group::Group;
-use keep::Keep;
+pub use keep::Keep;
 pub use rule::Ended;
 use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
-    io,
+    io::{self, Write},
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -35,11 +34,11 @@ const LAST_LOOK: Duration = Duration::from_secs(2);
 /// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A command that knows for whom it works: `fence` within it acts under the claim.
+/// A command that knows its fleet and its agent.
 pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<Command> {
     let (program, rest) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
-    command.args(rest).env("FENCE_CLAIM", &claim.token).env("FENCE_RUN", &claim.run);
+    command.args(rest);
     context.lead(&mut command)?;
     if let Some(agent) = &claim.agent {
         command.env("FENCE_AGENT", agent);
@@ -48,22 +47,14 @@ pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<C
 }
 
 /// Runs the command under the claim, which must be alive, and keeps the claim for as long.
-pub async fn run(
-    connection: &Connection,
-    token: &str,
-    command: Command,
-    grace: Millis,
-    mut signals: Signals,
-) -> Result<Ended> {
-    let keep = Keep::new(connection, token);
+pub async fn run(keep: Keep, command: Command, grace: Millis, mut signals: Signals) -> Result<Ended> {
     let lease = match keep.renew(PATIENCE).await {
         Event::Kept(lease) => lease,
         Event::Lost(error) => return Ok(Ended::Lost(error)),
         Event::Silent(error) => return Err(error),
         _ => {
-            let over =
-                Error::new(Code::AlreadyFinished, format!("claim `{token}` is over: it was handed in"));
-            return Ok(Ended::Lost(over));
+            let message = format!("claim `{}` is over: it was handed in", keep.token());
+            return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
     let mut watchdog = Watchdog::start()?;
@@ -75,7 +66,7 @@ pub async fn run(
             return Ok(not_started(&program, &error));
         }
     };
-    let mut rule = Rule::new(token, lease, grace);
+    let mut rule = Rule::new(keep.token(), lease, grace);
     watchdog.order(group.id(), rule.watchdog_kills_at());
 
     let (news, mut heard) = mpsc::channel(1);
@@ -103,8 +94,7 @@ pub async fn run(
         }
     };
     keeping.abort();
-    group.bury(matches!(ended, Ended::Lost(_)));
-    watchdog.dismiss();
+    group.bury(matches!(ended, Ended::Lost(_)), watchdog.dismiss());
     Ok(match ended {
         // It may have been lost since it was last looked at.
         Ended::Exited(code) => match keep.check(LAST_LOOK).await {
@@ -137,7 +127,8 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         io::ErrorKind::PermissionDenied => (126, "may not be executed".to_owned()),
         _ => (126, error.to_string()),
     };
-    eprintln!("error: `{program}`: {what}");
+    // A lock is held, and is to be given back whether this can be said or not.
+    let _ = writeln!(io::stderr(), "error: `{program}`: {what}");
     Ended::Exited(code)
 }
 

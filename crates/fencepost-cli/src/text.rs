@@ -6,10 +6,14 @@ use std::fmt::Write;
 
 /// A line each: `auth-3  in_progress  50  write the parser`.
 pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
-    let mut table = Table::new(&["ID", "STATUS", ">PRI", "HELD BY", "TITLE"]);
+    let mut table = Table::new(&["ID", "STATUS", ">PRI", "WHO", "TITLE"]);
     for task in tasks {
-        let held =
-            task.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.until(claim.expires_at)));
+        let agent =
+            task.assignee.as_ref().or(task.offered_to.as_ref()).filter(|_| !task.status.is_finished());
+        let held = match (&task.claim, agent) {
+            (Some(claim), _) => Some(format!("{} {}", claim.run, screen.short_until(claim.expires_at))),
+            (None, agent) => agent.map(|agent| format!("for {agent}")),
+        };
         table.row(vec![
             task.id.as_str().into(),
             Cell::state(status(task)),

@@ -3,6 +3,7 @@
 
 mod answer;
 mod app;
+mod background;
 mod call;
 mod deliver;
 mod docs;
@@ -20,6 +21,7 @@ mod settings;
 mod tls;
 
 pub use app::App;
+pub use background::work as background;
 pub use router::router;
 pub use serve::Server;
 pub use settings::Settings;

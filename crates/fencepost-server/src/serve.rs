@@ -1,6 +1,6 @@
 //! Listening: connections in, the router's answers out.
 
-use crate::{App, Settings, door::Peer, log::Cut, router, tls::Tls};
+use crate::{App, Settings, background, door::Peer, log::Cut, router, tls::Tls};
 use axum::{Router, extract::Request};
 use fencepost::{Error, Result};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -64,6 +64,7 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
         let router = router(self.app.clone());
         let open = GracefulShutdown::new();
+        self.app.begun.spawn(background::work(self.app.clone()));
         let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {

@@ -32,6 +32,12 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// A follower that has not taken what was sent for this long is cut off.
     pub slow_reader: Duration,
+    /// How often the server looks whether something is due that nobody asked for.
+    pub tick: Duration,
+    /// How often it removes what ended longer ago than `history`.
+    pub prune_every: Duration,
+    /// How long what ended is kept, at least 7 days; `None` keeps everything.
+    pub history: Option<Duration>,
 }
 
 impl Settings {
@@ -51,6 +57,9 @@ impl Settings {
             open_rate: 0,
             heartbeat: Duration::from_secs(15),
             slow_reader: Duration::from_secs(10),
+            tick: Duration::from_secs(1),
+            prune_every: Duration::from_secs(60 * 60),
+            history: Some(Duration::from_secs(30 * 24 * 60 * 60)),
         }
     }
 }

@@ -2,4 +2,4 @@
 
 use crate::op::verbs;
 
-verbs![about::About, check::Check, prune::Prune, restored::Restored];
+verbs![about::About, check::Check, due::Due, settle::Settle, prune::Prune, restored::Restored];

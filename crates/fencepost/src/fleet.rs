@@ -53,8 +53,25 @@ impl Store {
     pub fn pace(&self) -> Pace {
         match self {
             Store::Sqlite(..) => Pace::SQLITE,
-            Store::Postgres(_) => Pace::POSTGRES,
+            Store::Postgres(db) => db.pace(),
         }
+    }
+    /// Someone waits from now on.
+    pub fn listen(&self) {
+        if let Store::Postgres(db) = self {
+            db.listen();
+        }
+    }
+    /// Until the database's own messenger says that there may be news, if it has one.
+    pub async fn told(&self) {
+        match self {
+            Store::Sqlite(..) => std::future::pending().await,
+            Store::Postgres(db) => db.told().await,
+        }
+    }
+    /// Does [`Self::told`] tell of the commits of this process, too?
+    pub fn tells(&self) -> bool {
+        matches!(self, Store::Postgres(_))
     }
     async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
         match self {
@@ -104,6 +121,8 @@ pub struct Options {
     pub durability: Durability,
     /// Make the fleet if it is not there.
     pub create: bool,
+    /// Bring the schema up to date. If not, a fleet that is behind is refused as it is.
+    pub migrate: bool,
     /// SQLite: reads at the same time.
     pub readers: usize,
     /// PostgreSQL: connections in the pool.
@@ -127,6 +146,7 @@ impl Default for Options {
             clock: Clock::System,
             durability: Durability::Full,
             create: true,
+            migrate: true,
             readers: 4,
             connections: 16,
             call_limit: Duration::from_secs(30),
@@ -218,9 +238,9 @@ impl Fleet {
         let (tell, told) = oneshot::channel();
         let fleet = self.clone();
         tokio::spawn(async move {
-            let Look { answer, not_yet, again_in, handed } = fleet.look(op, glance).await;
+            let Look { answer, not_yet, again_in, wish, handed } = fleet.look(op, glance).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
-            let _ = tell.send(Look { answer, not_yet, again_in, handed: Vec::new() });
+            let _ = tell.send(Look { answer, not_yet, again_in, wish, handed: Vec::new() });
         });
         told.await.unwrap_or_else(|_| Look::failed(Error::internal("the op panicked")))
     }
@@ -251,7 +271,7 @@ impl Fleet {
 
     /// One look of one who waits: the op, and when its answer could change by time alone.
     async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        let (before, seen) = (op.before(), Arc::new(Mutex::new((None, Vec::new()))));
+        let (before, seen) = (op.before(), Arc::new(Mutex::new((None, None, Vec::new()))));
         let found = seen.clone();
         let work: Work<O::Reply> = Arc::new(move |tx| {
             let (op, found) = (op.clone(), found.clone());
@@ -259,14 +279,15 @@ impl Fleet {
                 tx.glance = glance;
                 let answer = op.run(tx).await;
                 let again_in = tx.again_at.map(|at| at.since(tx.now));
-                let handed = std::mem::take(&mut tx.handed);
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = (again_in, handed);
+                let (wish, handed) = (tx.wish.take(), std::mem::take(&mut tx.handed));
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = (again_in, wish, handed);
                 answer
             })
         });
         let answer = self.run::<O>(before, work).await;
-        let (again_in, handed) = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
-        Look { not_yet: O::not_yet(&answer), answer, again_in, handed }
+        let (again_in, wish, handed) =
+            std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+        Look { not_yet: O::not_yet(&answer), answer, again_in, wish, handed }
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -332,6 +353,14 @@ impl Fleet {
         copying.await.map_err(Error::internal)?
     }
 
+    /// Other nodes on PostgreSQL are told of what is committed here a moment later. A process that is about to end waits
+    /// for that here; else they find out by themselves, after some seconds.
+    pub async fn flush(&self) {
+        if let Store::Postgres(db) = &*self.store {
+            db.flush().await;
+        }
+    }
+
     /// What this process has asked of the database since it opened the fleet.
     pub fn stats(&self) -> Counts {
         Counts { waiting: self.waiters.count(), ..self.stats.read() }
@@ -364,6 +393,7 @@ pub(crate) struct Stats {
     round_trips: AtomicU64,
     batches: AtomicU64,
     batched: AtomicU64,
+    notices: AtomicU64,
 }
 
 /// What this process has asked of the database since it opened the fleet.
@@ -375,6 +405,8 @@ pub struct Counts {
     /// SQLite: transactions of the writer, and the calls in them.
     pub batches: u64,
     pub batched: u64,
+    /// PostgreSQL: how often other nodes were told that there is news.
+    pub notices: u64,
     /// Calls that have looked, and are waiting now.
     pub waiting: u64,
 }
@@ -390,12 +422,16 @@ impl Stats {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batched.fetch_add(calls, Ordering::Relaxed);
     }
+    pub fn notice(&self) {
+        self.notices.fetch_add(1, Ordering::Relaxed);
+    }
     fn read(&self) -> Counts {
         Counts {
             statements: self.statements.load(Ordering::Relaxed),
             round_trips: self.round_trips.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             batched: self.batched.load(Ordering::Relaxed),
+            notices: self.notices.load(Ordering::Relaxed),
             waiting: 0,
         }
     }

@@ -31,6 +31,19 @@ pub(crate) fn refuse_newer(version: i64) -> Result<()> {
     .hint("use the newer fence that made it, or restore the backup it left beside the database"))
 }
 
+/// For who only looks: what is behind is left as it is.
+pub(crate) fn refuse_older(version: i64) -> Result<()> {
+    if version >= latest() {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "the fleet has schema version {version}, and this fence knows version {}",
+        latest()
+    ))
+    .with("schema_version", version)
+    .hint("fence init brings it up to date, as any other command does"))
+}
+
 /// The schema for PostgreSQL, from SQLite's.
 pub(crate) fn to_postgres(sql: &str) -> String {
     sql.replace("/*pg", "")

@@ -4,6 +4,7 @@
 //! one round trip. What PostgreSQL says may be retried is retried, a bounded number of times. A COMMIT whose
 //! answer was lost is `outcome_unknown`, and never retried by itself.
 
+mod notice;
 mod tls;
 mod url;
 mod watch;
@@ -22,6 +23,7 @@ use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use futures_util::{TryStreamExt, future::join_all};
+use notice::Notices;
 use std::{
     error::Error as _,
     pin::pin,
@@ -48,6 +50,9 @@ pub(crate) struct Postgres {
     watch: Mutex<Watch>,
     /// What was committed when the log was last looked at.
     seen: Mutex<Option<String>>,
+    /// It could not be read to its end then.
+    held_back: AtomicBool,
+    notices: Arc<Notices>,
     options: Options,
     stats: Arc<Stats>,
 }
@@ -84,9 +89,17 @@ impl Postgres {
             .timeouts(Timeouts { wait, create: wait, recycle: wait })
             .build()
             .map_err(Error::internal)?;
-        let (watch, seen) = (Mutex::default(), Mutex::default());
-        let store = Self { pool, watch, seen, options: options.clone(), stats };
-        store.migrate(&target.schema, options.schema_version.unwrap_or(migrate::latest())).await?;
+        let schema = target.schema.clone();
+        let store = Self {
+            notices: Notices::new(target, pool.clone(), stats.clone()),
+            pool,
+            watch: Mutex::default(),
+            seen: Mutex::default(),
+            held_back: AtomicBool::new(false),
+            options: options.clone(),
+            stats,
+        };
+        store.migrate(&schema, options.schema_version.unwrap_or(migrate::latest())).await?;
         Ok(store)
     }
 
@@ -247,6 +260,7 @@ impl Postgres {
         statements.extend(before.due());
         session.open.store(true, Ordering::SeqCst);
         session.failed.store(false, Ordering::SeqCst);
+        session.logged.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
         let (wall, told) = (answers[1].rows[0].get("wall")?, answers[1].rows[0].get("told")?);
         Ok((wall, told, before.read_all(answers.split_off(2))?))
@@ -257,8 +271,10 @@ impl Postgres {
         Ok(Session {
             client: Some(client),
             stats: self.stats.clone(),
+            notices: self.notices.clone(),
             open: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            logged: AtomicBool::new(false),
         })
     }
 
@@ -275,6 +291,9 @@ impl Postgres {
                 client.query_one("select max(version) from migration", &[]).await.map_err(postgres_error)?;
             let version = row.get::<_, Option<i64>>(0).unwrap_or(0);
             migrate::refuse_newer(version)?;
+            if !self.options.migrate {
+                migrate::refuse_older(version)?;
+            }
             if version >= target {
                 return Ok(());
             }
@@ -318,10 +337,13 @@ fn quote(name: &str) -> String {
 pub(crate) struct Session {
     client: Option<Object>,
     stats: Arc<Stats>,
+    notices: Arc<Notices>,
     /// A transaction may be open on the connection.
     open: AtomicBool,
     /// A statement of the transaction failed. If nothing undid it, COMMIT will roll back and call it a success.
     failed: AtomicBool,
+    /// The transaction wrote to the log.
+    logged: AtomicBool,
 }
 
 impl std::fmt::Debug for Session {
@@ -337,12 +359,20 @@ impl Drop for Session {
         if self.open.load(Ordering::SeqCst)
             && let Some(client) = self.client.take()
         {
+            self.tell_if_logged();
             drop(Object::take(client));
         }
     }
 }
 
 impl Session {
+    /// It was committed, or may have been.
+    fn tell_if_logged(&self) {
+        if self.logged.swap(false, Ordering::SeqCst) {
+            self.notices.announce();
+        }
+    }
+
     fn client(&self) -> &Object {
         self.client.as_ref().expect("taken only when dropped")
     }
@@ -359,6 +389,7 @@ impl Session {
         let mut prepared = Vec::with_capacity(statements.len());
         for statement in statements {
             self.stats.statement();
+            self.logged.fetch_or(statement.sql.starts_with("insert into event"), Ordering::SeqCst);
             prepared.push(client.prepare_cached(&to_postgres(statement.sql)).await.map_err(postgres_error)?);
         }
         let mut answers = Vec::with_capacity(statements.len());
@@ -414,6 +445,9 @@ impl Session {
             end.insert(0, Stmt::new("select 1", params![]));
         }
         let ended = self.pipeline(&end).await;
+        if result.is_ok() {
+            self.tell_if_logged();
+        }
         match (result, ended) {
             (Ok(value), Ok(_)) => {
                 self.open.store(false, Ordering::SeqCst);

@@ -15,7 +15,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-verbs![list::List, renew::Renew, end::End];
+verbs![list::List, renew::Renew, doubt::Doubt, end::End];
 pub(crate) mod settle;
 
 /// The lease of a run that does not say otherwise: a person's or an agent's shell.
@@ -39,6 +39,20 @@ pub struct Run {
     /// How many claims it has.
     #[serde(default)]
     pub holds: i64,
+}
+
+/// The lease of one incarnation, as a reply showed it. Whoever is heard in writing has another one after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    pub opened_at: Time,
+    pub expires_at: Time,
+}
+
+impl Run {
+    pub fn lease(&self) -> Lease {
+        Lease { opened_at: self.opened_at, expires_at: self.expires_at }
+    }
 }
 
 /// A row of `run`, as every statement here selects it.
@@ -88,6 +102,19 @@ impl RunRow {
         let ttl = wanted.map_or(self.ttl, |wanted| wanted.max(self.ttl));
         let used = ttl.0 - self.expires_at.since(now).0;
         (ttl > self.ttl || used >= ttl.0 / 4).then_some(ttl)
+    }
+
+    /// Refuses if it is not under this lease any more. Whoever asks holds the row's lock, so it stays the answer.
+    pub fn under(&self, lease: Option<Lease>) -> Result<()> {
+        let own = Lease { opened_at: self.opened_at, expires_at: self.expires_at };
+        match lease {
+            Some(lease) if lease != own => {
+                Err(Error::new(Code::NotReady, format!("run `{}` was heard from since", self.name))
+                    .with("expires_at", self.expires_at)
+                    .hint("somebody is there: fence runs shows it, and its lease runs out if nobody is"))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn view(&self, now: Time) -> Run {

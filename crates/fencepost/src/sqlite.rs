@@ -461,6 +461,14 @@ impl Lite {
         })
     }
 
+    /// The quick check would not see an index that has lost a row, from which a task is then never handed out.
+    pub(crate) fn damage(&mut self) -> Result<Vec<String>> {
+        let check = "select integrity_check as found from pragma_integrity_check limit 20";
+        let found = self.run(&Stmt::new(check, vec![]))?.rows;
+        let found = found.iter().map(|row| row.get("found")).collect::<Result<Vec<String>>>()?;
+        Ok(found.into_iter().filter(|line| line != "ok").collect())
+    }
+
     /// Without room, nothing was committed. After any other error the commit may have reached the disk.
     fn commit(&mut self) -> Result<()> {
         use rusqlite::ErrorCode as E;

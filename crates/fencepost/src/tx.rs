@@ -49,6 +49,8 @@ pub struct Tx<'a> {
     pub(crate) again_at: Option<Time>,
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
+    /// What it looked for and did not find: everyone with this wish would come away empty, too.
+    pub(crate) wish: Option<Arc<str>>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
 }
@@ -70,7 +72,18 @@ pub(crate) enum Db<'a> {
 impl<'a> Tx<'a> {
     pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
         let again_at = opening.due.at;
-        Self { db, now, caller, opening, place, stirred: false, again_at, glance: false, handed: Vec::new() }
+        Self {
+            db,
+            now,
+            caller,
+            opening,
+            place,
+            stirred: false,
+            again_at,
+            glance: false,
+            wish: None,
+            handed: Vec::new(),
+        }
     }
 
     /// Runs one statement and gives its rows.
@@ -100,6 +113,15 @@ impl<'a> Tx<'a> {
         match &mut self.db {
             Db::Sqlite(lite) => lite.describe(),
             Db::Postgres(session) => session.describe().await,
+        }
+    }
+
+    /// What the database finds wrong with how it is stored, whatever the rows mean. PostgreSQL looks after that by
+    /// other means (checksums, `pg_amcheck`).
+    pub(crate) async fn damage(&mut self) -> Result<Vec<String>> {
+        match &mut self.db {
+            Db::Sqlite(lite) => lite.damage(),
+            Db::Postgres(_) => Ok(Vec::new()),
         }
     }
 

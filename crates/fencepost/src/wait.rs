@@ -4,11 +4,12 @@
 //! "not yet", it looks again when there is something new in the log, when something is due by time alone (a lease's
 //! end, a cap, a delay), and when the wait is over. Every change that could make an answer another writes its
 //! event, so the log is the one thing to watch, and one watcher does it for all who wait here: at once after a commit
-//! of this process, and at a pace of the database's own for the commits of others. While nobody waits there is no
-//! watcher, and while nothing happens nobody looks.
+//! of this process, when another node says so (PostgreSQL), and at a pace of the database's own in any case. While
+//! nobody waits there is no watcher, and while nothing happens nobody looks.
 //!
-//! Everyone who waits is woken by any news. To wake only one that it fits, the watcher is the place: it could read
-//! what is new and know.
+//! News does not wake everyone: see [`line`].
+
+mod line;
 
 use crate::{
     claim::deliver::Handed,
@@ -16,17 +17,18 @@ use crate::{
     error::{Error, Result},
     fleet::Store,
 };
+use line::{Line, Place};
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex as StdMutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, Notify, watch},
+    sync::{Mutex, Notify},
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 /// The watcher's rest after news: what else is committed meanwhile is one wake, not many.
@@ -35,7 +37,7 @@ const BREATH: Duration = Duration::from_millis(1);
 /// when that is over.
 const OVERDUE: Duration = Duration::from_millis(100);
 
-/// How the watcher asks a database whether there is news.
+/// How the watcher asks a database whether there is news, if nothing tells it sooner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// The pause between two questions, which grows while there is none.
@@ -50,16 +52,21 @@ impl Pace {
     /// percent of a core, and another process is heard after 5 ms on average.
     pub const SQLITE: Pace =
         Pace { least: Duration::from_millis(10), most: Duration::from_millis(10), anyway: None };
-    /// A question is a round trip. A claim skips what another transaction has locked; if that is then rolled back,
-    /// because its node died, nothing tells that the thing is free after all.
+    /// A question is a round trip. Other nodes tell what they commit: this is in case that was lost. A claim skips
+    /// what another transaction has locked; if that is then rolled back, because its node died, nothing tells that
+    /// the thing is free after all.
     pub const POSTGRES: Pace = Pace {
-        least: Duration::from_millis(50),
-        most: Duration::from_millis(500),
+        least: Duration::from_secs(3),
+        most: Duration::from_secs(3),
         anyway: Some(Duration::from_secs(30)),
     };
+    /// Nobody would tell: there is no connection to listen on, or the log cannot be read to its end yet because an
+    /// older transaction is running.
+    pub const POSTGRES_UNTOLD: Pace =
+        Pace { least: Duration::from_millis(5), most: Duration::from_millis(500), ..Self::POSTGRES };
 
     fn longer(self, pause: Duration) -> Duration {
-        (pause * 3 / 2).min(self.most)
+        (pause * 3 / 2).clamp(self.least, self.most)
     }
 }
 
@@ -68,10 +75,12 @@ impl Pace {
 pub(crate) struct Waiters {
     store: Arc<Store>,
     clock: Clock,
-    /// Counts the news. Those who wait are its receivers: who hangs up is gone from here, too.
-    news: watch::Sender<u64>,
+    line: Line,
     /// Something was committed here.
     committed: Notify,
+    /// When something is due by time alone, in ticks: the earliest that those who take things were told.
+    due: StdMutex<Option<i64>>,
+    reminded: Notify,
     watcher: Mutex<Option<JoinHandle<()>>>,
     /// How many have looked and are waiting now.
     parked: AtomicU64,
@@ -100,13 +109,15 @@ pub(crate) struct Look<T> {
     pub not_yet: bool,
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
+    /// What it looked for and did not find: of those with the same wish, one speaks for all.
+    pub wish: Option<Arc<str>>,
     /// The claims that the answer hands over.
     pub handed: Vec<Handed>,
 }
 
 impl<T> Look<T> {
     pub fn failed(error: Error) -> Self {
-        Self { answer: Err(error), not_yet: false, again_in: None, handed: Vec::new() }
+        Self { answer: Err(error), not_yet: false, again_in: None, wish: None, handed: Vec::new() }
     }
 }
 
@@ -115,8 +126,10 @@ impl Waiters {
         Arc::new(Self {
             store,
             clock,
-            news: watch::Sender::new(0),
+            line: Line::default(),
             committed: Notify::new(),
+            due: StdMutex::default(),
+            reminded: Notify::new(),
             watcher: Mutex::default(),
             parked: AtomicU64::new(0),
         })
@@ -129,7 +142,7 @@ impl Waiters {
 
     /// Something was committed: the watcher, if there is one, has a look at once.
     pub fn stir(&self) {
-        if self.news.receiver_count() > 0 {
+        if !self.store.tells() && !self.line.is_empty() {
             self.committed.notify_one();
         }
     }
@@ -143,67 +156,109 @@ impl Waiters {
     ) -> Result<T> {
         let end = self.clock.ticks().saturating_add(wait.0);
         // Registered before it looks: what is committed in between wakes it.
-        let mut news = self.enter().await;
+        let mut place = self.enter().await;
         loop {
-            news.mark_unchanged();
+            place.begin();
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, not_yet, again_in, .. } = look(glance).await;
+            let Look { answer, not_yet, again_in, wish, .. } = look(glance).await;
             if !glance || !not_yet {
                 return answer;
             }
-            let due = again_in.map_or(end, |span| end.min(from.saturating_add(span.0)));
+            let due = again_in.map(|span| from.saturating_add(span.0));
+            let overdue = due.is_some_and(|due| due <= from);
+            // The watcher minds the time for all who take things; who watches has a time of its own.
+            let own = due.filter(|_| wish.is_none()).map_or(end, |due| end.min(due));
+            if let Some(due) = due.filter(|_| wish.is_some() && !overdue) {
+                self.remind(due);
+            }
+            place.rest(wish, !overdue);
             let _parked = Parked::new(&self.parked);
             tokio::select! {
-                _ = news.changed() => {}
+                () = place.woken() => {}
                 // Real time paces this one: a clock that a test moves stands still.
-                () = sleep(OVERDUE), if due <= from => {}
-                () = self.clock.until(due), if due > from => {}
+                () = sleep(OVERDUE), if overdue => {}
+                () = self.clock.until(own), if own > from => {}
             }
         }
     }
 
-    async fn enter(self: &Arc<Self>) -> watch::Receiver<u64> {
+    /// Something is due then.
+    fn remind(&self, at: i64) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        if due.is_none_or(|due| at < due) {
+            *due = Some(at);
+            self.reminded.notify_one();
+        }
+    }
+
+    async fn enter(self: &Arc<Self>) -> Place<'_> {
         let mut watcher = self.watcher.lock().await;
-        let place = self.news.subscribe();
+        let place = self.line.enter();
         // A watcher also ends with its runtime.
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
             // News is what comes after this. If the database does not answer, the look that follows says so.
             let _ = self.store.has_news().await;
+            self.store.listen();
             *watcher = Some(tokio::spawn(self.clone().watch()));
         }
         place
     }
 
-    /// Looks at the log for everyone, until nobody waits.
+    /// Looks at the log, and at the time, for everyone, until nobody waits.
     async fn watch(self: Arc<Self>) {
-        let pace = self.store.pace();
-        let mut pause = pace.least;
+        let mut pause = self.store.pace().least;
         // Real time: it paces questions, and decides nothing.
-        let mut told = Instant::now();
+        let (mut asked, mut told) = (Instant::now(), Instant::now());
         loop {
-            // Not for ever in step with the watchers of other processes.
-            let jitter = pause.mul_f64(fastrand::f64() / 5.0);
+            let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::select! {
-                () = self.news.closed() => if self.is_empty().await { return },
-                () = self.committed.notified() => pause = pace.least,
-                () = sleep(pause + jitter) => pause = pace.longer(pause),
+                () = self.line.emptied() => {
+                    if self.is_empty().await {
+                        return;
+                    }
+                    continue;
+                }
+                () = self.reminded.notified() => continue,
+                () = self.clock.until(due.unwrap_or(i64::MAX)), if due.is_some() => {
+                    self.is_due(due);
+                    continue;
+                }
+                () = self.committed.notified() => {}
+                () = self.store.told() => {}
+                () = sleep_until(asked + pause) => {}
             }
             // A database that does not answer is news: those who wait look, and are told.
+            let news = self.store.has_news().await.unwrap_or(true);
+            let pace = self.store.pace();
             let anyway = pace.anyway.is_some_and(|anyway| told.elapsed() >= anyway);
-            if self.store.has_news().await.unwrap_or(true) || anyway {
+            if news || anyway {
                 (pause, told) = (pace.least, Instant::now());
-                self.news.send_modify(|count| *count += 1);
+                self.line.wake();
                 sleep(BREATH).await;
+            } else {
+                pause = pace.longer(pause);
             }
+            // Not for ever in step with the watchers of other processes.
+            asked = Instant::now() + pause.mul_f64(fastrand::f64() / 5.0);
         }
+    }
+
+    /// Of those who take things, one looks, and says when something is due next.
+    fn is_due(&self, at: Option<i64>) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        if *due == at {
+            *due = None;
+        }
+        drop(due);
+        self.line.wake_takers();
     }
 
     /// Nobody is left, and whoever comes next starts a watcher of their own.
     async fn is_empty(&self) -> bool {
         let mut watcher = self.watcher.lock().await;
-        let empty = self.news.receiver_count() == 0;
+        let empty = self.line.is_empty();
         if empty {
             *watcher = None;
         }

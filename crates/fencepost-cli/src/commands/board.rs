@@ -48,7 +48,7 @@ async fn list(context: &Context) -> Result<ExitCode> {
         if reply.boards.is_empty() {
             return "no boards: fence add makes one".into();
         }
-        let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]);
+        let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]).headed();
         for board in &reply.boards {
             table.row(vec![
                 Cell::from(board.name.as_str()),

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Claim {
     /// The task  [default: the best that is ready]
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: Option<String>,
     /// Only of this board
     #[arg(long, conflicts_with = "task")]

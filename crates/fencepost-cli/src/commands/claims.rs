@@ -22,7 +22,7 @@ impl Claims {
             if reply.claims.is_empty() {
                 return "nothing is held".into();
             }
-            let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL"]);
+            let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL"]).headed();
             for claim in &reply.claims {
                 table.row(vec![
                     claim.token.as_str().into(),

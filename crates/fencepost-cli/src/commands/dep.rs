@@ -26,7 +26,7 @@ enum Change {
 #[derive(Debug, Args)]
 struct Edge {
     /// The task that waits
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// What must be completed first
     #[arg(value_name = "AFTER")]

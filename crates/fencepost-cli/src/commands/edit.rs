@@ -13,7 +13,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Edit {
     /// The task, such as auth-3
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// A new title
     #[arg(long)]

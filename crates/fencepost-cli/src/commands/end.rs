@@ -25,7 +25,8 @@ pub struct End {
 impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
-        let reply = context.call(run::End { run, reason: self.reason.map(text).transpose()? }).await?;
+        let reason = self.reason.map(text).transpose()?;
+        let reply = context.call(run::End { run, reason, ..run::End::default() }).await?;
         keeper::nudge(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

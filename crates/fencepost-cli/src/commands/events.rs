@@ -62,7 +62,11 @@ impl Events {
     }
 
     fn filter(&self) -> event::List {
-        event::List { kind: self.kind.clone(), resource: self.resource.clone(), ..event::List::default() }
+        event::List {
+            kind: self.kind.clone(),
+            resource: self.resource.as_deref().map(super::resource),
+            ..event::List::default()
+        }
     }
 
     fn since(&self) -> Option<String> {
@@ -118,10 +122,12 @@ fn table(events: &[Entry], screen: &Screen) -> String {
     table.render(screen)
 }
 
-/// One event, as it happens: there is no table to align it with yet.
+/// One event, as it happens: there is no table to align it with yet, and "now" is another for each.
 fn line(event: &Entry, screen: &Screen) -> String {
     let mut table = Table::new(&["", "", "", "", "", ""]);
-    table.row(cells(event, screen));
+    let mut cells = cells(event, screen);
+    cells[0] = event.at.to_string().into();
+    table.row(cells);
     table.render(screen).lines().last().unwrap_or_default().to_owned()
 }
 

@@ -1,7 +1,8 @@
 use super::{Held, duration};
 use crate::{
     context::Context,
-    supervise::{self, Ended, Signals},
+    supervise::{self, Ended, Keep, Signals},
+    whose,
 };
 use clap::Args;
 use fencepost::{Code, Millis, Result, claim, claim::Verdict};
@@ -9,10 +10,10 @@ use std::{ffi::OsString, process::ExitCode};
 
 /// Run a command only under a living claim; without a command, ask whether it is alive
 ///
-/// The claim is renewed while the command runs. As soon as it is known to be lost, or cannot be renewed in time,
-/// the command's process group is told to end (TERM) and then killed, before anybody else can have the claim. A
-/// command that finishes the claim itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM,
-/// its run in FENCE_RUN and the fleet in FENCE_DB or FENCE_URL.
+/// The claim is renewed while the command runs. As soon as it is known to be lost or given back, the command's process
+/// group is told to end (TERM) and then killed; if it cannot be renewed, before anybody else can have it. A command that
+/// finishes its task itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM, its run in FENCE_RUN
+/// and the fleet in FENCE_DB or FENCE_URL.
 ///
 /// Exits with the command's code, or 5 with the reason if the claim is or was lost.
 ///
@@ -35,6 +36,8 @@ pub struct Guard {
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let place = context.place()?;
+        let footing = place.footing();
         let token = self.held.token(context).await?;
         if self.command.is_empty() {
             return answer(context, token).await;
@@ -44,8 +47,11 @@ impl Guard {
             Ok(renewed) => renewed.claim,
             Err(error) => return Ended::Lost(error).code(),
         };
-        let command = supervise::command(&self.command, &claim, context)?;
-        supervise::run(context.connection().await?, &token, command, self.grace, signals).await?.code()
+        let mut command = supervise::command(&self.command, &claim, context)?;
+        // `fence` within it acts under the claim.
+        command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
+        let keep = Keep::new(context.connection().await?, footing, claim);
+        supervise::run(keep, command, self.grace, signals).await?.code()
     }
 }
 

@@ -3,16 +3,20 @@ mod jsonl;
 mod order;
 mod pm;
 mod pm_file;
+mod pm_order;
 mod pm_task;
 
 use crate::{context::Context, progress::Progress};
 use clap::{Args, Subcommand};
 use fencepost::{
-    Error, Result,
+    Code, Error, Result,
     task::import::{self, Existing, Imported, Item},
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+};
 
 /// Bring tasks along from elsewhere
 ///
@@ -44,6 +48,23 @@ struct How {
     /// Put what is of one board on another; may be given several times
     #[arg(long, value_name = "FROM=TO", value_parser = renaming)]
     board: Vec<(String, String)>,
+}
+
+impl How {
+    /// What is to be renamed must be there: a typing error would put it where nobody looks.
+    fn check(&self, what: &str, there: &BTreeSet<String>) -> Result<()> {
+        let Some((unknown, _)) = self.board.iter().find(|(from, _)| !there.contains(from)) else {
+            return Ok(());
+        };
+        let names: Vec<_> = there.iter().map(|name| format!("`{name}`")).collect();
+        let hint = match names.is_empty() {
+            true => "there are none: the file has no tasks".into(),
+            false => format!("there are {}", names.join(", ")),
+        };
+        Err(Error::new(Code::Invalid, format!("there is no {what} `{unknown}`"))
+            .with("field", "board")
+            .hint(hint))
+    }
 }
 
 /// A board's name has no `=`, so the last one parts them.

@@ -38,7 +38,7 @@ impl Init {
         if let Some(directory) = place.file().and_then(Path::parent) {
             make(directory)?;
         }
-        let connection = context.introduce(Connection::open(&place.url).await?, context.agent())?;
+        let connection = context.make(&place).await?;
         if place.is_remote() {
             // Whoever serves it has made it. That it answers is all there is to see to.
             connection.call(admin::About {}).await?;
@@ -48,7 +48,7 @@ impl Init {
         }
         let made = Made { db: place.shown(), existing, why: place.why.describe() };
         context.print(&made, |made| {
-            let is = if made.existing && !place.is_remote() { "was already" } else { "is" };
+            let is = if made.existing { "was already" } else { "is" };
             format!("the fleet {is} at {}: {}", made.db, made.why)
         })
     }

@@ -1,7 +1,7 @@
 use super::duration;
 use crate::{
     context::{Context, unique},
-    supervise::{self, Ended, Signals},
+    supervise::{self, Ended, Keep, Signals},
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
@@ -14,9 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Run a command while holding a named lock
 ///
 /// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
-/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost, or cannot be renewed
-/// in time, the same happens to the whole group, before anybody else can have the lock. If fence itself is killed, its
-/// command is killed too. The command finds the claim in FENCE_CLAIM, its run in FENCE_RUN and the fleet in FENCE_DB or FENCE_URL.
+/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost or given back, the same
+/// happens to the whole group; if it cannot be renewed, before anybody else can have it. If fence itself is killed, its
+/// command is killed too. The command finds the lock's claim in FENCE_LOCK and the fleet in FENCE_DB or FENCE_URL; fence within
+/// it acts for whoever took the lock, under FENCE_CLAIM and FENCE_RUN as they were.
 ///
 /// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
 ///
@@ -49,6 +50,8 @@ pub struct Lock {
 impl Lock {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = unique("lock-");
+        let place = context.place()?;
+        let footing = place.footing();
         let mut signals = Signals::listen()?;
         let claimed = tokio::select! {
             claim = self.take(context, &run) => claim,
@@ -59,9 +62,11 @@ impl Lock {
             }
         };
         let claim = claimed?;
-        let command = supervise::command(&self.command, &claim, context)?;
-        let ended =
-            supervise::run(context.connection().await?, &claim.token, command, self.grace, signals).await;
+        let mut command = supervise::command(&self.command, &claim, context)?;
+        // Whoever takes a lock for a while works on under its own run and claim.
+        command.env("FENCE_LOCK", &claim.token);
+        let keep = Keep::new(context.connection().await?, footing, claim);
+        let ended = supervise::run(keep, command, self.grace, signals).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.
         let is_held = matches!(ended, Ok(Ended::Exited(_)));
         let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
@@ -100,7 +105,11 @@ impl Lock {
 
 /// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
 async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
-    let end = context.call(run::End { run: run.into(), reason: Some("its command is over".into()) });
+    let end = context.call(run::End {
+        run: run.into(),
+        reason: Some("its command is over".into()),
+        ..run::End::default()
+    });
     match tokio::time::timeout(patience, end).await {
         Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
         Ok(ended) => ended.map(drop).map_err(|error| kept(error.message())),

@@ -93,7 +93,9 @@ claim more than one at a time.
    try may succeed; if you must stop: `fence release task/auth-3@42 --note \"how far you came\"`.
 4. Go back to 1, until it says that everything is finished.
 
-Always name the claim that you were given: others may act for the same session.
+Always name the claim that you were given: others may act for the same session. If `fence whoami` names another run
+with each of your commands, set FENCE_RUN to a name of your own for all of them.
+Work in a git work tree of your own, and push under a lock: `fence lock git/main --wait -- git push`.
 
 Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for whoever is free.
 `fence` alone says who you are, what you hold and what is ready.
@@ -133,6 +135,7 @@ fn line(command: &clap::Command) -> Option<String> {
         let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
         let value = value.unwrap_or_default();
         let word = match arg.get_long() {
+            Some(long) if arg.is_require_equals_set() => format!("--{long}[={value}]"),
             Some(long) if arg.get_action().takes_values() => format!("--{long} {value}"),
             Some(long) => format!("--{long}"),
             None if arg.is_last_set() => format!("-- {value}"),
@@ -160,7 +163,12 @@ mod tests {
         let mut seen = 0;
         for quoted in page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("fence")) {
             // A shell would end the command at `&&`.
-            let quoted = quoted.split(" &&").next().unwrap_or_default().replace("--help", "");
+            let quoted = quoted
+                .split(" &&")
+                .next()
+                .unwrap_or_default()
+                .replace("--help", "")
+                .replace("[=DURATION]", "");
             // What is in brackets may be left out, unless it is this or that: then the first will do.
             let without = |kept: usize| -> String {
                 let parts = quoted.split(['[', ']']).enumerate();

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Reject {
     /// The task, such as auth-3
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]

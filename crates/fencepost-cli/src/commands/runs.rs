@@ -24,7 +24,7 @@ impl Runs {
             if reply.runs.is_empty() {
                 return "no runs".into();
             }
-            let mut table = Table::new(&["RUN", "AGENT", "STATE", ">HOLDS", "UNTIL", "REASON"]);
+            let mut table = Table::new(&["RUN", "AGENT", "STATE", ">HOLDS", "UNTIL", "REASON"]).headed();
             for run in &reply.runs {
                 table.row(vec![
                     run.name.as_str().into(),

@@ -37,8 +37,29 @@ pub struct Serve {
     /// The certificate's key, a PEM file
     #[arg(long, value_name = "FILE", env = "FENCE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// How long what is finished is kept, at least 7d; `ever` keeps all of it  [default: 30d]
+    #[arg(long, value_name = "AGE", env = "FENCE_HISTORY", hide_env_values = true, value_parser = history)]
+    history: Option<History>,
     #[command(flatten)]
     limits: Limits,
+}
+
+/// How long what ended is kept.
+#[derive(Debug, Clone, Copy)]
+enum History {
+    Ever,
+    For(Duration),
+}
+
+fn history(text: &str) -> Result<History, String> {
+    const LEAST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+    match text {
+        "ever" => Ok(History::Ever),
+        text => match time(text)? {
+            short if short < LEAST => Err("less than 7d: so long anything may be asked for again".into()),
+            span => Ok(History::For(span)),
+        },
+    }
 }
 
 /// What is left out is the server's default.
@@ -105,6 +126,11 @@ impl Serve {
         let mut settings = Settings::new(self.listen);
         settings.names = self.names;
         settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
+        settings.history = match self.history {
+            None => settings.history,
+            Some(History::Ever) => None,
+            Some(History::For(span)) => Some(span),
+        };
         fn set<T>(setting: &mut T, said: Option<T>) {
             if let Some(said) = said {
                 *setting = said;

@@ -1,4 +1,4 @@
-use super::text;
+use super::{resource, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, claim};
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unclaim {
-    /// task/ID or lock/NAME
+    /// task/ID or lock/NAME; a bare ID is a task
     resource: String,
     /// Why; it is kept
     #[arg(long, value_name = "TEXT")]
@@ -24,7 +24,10 @@ pub struct Unclaim {
 impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context
-            .call(claim::Unclaim { resource: self.resource, reason: self.reason.map(text).transpose()? })
+            .call(claim::Unclaim {
+                resource: resource(&self.resource),
+                reason: self.reason.map(text).transpose()?,
+            })
             .await?;
         context.print(&reply, |reply| {
             let from =

@@ -1,7 +1,7 @@
 //! A keeper's file: who it is, for whom it keeps, and a lock that says whether it lives.
 
-use super::{Owner, identity};
-use crate::process::Process;
+use super::Owner;
+use crate::{place::identity, process::Process};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},

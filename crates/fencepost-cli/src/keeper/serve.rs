@@ -1,17 +1,18 @@
 //! What a keeper does all day: it looks whether there is still a reason to keep the run, renews it, and sleeps.
 
 use super::{
-    Order, Owner, identity,
+    Order, Owner,
     post::{self, Post},
     watch::Watch,
 };
 use crate::{
+    place::Footing,
     process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Result, claim, run};
 use fencepost_client::Connection;
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 // Real time, for supervision: the lease itself is decided by the fleet's clock.
 use tokio::time::Instant;
 
@@ -28,6 +29,9 @@ pub struct Service {
     order: Order,
     /// The run is good until then, as far as we know.
     lease: Instant,
+    /// Its lease as the last renewal showed it, and as it is since everyone we keep it for is gone.
+    renewed: Option<run::Lease>,
+    doubted: Option<run::Lease>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ enum Look {
 impl Service {
     pub fn new(order: Order) -> Self {
         let lease = Instant::now() + Duration::from_millis(u64::try_from(order.lease.0).unwrap_or(0));
-        Self { order, lease }
+        Self { order, lease, renewed: None, doubted: None }
     }
 
     /// Leaves its post first and looks again after: who claimed meanwhile and found us there relies on us.
@@ -66,7 +70,7 @@ impl Service {
     }
 
     async fn keep(&mut self, post: &mut Post) {
-        let fleet = self.order.file.map(|_| Path::new(&self.order.url));
+        let fleet = self.order.footing.as_ref().map(Footing::path);
         let mut watch = Watch::new(post.path(), fleet);
         while let Look::Again(after) = self.look(post, &mut watch).await {
             // Meanwhile the connection of this look is closed; then nothing is left that needs the thread.
@@ -88,6 +92,7 @@ impl Service {
         match renewed.unwrap_or_else(|_| Err(Error::unavailable("no answer"))) {
             Ok(Some(ttl)) => {
                 self.lease = Instant::now() + ttl;
+                self.doubted = None;
                 // Not all at once, where many were started together.
                 Look::Again((ttl / 4).min(LOOK).mul_f64(0.8 + 0.2 * fastrand::f64()))
             }
@@ -98,56 +103,65 @@ impl Service {
     }
 
     /// Everyone it kept the run for is gone. What they left behind may still be at work under it: then the lease runs
-    /// out, or that ends first. Otherwise nobody will come back to what the run holds.
-    async fn outlive(&self, owners: &[Owner]) -> Look {
+    /// out, or that ends first. Otherwise nobody will come back to what the run holds, unless an agent's session was
+    /// resumed by another process: whoever is heard under the run is left alone with it.
+    async fn outlive(&mut self, owners: &[Owner]) -> Look {
         if self.order.named || Instant::now() >= self.lease {
             return Look::Stop;
         }
-        if left_behind(owners, &self.order.run) {
-            return Look::Again(RETRY);
-        }
-        match tokio::time::timeout(LIMIT, self.end()).await {
-            Ok(Ok(())) => Look::Stop,
+        match tokio::time::timeout(LIMIT, self.end(owners)).await {
+            Ok(Ok(Some(_))) => Look::Stop,
             Ok(Err(e)) if is_final(&e) => Look::Stop,
             _ => Look::Again(RETRY),
         }
     }
 
-    async fn end(&self) -> Result<()> {
-        let fleet = self.fleet().await?;
-        if self.is_same_fleet() {
-            let reason = Some("its terminal or agent is gone".into());
-            fleet.call(run::End { run: self.order.run.clone(), reason }).await?;
+    /// Ends the run; `None` if somebody may still be at work under it.
+    async fn end(&mut self, owners: &[Owner]) -> Result<Option<run::Run>> {
+        let (run, reason) = (self.order.run.clone(), Some("its terminal or agent is gone".into()));
+        let lease = match self.doubted {
+            Some(lease) => lease,
+            // First, so that nobody is heard unseen while what was left behind comes to its end.
+            None => {
+                let doubt = run::Doubt { run: run.clone(), lease: self.renewed };
+                self.fleet().await?.call(doubt).await?.run.lease()
+            }
+        };
+        self.doubted = Some(lease);
+        if left_behind(owners, &run) {
+            return Ok(None);
         }
-        Ok(())
+        let end = run::End { run, reason, lease: Some(lease) };
+        Ok(Some(self.fleet().await?.call(end).await?.run))
     }
 
-    /// Renews the run and gives its ttl; `None` if it holds nothing. The fleet is opened anew each time: keepers
-    /// sleep, and connections that do nothing are dear on a server.
-    async fn renew(&self) -> Result<Option<Duration>> {
-        let fleet = self.fleet().await?;
+    /// The fleet is opened anew each time: keepers sleep, and connections that do nothing are dear on a server.
+    async fn fleet(&self) -> Result<Connection> {
+        let fleet = Connection::open_existing(&self.order.url).await?;
         if !self.is_same_fleet() {
             return Err(Error::new(Code::NotFound, "the fleet is gone"));
         }
-        let list = claim::List { run: Some(self.order.run.clone()), limit: Some(1) };
-        if fleet.call(list).await?.claims.is_empty() {
-            return Ok(None);
-        }
-        let renewed = fleet.call(run::Renew { run: self.order.run.clone(), ttl_ms: None }).await?.run;
-        Ok(Some(Duration::from_millis(u64::try_from(renewed.ttl_ms.0).unwrap_or(0))))
-    }
-
-    async fn fleet(&self) -> Result<Connection> {
-        let fleet = Connection::open_existing(&self.order.url).await?;
         match &self.order.key {
             Some(key) => fleet.with_key(key),
             None => Ok(fleet),
         }
     }
 
-    /// A file that is gone is not made again, and one that was put in its place is another fleet.
+    /// Renews the run and gives its ttl; `None` if it holds nothing.
+    async fn renew(&mut self) -> Result<Option<Duration>> {
+        let fleet = self.fleet().await?;
+        let list = claim::List { run: Some(self.order.run.clone()), limit: Some(1) };
+        if fleet.call(list).await?.claims.is_empty() {
+            return Ok(None);
+        }
+        let renewed = fleet.call(run::Renew { run: self.order.run.clone(), ttl_ms: None }).await?.run;
+        self.renewed = Some(renewed.lease());
+        Ok(Some(Duration::from_millis(u64::try_from(renewed.ttl_ms.0).unwrap_or(0))))
+    }
+
+    /// A file that is gone is not made again.
     fn is_same_fleet(&self) -> bool {
-        self.order.file.is_none_or(|file| identity(Path::new(&self.order.url)) == Some(file))
+        self.order.footing.as_ref().is_none_or(Footing::holds)
     }
 }
 

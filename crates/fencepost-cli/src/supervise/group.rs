@@ -1,6 +1,6 @@
 //! The executor: a command in a process group of its own, and the terminal that it may need.
 
-use super::rule::Event;
+use super::{rule::Event, watchdog::Dismissed};
 use crate::process;
 use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
@@ -77,7 +77,7 @@ impl Group {
     }
 
     /// Once it is over. The terminal is ours again, and as it was if the command had no chance to see to it.
-    pub fn bury(mut self, was_stopped: bool) {
+    pub fn bury(mut self, was_stopped: bool, _: Dismissed) {
         if let Some(terminal) = &self.terminal {
             terminal.take_back(was_stopped);
         }

@@ -5,9 +5,13 @@ use super::{
     rule::{Event, Lease, Ticks},
     span,
 };
-use fencepost::{Code, Error, Millis, Result, claim};
+use crate::place::Footing;
+use fencepost::{
+    Code, Error, Millis, Op, Result,
+    claim::{self, Claim},
+};
 use fencepost_client::Connection;
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// How often it is asked whether the claim is still ours. A renewal would tell too, but only after a third of the
@@ -20,26 +24,34 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two renewals.
 const SOONEST: Duration = Duration::from_millis(100);
 
-/// The verbs by which a holder itself ends its claim.
-const HANDED_IN: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
+/// The verbs by which a holder itself finishes what it holds, so that nobody can claim it after. What was given back
+/// (`release`, `fail --retry`, `reject`, any lock) is somebody else's to take at once.
+const FINISH: [&str; 2] = ["done", "fail"];
 
 /// A claim to be kept.
 #[derive(Debug, Clone)]
 pub struct Keep {
     connection: Connection,
-    token: String,
+    footing: Option<Footing>,
+    claim: Claim,
 }
 
 impl Keep {
-    pub fn new(connection: &Connection, token: &str) -> Self {
-        Self { connection: connection.clone(), token: token.into() }
+    /// The footing is that from before the connection was opened: else another file may have come between.
+    pub fn new(connection: &Connection, footing: Option<Footing>, claim: Claim) -> Self {
+        Self { connection: connection.clone(), footing, claim }
+    }
+
+    pub fn token(&self) -> &str {
+        &self.claim.token
     }
 
     /// Asks for the whole lease anew.
     pub async fn renew(&self, limit: Duration) -> Event {
         // Before it is sent: the lease may have begun at any moment since.
         let asked: Ticks = ask_the_clock();
-        match in_time(limit, self.connection.call(claim::Renew::new(&self.token))).await {
+        match self.ask(limit, claim::Renew::new(self.token())).await {
+            Ok(renewed) if !self.is_ours(&renewed.claim) => Event::Lost(self.elsewhere()),
             Ok(renewed) => Event::Kept(Lease { asked, left: renewed.lease_ms }),
             Err(error) => self.over(error),
         }
@@ -47,15 +59,17 @@ impl Keep {
 
     /// Asks whether it is still ours. `None`: it is.
     pub async fn check(&self, limit: Duration) -> Option<Event> {
-        match in_time(limit, self.connection.call(claim::Guard::new(&self.token))).await {
-            Ok(guarded) if guarded.ok => None,
+        match self.ask(limit, claim::Guard::new(self.token())).await {
+            Ok(guarded) if guarded.ok && guarded.claim.as_ref().is_some_and(|claim| self.is_ours(claim)) => {
+                None
+            }
             // The refusal of a renewal says more.
             Ok(_) => Some(self.renew(limit).await),
             Err(error) => Some(self.over(error)),
         }
     }
 
-    /// Until it is over, or nobody listens.
+    /// Until it is lost, or nobody listens. What was handed in is looked at, too: a task that failed can be retried.
     pub async fn run(self, first: Lease, news: mpsc::Sender<Event>) {
         let mut lease = first;
         loop {
@@ -74,6 +88,7 @@ impl Keep {
             match &event {
                 Event::Kept(kept) => lease = *kept,
                 Event::Silent(_) => pause = CHECK.min(third / 4),
+                Event::HandedIn => pause = CHECK,
                 _ => {
                     let _ = news.send(event).await;
                     return;
@@ -101,17 +116,36 @@ impl Keep {
         }
     }
 
+    /// What the fleet says, if it is still the fleet that others ask.
+    async fn ask<O: Op>(&self, limit: Duration, op: O) -> Result<O::Reply> {
+        let late = |_| Error::unavailable(format!("the database did not answer in {limit:?}"));
+        let answer = tokio::time::timeout(limit, self.connection.call(op)).await.map_err(late);
+        match &self.footing {
+            Some(footing) if !footing.holds() => Err(self.elsewhere()),
+            _ => answer?,
+        }
+    }
+
+    /// In a fleet that was made anew, fences are given out anew.
+    fn is_ours(&self, claim: &Claim) -> bool {
+        (&claim.run, claim.claimed_at) == (&self.claim.run, self.claim.claimed_at)
+    }
+
+    fn elsewhere(&self) -> Error {
+        let token = self.token();
+        Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet is gone, or was made anew"))
+            .hint("fence doctor looks at the fleet that is there now")
+    }
+
     /// What an error says of the claim.
     fn over(&self, error: Error) -> Event {
         let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
         match error.code() {
-            Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled if HANDED_IN.contains(&by) => {
-                Event::HandedIn
-            }
+            Code::AlreadyFinished if FINISH.contains(&by) => Event::HandedIn,
             Code::LeaseExpired if by == "unclaim" => Event::Lost(
                 Error::new(
                     Code::LeaseExpired,
-                    format!("claim `{}` was taken away by an operator", self.token),
+                    format!("claim `{}` was taken away by an operator", self.token()),
                 )
                 .hint("fence events says by whom and why"),
             ),
@@ -127,9 +161,4 @@ impl Keep {
 /// time for a second try.
 fn limit(lease: Lease) -> Duration {
     span(lease.left.0 / 5)
-}
-
-async fn in_time<T>(limit: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let late = |_| Error::unavailable(format!("the database did not answer in {limit:?}"));
-    tokio::time::timeout(limit, answer).await.map_err(late)?
 }

@@ -25,7 +25,7 @@ impl Lease {
 pub enum Event {
     /// The claim is alive for so long.
     Kept(Lease),
-    /// Its holder finished it or gave it back: most likely the command itself, by `fence done`.
+    /// Its holder finished it, most likely the command itself, by `fence done`: nobody else can claim it.
     HandedIn,
     /// It is somebody else's, or nobody's.
     Lost(Error),
@@ -111,11 +111,11 @@ impl Rule {
                     acts.push(Act::KillAt(self.watchdog_kills_at()));
                 }
             }
-            Event::HandedIn if self.lost.is_none() => {
-                self.lease = None;
-                acts.push(Act::KillAt(None));
+            Event::HandedIn => {
+                if self.lost.is_none() && self.lease.take().is_some() {
+                    acts.push(Act::KillAt(None));
+                }
             }
-            Event::HandedIn => {}
             Event::Lost(error) => self.lose(error),
             Event::Silent(error) => self.silence = Some(error),
             Event::Exited(code) => self.exited = Some(code),
@@ -317,6 +317,11 @@ mod tests {
                 "it says itself that it is done, and takes its time to end",
                 vec![(5, HandedIn), (600, Tick), (601, Gone), (601, Exited(0))],
                 "5: watchdog never, exit 0",
+            ),
+            (
+                "what it failed at is retried before it ends",
+                vec![(5, HandedIn), (6, HandedIn), (600, lost()), (610, Tick), (610, Gone)],
+                "5: watchdog never, 600: TERM CONT, 610: KILL, lost: cancelled",
             ),
             (
                 "signals are passed on",

@@ -40,7 +40,7 @@ impl Watchdog {
     pub fn start() -> Result<Self> {
         let failed =
             |e: io::Error| Error::unavailable(format!("the command's watchdog cannot be started: {e}"));
-        let process = Command::new(std::env::current_exe().map_err(failed)?)
+        let process = Command::new(process::own_program())
             .arg("watchdog")
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -60,11 +60,16 @@ impl Watchdog {
     }
 
     /// There is nothing left to watch.
-    pub fn dismiss(mut self) {
+    pub fn dismiss(mut self) -> Dismissed {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        Dismissed(())
     }
 }
+
+/// Says that no watchdog will kill a group by its id any more: only then may the id become somebody else's.
+#[derive(Debug)]
+pub struct Dismissed(());
 
 /// The watchdog's own life.
 pub fn watch() {

@@ -71,6 +71,25 @@ on_both! {
         assert_eq!(said.code, 1);
     }
 
+    /// Looking at it does not bring it up to date.
+    fn a_schema_that_is_behind_is_a_warning(sealed: Sealed) {
+        std::fs::create_dir(sealed.path().join(".fence")).expect("a directory");
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let mut old = fencepost::Options::default();
+            old.schema_version = Some(1);
+            fencepost::Fleet::open_with(&sealed.url(), old).await.expect("an old fleet");
+        });
+        for _ in 0..2 {
+            let (code, findings, all) = examine(&sealed, &[]);
+            assert_eq!((code, findings[1].as_str()), (0, "schema warning"), "{all:#}");
+            let message = all[1]["message"].as_str().expect("a text");
+            assert!(message.contains("the fleet has schema version 1, and this fence knows version "), "{message}");
+            assert_eq!(all[1]["hint"], "fence init brings it up to date, as any other command does");
+        }
+        sealed.ok(&["init"]);
+        assert_eq!(examine(&sealed, &[]).1, WELL.map(str::to_owned).to_vec());
+    }
+
     /// A file that is locked by nobody was left by a keeper that was killed.
     fn a_stale_keeper_is_cleared_away(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -167,4 +186,43 @@ fn a_work_tree_with_a_database_of_its_own() {
     );
     let said = sealed.sh("mkdir lost && echo 'gitdir: /nowhere' > lost/.git && cd lost && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
     assert!(said.out.contains("lost/.git leads to a git directory that is not there"), "{}", said.out);
+}
+
+/// Two entries of an index change places, as a bad disk or a stray write could have it: every row is still there and
+/// every promise holds, but who asks by number does not find them.
+#[test]
+fn a_damaged_index_is_a_problem() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    for n in 0..20 {
+        sealed.ok(&["add", &format!("task {n}")]);
+    }
+    let path = sealed.path().join(".fence/fence.db");
+    let fleet = rusqlite::Connection::open(&path).expect("the fleet");
+    let number = |sql: &str| fleet.query_row(sql, [], |row| row.get::<_, u32>(0)).expect(sql) as usize;
+    number("pragma wal_checkpoint(truncate)");
+    let size = number("pragma page_size");
+    let page = number("select rootpage from sqlite_master where name = 'task_number'") - 1;
+    drop(fleet);
+    let mut bytes = std::fs::read(&path).expect("the file");
+    let leaf = &mut bytes[page * size..];
+    assert_eq!(leaf[0], 10, "a leaf of an index");
+    let (first, second) = leaf[8..12].split_at_mut(2);
+    first.swap_with_slice(second);
+    std::fs::write(&path, bytes).expect("written");
+    let (code, findings, all) = examine(&sealed, &[]);
+    assert_eq!((code, findings[5].as_str()), (1, "integrity problem"), "{all:#}");
+    assert!(all[5]["message"].as_str().expect("a text").starts_with("the database is damaged: "), "{all:#}");
+    assert!(all.to_string().contains("missing from index task_number"), "{all:#}");
+    assert!(all.to_string().contains("fence backup FILE"), "{all:#}");
+}
+
+/// A file with nothing in it is no fleet, and does not become one by being looked at.
+#[test]
+fn an_empty_file_stays_empty() {
+    let sealed = Sealed::sqlite();
+    std::fs::write(sealed.path().join("empty.db"), "").expect("written");
+    let told = told(&sealed, &["--db", "empty.db"]);
+    assert!(told.contains("problem  database    there is no fleet at empty.db"), "{told}");
+    assert_eq!(std::fs::metadata(sealed.path().join("empty.db")).expect("the file").len(), 0);
 }

@@ -32,7 +32,7 @@ on_both! {
             said.out,
             "error: FENCE_CLAIM is `task/main-1@1`, which is over\nhint: name the claim that you mean: task/main-2@1\nexit 5"
         );
-        assert_eq!(sealed.ok(&["claims", "--mine"]).lines().count(), 1);
+        assert_eq!(sealed.ok(&["claims", "--mine"]).lines().count(), 2, "a head and one claim");
         // With nothing else in hand, saying it twice is safe.
         sealed.ok(&["done"]);
         assert_eq!(sealed.sh(&format!("FENCE_RUN=me FENCE_CLAIM={token} fence done")).code, 0);

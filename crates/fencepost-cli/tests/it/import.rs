@@ -174,6 +174,7 @@ on_both! {
             --json import jsonl tasks.jsonl
             import jsonl tasks.jsonl --board web=site --board ops=infra
             show site-7
+            import jsonl tasks.jsonl --board nosuch=y
             import jsonl wrong.jsonl
             import jsonl long.jsonl
             --json import jsonl long.jsonl
@@ -305,4 +306,56 @@ fn nothing_is_written_beside_a_pm_list() {
             "error: `wal #1?.db` was left in the middle of something by its last user\nhint: let SQLite put it in order first: sqlite3 'wal #1?.db' .tables"
         )
     );
+}
+
+/// The log of a list lies beside the file, wherever the way to it began and whatever its name is.
+#[test]
+fn what_is_only_in_the_log_is_seen_through_a_link() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let one = "insert into tasks(sprint, task_num, title, status) values ('a', 1, 'one', 'pending')";
+    let (path, list) = sealed.pm("list.db", &format!("pragma journal_mode=wal; {TABLES}"));
+    list.execute_batch(&format!("pragma wal_checkpoint(truncate); {one}")).expect("only in the log");
+    let link = sealed.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    assert_eq!(sealed.ok(&["import", "pm", "link.db", "--dry-run"]), "would import 1 task: 1 to a");
+    drop(list);
+
+    let odd = sealed.path().join(OsStr::from_bytes(b"l\xFFst.db"));
+    fs::copy(&path, &odd).expect("a copy");
+    let list = Connection::open(&odd).expect("the copy");
+    list.execute_batch(&one.replace("1, 'one'", "2, 'two'")).expect("only in the log");
+    let said =
+        sealed.command("fence").args(["import", "pm"]).arg(&odd).arg("--dry-run").output().expect("fence");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "would import 2 tasks: 2 to a\n", "{said:?}");
+}
+
+/// Priorities are numbers from 0 to 100 here, and a sprint can have more.
+#[test]
+fn an_order_that_cannot_be_kept_is_listed() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let (_, list) = sealed.pm("list.db", TABLES);
+    let add = |from: i64, to: i64| {
+        for n in from..=to {
+            let row = (n, format!("t{n}"), 1000 - n);
+            let sql = "insert into tasks(sprint, task_num, title, status, priority) values ('a', ?1, ?2, 'pending', ?3)";
+            list.execute(sql, row).expect("a task");
+        }
+    };
+    add(1, 101);
+    let report = sealed.ok(&["import", "pm", "list.db", "--dry-run"]);
+    assert_eq!(report, "would import 101 tasks: 101 to a", "all can be told apart");
+    add(102, 103);
+    let report = sealed.ok(&["import", "pm", "list.db"]);
+    let listed: Vec<&str> = report.lines().skip(2).collect();
+    assert_eq!(listed.len(), 3, "{report}");
+    assert_eq!(
+        listed[0],
+        "  a-1  priority 999 is now 0, as others of its sprint are: there are too many to tell apart"
+    );
+    for first in ["task/a-103@1", "task/a-102@1", "task/a-101@1"] {
+        assert_eq!(sealed.ok(&["claim", "-q"]), first);
+    }
 }

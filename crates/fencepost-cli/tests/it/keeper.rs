@@ -310,6 +310,35 @@ on_both! {
         the_sleeping_keeper(&sealed);
     }
 
+    /// Another process goes on with the agent's session, while the first one's work comes to its end.
+    fn a_resumed_session_keeps_what_it_claimed(sealed: Sealed) {
+        fleet_with(&sealed, 2);
+        let agent = |does: &str| {
+            sealed.script("claude", &format!("CLAUDE_CODE_SESSION_ID=s setsid -w bash -c '{does}; true'\nread -r _"));
+            let mut agent = sealed.command("./claude");
+            let mut agent = agent.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("an agent");
+            let mut said = BufReader::new(agent.stdout.take().expect("its output")).lines().map_while(Result::ok);
+            (agent, said.next().expect("a token"), said.next().expect("another line"))
+        };
+        let (mut first, token, work) = agent("fence claim --keep -q; sleep 60 >/dev/null 2>&1 & echo $!");
+        assert_eq!(token, "task/auth-1@1");
+        let work = rustix::process::Pid::from_raw(work.parse().expect("an id")).expect("an id");
+        the_sleeping_keeper(&sealed);
+        let kept = expires_at(&sealed, "claude-s").expect("alive");
+        drop(first.stdin.take());
+        first.wait().expect("gone");
+        eventually("the keeper doubts", || (expires_at(&sealed, "claude-s").expect("alive") < kept).then_some(()));
+
+        let (mut resumed, token, _) = agent("fence claim -q; echo");
+        assert_eq!(token, "task/auth-2@1");
+        rustix::process::kill_process(work, rustix::process::Signal::KILL).expect("killed");
+        all_gone(&sealed);
+        assert_eq!(sealed.fence(&["done", "task/auth-2@1"]).code, 0, "somebody is at work under it");
+        assert_eq!(sealed.fence(&["done", "task/auth-1@1"]).code, 0);
+        drop(resumed.stdin.take());
+        resumed.wait().expect("gone");
+    }
+
     /// The agent is who is waited for, not the shells that it throws away.
     fn it_is_kept_for_the_agent(sealed: Sealed) {
         fleet_with(&sealed, 1);

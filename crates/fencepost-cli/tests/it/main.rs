@@ -12,6 +12,7 @@ mod processes;
 mod readme;
 mod remote;
 mod sealed;
+mod serve;
 mod settings;
 mod supervise;
 mod terminal;

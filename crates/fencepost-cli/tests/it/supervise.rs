@@ -70,6 +70,13 @@ fn leader(sealed: &Sealed) -> i32 {
     read(&file).trim().parse().expect("a number")
 }
 
+/// Has it set itself up to hear signals? Then it is about to wait, or waits.
+fn listens(process: &Working) -> bool {
+    let status = read(Path::new(&format!("/proc/{}/status", process.process.id())));
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+}
+
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -156,6 +163,14 @@ fn exit_codes_are_passed_through() {
     );
     let said = sealed.fence(&["lock", "deploy"]);
     assert_eq!(said.code, 2, "a lock is for a command: {said:?}");
+    for said in [
+        sealed.fence(&["lock", "deploy", "--grace=-1h", "--", "true"]),
+        sealed.fence(&["lock", "deploy", "--wait=-1s", "--", "true"]),
+        sealed.fence(&["guard", "task/auth-1@1", "--grace", "5s ago", "--", "true"]),
+    ] {
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains("not a duration such as 30s, 30m or 2h"), "{said:?}");
+    }
 }
 
 #[test]
@@ -229,7 +244,7 @@ on_both! {
     /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
     fn a_command_can_finish_its_own_claim(sealed: Sealed) {
         sealed.ok(&["init"]);
-        for n in 1..=2 {
+        for n in 1..=3 {
             sealed.ok(&["add", "a task", "--board", "auth"]);
             sealed.ok(&["claim", &format!("auth-{n}")]);
         }
@@ -238,21 +253,80 @@ on_both! {
         let script = format!("cd / && echo $FENCE_CLAIM $FENCE_RUN && fence done --output x >/dev/null && {linger}");
         let said = sealed.fence(&["guard", "task/auth-1@1", "--", "sh", "-c", &script]);
         assert_eq!((said.code, said.out.as_str()), (3, "task/auth-1@1 me\nstill here"), "{said:?}");
-        let script = format!("fence release --note later >/dev/null && {linger}");
+        assert!(sealed.ok(&["show", "auth-1"]).contains("status: completed"));
+        let script = format!("fence fail --reason no >/dev/null && {linger}");
         let said = sealed.fence(&["guard", "task/auth-2@1", "--", "sh", "-c", &script]);
         assert_eq!((said.code, said.out.as_str()), (3, "still here"), "{said:?}");
-        assert!(sealed.ok(&["show", "auth-1"]).contains("status: completed"));
-        assert!(sealed.ok(&["show", "auth-2"]).contains("status: unassigned"));
         // At its very end it is not lost either.
-        sealed.ok(&["claim", "auth-2"]);
-        let said = sealed.fence(&["guard", "--", "sh", "-c", "fence fail --reason no >/dev/null; exit 4"]);
+        let said = sealed.fence(&["guard", "task/auth-3@1", "--", "sh", "-c", "fence done >/dev/null; exit 4"]);
         assert_eq!(said.code, 4, "{said:?}");
+    }
+
+    /// What was given back, by whomever, is anyone's to take: the command is ended, and may not end well.
+    fn what_is_given_back_is_lost(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for _ in 1..=3 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+        }
+        sealed.ok(&["add", "a task", "--board", "auth", "--offer", "kim"]);
+        for n in 1..=4 {
+            sealed.ok(&["claim", &format!("auth-{n}"), "--agent", "kim"]);
+        }
+        let ways: [(&[&str], &[&str]); 4] = [
+            (&["lock", "deploy"], &["release", "lock/deploy@1"]),
+            (&["guard", "task/auth-1@1"], &["release", "task/auth-1@1"]),
+            (&["guard", "task/auth-2@1"], &["fail", "task/auth-2@1", "--retry", "--reason", "no"]),
+            (&["guard", "task/auth-4@1"], &["reject", "auth-4", "--agent", "kim", "--reason", "no"]),
+        ];
+        for (verb, way) in ways {
+            let _ = fs::remove_file(sealed.path().join("leader"));
+            let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+            let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+            let leader = leader(&sealed);
+            sealed.ok(way);
+            let said = fence.end();
+            assert_eq!((said.code, members(leader)), (5, vec![]), "after {way:?}: {said:?}");
+            assert!(said.err.contains("is over: its lease ended or it was given back"), "{said:?}");
+        }
+        // Nor is it handed in if the command itself gives it back, as its last act or before.
+        sealed.ok(&["claim", "auth-1", "--agent", "kim"]);
+        let itself: [(&[&str], &str); 4] = [
+            (&["lock", "deploy"], "fence release lock/deploy@2; exit 0"),
+            (&["lock", "deploy"], "fence release lock/deploy@3; exec sleep 1000"),
+            (&["guard", "task/auth-1@2"], "fence release"),
+            // It failed for good, and that was noticed; then somebody brings the task back.
+            (&["guard", "task/auth-3@1"], "fence fail --reason no; sleep 1.5; fence retry auth-3; exec sleep 1000"),
+        ];
+        for (verb, script) in itself {
+            let said = sealed.fence(&[verb, &["--", "sh", "-c", script]].concat());
+            assert_eq!(said.code, 5, "{script}: {said:?}");
+        }
+    }
+
+    /// Who takes a lock for a while goes on to act under its own run and claim.
+    fn a_lock_hides_nothing_of_its_caller(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for _ in 1..=3 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+        }
+        // By its run's only claim, taken outside of the lock or within.
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["lock", "push", "--", "fence", "done"]);
+        assert_eq!(sealed.ok(&["lock", "push", "--", "fence", "claim", "auth-2", "-q"]), "task/auth-2@1");
+        assert!(sealed.ok(&["guard", "task/auth-2@1"]).starts_with("ok: held by run me "), "it outlives the lock");
+        sealed.ok(&["done", "task/auth-2@1"]);
+        // By the claim of the guard around it.
+        sealed.ok(&["claim", "auth-3"]);
+        let script = "echo $FENCE_CLAIM $FENCE_RUN $FENCE_LOCK; fence done >/dev/null";
+        let said = sealed.ok(&["guard", "--", "fence", "lock", "push", "--", "sh", "-c", script]);
+        assert_eq!(said, "task/auth-3@1 me lock/push@3");
+        assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
     }
 
     /// The claim is kept for much longer than its lease, and given back at once when the command is over.
     fn a_lock_is_kept_and_given_back(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard; fence call run/list'");
+        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard $FENCE_LOCK; fence call run/list'");
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
         assert!(said.out.contains("\"ttl_ms\": 1000"), "{said:?}");
@@ -290,14 +364,9 @@ on_both! {
         assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
 
         let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
-            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_CLAIM"]].concat())
+            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
         });
         let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
-        let listens = |process: &Working| {
-            let status = read(Path::new(&format!("/proc/{}/status", process.process.id())));
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-            u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
-        };
         until("it waits", || listens(&interrupted));
         interrupted.send(Signal::INT);
         assert_eq!(interrupted.end().code, 130);
@@ -309,6 +378,14 @@ on_both! {
         tokens.sort();
         assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3"]);
         assert!(!sealed.path().join("started").exists());
+    }
+
+    /// It cannot be said that the command is not there; the lock is given back all the same.
+    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
+        assert_eq!(said.code, 127, "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
     without a server:
@@ -533,6 +610,84 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>, delay: Option
         }
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Whoever has a file open can work in it when it has lost its name, and nobody else looks there.
+#[test]
+fn no_command_survives_its_fleets_file() {
+    let losses = [
+        ("removed", "rm -rf .fence"),
+        ("made anew", "rm -rf .fence; fence init"),
+        // Its inode is not used again, and what is in it is the same.
+        ("put in its place", "cp .fence/fence.db copy; mv .fence/fence.db old; mv copy .fence/fence.db"),
+    ];
+    let verbs = [&["lock", "deploy", "--ttl", "3s"][..], &["guard", "task/auth-1@1"]];
+    for ((what, loss), verb) in losses.into_iter().flat_map(|loss| verbs.map(|verb| (loss, verb))) {
+        let sealed = Sealed::sqlite();
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+        let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+        let leader = leader(&sealed);
+        let lost = sealed.sh(loss);
+        assert_eq!(lost.code, 0, "{lost:?}");
+        let said = fence.end();
+        assert_eq!((said.code, members(leader)), (5, vec![]), "{what}, {verb:?}: {said:?}");
+        assert!(
+            said.err.contains("is over: its fleet is gone, or was made anew"),
+            "{what}, {verb:?}: {said:?}"
+        );
+    }
+}
+
+/// The same name and the same fence, but in another fleet under the same address.
+#[test]
+fn no_command_survives_its_fleets_schema() {
+    let sealed = Sealed::postgres();
+    sealed.ok(&["init"]);
+    let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+    let old = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let old_leader = leader(&sealed);
+    let url = sealed.url();
+    let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
+    let drop_it: &'static str = format!("drop schema {schema} cascade").leak();
+    let dropped = ask(&sealed, async |fleet| {
+        fleet.transaction(move |tx| Box::pin(async move { tx.execute(drop_it, vec![]).await })).await
+    });
+    dropped.expect("dropped");
+    sealed.ok(&["init"]);
+    fs::remove_file(sealed.path().join("leader")).expect("it was ready");
+    let new = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let new_leader = leader(&sealed);
+    let said = old.end();
+    assert_eq!((said.code, members(old_leader)), (5, vec![]), "{said:?}");
+    assert!(sealed.ok(&["guard", "lock/deploy@1"]).starts_with("ok: held by run lock-"));
+    assert_eq!(members(new_leader).len(), 1, "the other has it, and works");
+    new.send(Signal::TERM);
+    assert_eq!(new.end().code, 143);
+}
+
+/// An upgrade while `fence` waits: the watchdog is the one that belongs to it.
+#[test]
+fn a_binary_that_was_replaced_still_supervises() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+    leader(&sealed);
+    let fence = sealed.path().join("old-fence");
+    fs::copy(env!("CARGO_BIN_EXE_fence"), &fence).expect("a copy");
+    let waiter = Working::start(
+        &mut sealed.command(fence.to_str().expect("a name")),
+        &["lock", "deploy", "--wait", "--", "echo", "at last"],
+    );
+    until("it waits", || listens(&waiter));
+    fs::remove_file(&fence).expect("it is there");
+    holder.send(Signal::KILL);
+    drop(holder.end());
+    sealed.ok(&["unclaim", "lock/deploy"]);
+    let said = waiter.end();
+    assert_eq!((said.code, said.out.as_str()), (0, "at last"), "{said:?}");
 }
 
 /// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.

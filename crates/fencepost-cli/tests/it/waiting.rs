@@ -1,7 +1,11 @@
 //! Waiting from the command line: for something to take, for tasks to be finished, for things to happen.
 
-use crate::{on_both, sealed::Said};
+use crate::{
+    on_both,
+    sealed::{Said, Sealed, eventually},
+};
 use std::{
+    collections::BTreeSet,
     io::{BufRead, BufReader},
     process::Child,
 };
@@ -10,15 +14,73 @@ fn said(child: Child) -> Said {
     crate::sealed::said(child.wait_with_output().expect("its output"))
 }
 
+/// A command that waits, once it does: it has looked, and watches the log.
+fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
+    let child = sealed.spawn(words);
+    match sealed.url() {
+        url if url.starts_with("postgres") => watches_postgres(&child, &url),
+        // The writer and the watcher have it open, and, where it is a reader that looks, so does that.
+        path => watches_file(&child, &path, if words.contains(&"claim") { 2 } else { 3 }),
+    }
+    child
+}
+
+/// What a process has open.
+fn open_files(child: &Child) -> Vec<String> {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
+    let open = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    open.map(|open| open.display().to_string()).collect()
+}
+
+fn watches_file(child: &Child, path: &str, times: usize) {
+    let file = std::fs::canonicalize(path).expect("the fleet").display().to_string();
+    eventually("it waits", || {
+        let open = open_files(child).iter().filter(|open| **open == file).count();
+        (open == times).then_some(())
+    });
+}
+
+/// The watcher asks before the first look, and then again and again.
+fn watches_postgres(child: &Child, url: &str) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let fleet = runtime.block_on(fencepost::Fleet::open(url)).expect("the fleet");
+    let mut asked = BTreeSet::new();
+    eventually("it waits", || {
+        for port in ports(child) {
+            let times = fleet.transaction(move |tx| {
+                let sql = "select query_start::text as at from pg_stat_activity
+                           where client_port = ?1 and query like 'select pg_current_snapshot()::text as seen%'";
+                Box::pin(async move { tx.query(sql, fencepost::params![port]).await })
+            });
+            let times = runtime.block_on(times).expect("an answer");
+            asked.extend(times.iter().map(|row| row.get::<String>("at").expect("a time")));
+        }
+        (asked.len() > 2).then_some(())
+    });
+}
+
+/// The ports from which a process is connected.
+fn ports(child: &Child) -> Vec<i64> {
+    let open = open_files(child);
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the connections");
+    let ours = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (_, port) = fields[1].split_once(':')?;
+        open.contains(&format!("socket:[{}]", fields[9]))
+            .then(|| i64::from_str_radix(port, 16).expect("a port"))
+    });
+    ours.collect()
+}
+
 on_both! {
     fn a_claim_waits_for_what_comes(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);
         sealed.ok(&["--run", "other", "claim", "a-1"]);
-        let waiting = sealed.spawn(&["claim", "--board", "a", "--wait", "1m", "-q"]);
-        let named = sealed.spawn(&["--run", "third", "claim", "a-1", "--wait", "1m", "-q"]);
+        let any = waiting(&sealed, &["claim", "--board", "a", "--wait", "1m", "-q"]);
+        let named = waiting(&sealed, &["--run", "third", "claim", "a-1", "--wait", "1m", "-q"]);
         sealed.ok(&["add", "fresh", "--board", "a"]);
-        assert_eq!(said(waiting).out, "task/a-2@1");
+        assert_eq!(said(any).out, "task/a-2@1");
         sealed.ok(&["release", "task/a-1@1"]);
         assert_eq!(said(named).out, "task/a-1@2");
         let nothing = sealed.fence(&["claim", "--board", "a", "--wait", "10ms"]);
@@ -45,9 +107,9 @@ on_both! {
             wait --board main --timeout 10ms
         ");
         insta::assert_snapshot!("wait", told);
-        let both = sealed.spawn(&["wait", "main-1", "main-2"]);
-        let any = sealed.spawn(&["wait", "main-1", "main-2", "--any"]);
-        let board = sealed.spawn(&["wait", "--board", "other"]);
+        let both = waiting(&sealed, &["wait", "main-1", "main-2"]);
+        let any = waiting(&sealed, &["wait", "main-1", "main-2", "--any"]);
+        let board = waiting(&sealed, &["wait", "--board", "other"]);
         for task in ["main-2", "main-1", "other-1"] {
             sealed.ok(&["claim", task]);
             sealed.ok(&["done"]);
@@ -56,7 +118,7 @@ on_both! {
         assert_eq!((both.code, both.out.lines().last()), (0, Some("2 completed, 0 failed, 0 cancelled, 0 open")));
         assert_eq!(any.code, 0, "{any:?}");
         assert_eq!((board.code, board.out.as_str()), (0, "1 completed, 0 failed, 0 cancelled, 0 open"));
-        let lost = sealed.spawn(&["wait", "main-3", "main-4"]);
+        let lost = waiting(&sealed, &["wait", "main-3", "main-4"]);
         sealed.ok(&["cancel", "main-4"]);
         let lost = said(lost);
         assert_eq!((lost.code, lost.out.lines().last()), (1, Some("0 completed, 0 failed, 1 cancelled, 1 open")));
@@ -64,7 +126,7 @@ on_both! {
 
     fn events_are_read_and_followed(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let mut follower = sealed.spawn(&["events", "--follow", "--json", "--kind", "task.completed"]);
+        let mut follower = waiting(&sealed, &["events", "--follow", "--json", "--kind", "task.completed"]);
         sealed.ok(&["add", "one"]);
         sealed.ok(&["add", "two"]);
         for task in ["main-2", "main-1"] {

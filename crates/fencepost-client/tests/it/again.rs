@@ -64,7 +64,7 @@ async fn completions_and_reads_are_asked_again() {
 #[tokio::test]
 async fn what_would_be_done_twice_is_not_asked_again() {
     for then in [Then::HangUp, unavailable()] {
-        let (answer, asked) = ask(&[then], run::End { run: "a".into(), reason: None }).await;
+        let (answer, asked) = ask(&[then], run::End { run: "a".into(), ..run::End::default() }).await;
         assert_eq!(asked.len(), 1);
         let error = answer.expect_err("no answer");
         assert!(matches!(error.code(), Code::OutcomeUnknown | Code::Unavailable), "{error:?}");
@@ -102,7 +102,7 @@ async fn the_next_server_is_asked() {
     let server = Script::of([Then::Say(404, ended.to_string())]).await;
     let fleet = Connection::open(&format!("http://127.0.0.1:9,{}", server.url)).await.expect("it opens");
     for calls in 1..=3 {
-        let error = fleet.call(run::End { run: "a".into(), reason: None }).await.expect_err("no such run");
+        let error = fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no such run");
         assert_eq!((error.code(), server.asked().len()), (Code::NotFound, calls));
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Check the fleet's promises against what is stored, and list every violation.
+/// Check the database itself, and the fleet's promises against what is stored, and list every violation.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {}
@@ -18,6 +18,9 @@ pub struct Report {
     /// How many promises were checked.
     pub checked: usize,
     pub violations: Vec<Violation>,
+    /// What the database finds wrong with its own file. Then no promise was checked: nothing read from it is sure.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -159,6 +162,10 @@ impl Op for Check {
     type Reply = Report;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Report> {
+        let damage = tx.damage().await?;
+        if !damage.is_empty() {
+            return Ok(Report { ok: false, checked: 0, violations: Vec::new(), damage });
+        }
         let statements = PROMISES.iter().map(|(_, sql)| Stmt::new(sql, params![])).collect();
         let answers = tx.pipeline(statements).await?;
         let mut violations = Vec::new();
@@ -167,6 +174,6 @@ impl Op for Check {
                 violations.push(Violation { promise: (*promise).into(), resource: row.get("resource")? });
             }
         }
-        Ok(Report { ok: violations.is_empty(), checked: PROMISES.len(), violations })
+        Ok(Report { ok: violations.is_empty(), checked: PROMISES.len(), violations, damage })
     }
 }

@@ -1,6 +1,6 @@
 use super::list::{Board, List};
 use crate::{
-    error::{Code, Error, Result},
+    error::Result,
     names::{TaskId, check},
     op::{Access, Op},
     params,
@@ -47,10 +47,8 @@ impl Op for Show {
         check::plain_name("board", &self.board)?;
         let limit = self.limit.unwrap_or(200);
         check::range("limit", limit, 1, 1000)?;
-        let board = List::of(tx, Some(&self.board)).await?.pop().ok_or_else(|| {
-            Error::new(Code::NotFound, format!("there is no board `{}`", self.board))
-                .hint("fence board list shows the boards there are")
-        })?;
+        let board =
+            List::of(tx, Some(&self.board)).await?.pop().ok_or_else(|| super::not_found(&self.board))?;
         let rows = tx
             .query(
                 task::columns!("where task.board = ?1 order by task.seq limit ?2"),

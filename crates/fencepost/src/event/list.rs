@@ -37,7 +37,7 @@ pub struct List {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Events {
     pub events: Vec<Entry>,
-    /// Read on from here: the position of the last event looked at.
+    /// Read on from here: the position of the last event looked at, whether it is among these or not.
     pub position: String,
     /// There is more to read already.
     pub more: bool,
@@ -90,6 +90,14 @@ impl Op for List {
         let filter = (self.kind.as_deref(), self.resource.as_deref());
         let mut answers = tx
             .pipeline(vec![
+                // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between
+                // where they end and here that was not seen yet.
+                Stmt::new(
+                    "select xact, id from event
+                     /*pg where xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+                     order by /*pg xact desc,*/ id desc limit 1",
+                    params![],
+                ),
                 Stmt::new(page, params![from.xact, from.id, filter.0, noun, filter.1, room]),
                 // After the events: what was pruned before they were read is then told, not passed over.
                 Stmt::new(
@@ -99,8 +107,9 @@ impl Op for List {
                 ),
             ])
             .await?;
-        let pruned = answers.remove(1).rows.remove(0);
-        let mut rows = answers.remove(0).rows;
+        let pruned = answers.remove(2).rows.remove(0);
+        let mut rows = answers.remove(1).rows;
+        let end = answers.remove(0).rows.first().map(position).transpose()?.unwrap_or_default();
         if self.last.is_some() {
             rows.reverse();
         }
@@ -119,17 +128,24 @@ impl Op for List {
         }
         let more = rows.len() as i64 > limit;
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let last = rows.last().map(position).transpose()?;
+        let position = match last {
+            Some(last) if more => last,
+            last => from.max(pruned).max(end).max(last.unwrap_or_default()),
+        };
         let events = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let position =
-            events.last().map_or_else(|| from.max(pruned).to_string(), |last| last.position.clone());
-        Ok(Events { events, position, more })
+        Ok(Events { events, position: position.to_string(), more })
     }
+}
+
+fn position(row: &Row) -> Result<Position> {
+    Ok(Position { xact: row.get("xact")?, id: row.get("id")? })
 }
 
 fn read(row: &Row) -> Result<Entry> {
     let details: Option<String> = row.get("details")?;
     Ok(Entry {
-        position: Position { xact: row.get("xact")?, id: row.get("id")? }.to_string(),
+        position: position(row)?.to_string(),
         at: row.get("at")?,
         kind: row.get("kind")?,
         resource: row.get("resource")?,

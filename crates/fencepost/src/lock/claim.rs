@@ -160,11 +160,8 @@ impl Claim {
             deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
-        let hint = if own {
-            "--resume gives you its token again"
-        } else {
-            "wait_ms waits for it; fence lock NAME --wait does too"
-        };
+        tx.wish = Some(format!("lock {}", self.name).into());
+        let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
         Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
             .with("holder", &hold.run)
             .with("own", own)

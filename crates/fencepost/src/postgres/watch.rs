@@ -1,9 +1,9 @@
-//! Is there something new in the log? Until nodes tell each other (NOTIFY), this is asked again and again while
-//! someone waits.
+//! Is there something new in the log? Asked when a notice says so (see [`super::notice`]), and at a slow pace in case
+//! one was lost.
 
 use super::Postgres;
-use crate::{error::Result, params, tx::Stmt};
-use std::sync::PoisonError;
+use crate::{error::Result, params, tx::Stmt, wait::Pace};
+use std::sync::{PoisonError, atomic::Ordering};
 
 impl Postgres {
     /// Since this was last asked (the first time: perhaps). One statement, however many wait.
@@ -24,12 +24,44 @@ impl Postgres {
                    where xact >= pg_snapshot_xmin(?1::text::pg_snapshot)::text::bigint
                    and (not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot)
                      or xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint))
-               end as news",
+               end as news,
+               exists (
+                 select 1 from event where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               ) as held_back",
             params![before],
         );
         let rows = session.pipeline(&[ask]).await?.remove(0).rows;
         let news = rows[0].get("news")?;
+        self.held_back.store(rows[0].get("held_back")?, Ordering::SeqCst);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows[0].get("seen")?);
         Ok(news)
+    }
+
+    /// How soon to ask again if nobody tells. Events that are held back become readable when a transaction that is
+    /// none of ours is over, and of that nobody tells.
+    pub fn pace(&self) -> Pace {
+        if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
+            Pace::POSTGRES
+        } else {
+            Pace::POSTGRES_UNTOLD
+        }
+    }
+
+    pub fn listen(&self) {
+        self.notices.listen();
+    }
+
+    pub async fn told(&self) {
+        self.notices.told().await;
+    }
+
+    pub async fn flush(&self) {
+        self.notices.flush().await;
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.notices.stop();
     }
 }

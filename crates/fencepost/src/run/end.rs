@@ -1,4 +1,4 @@
-use super::{BY_NAME, Run, RunRow, check_name, runs, settle};
+use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, settle};
 use crate::{
     error::{Code, Error, Result},
     event::Event,
@@ -11,12 +11,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// End a run. Every token of it is dead from now on, and what it held goes back.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct End {
     pub run: String,
     #[serde(default)]
     pub reason: Option<String>,
+    /// Only if it is still under this lease, as `run/doubt` showed it: nobody was heard since.
+    #[serde(default)]
+    pub lease: Option<Lease>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,14 +35,8 @@ impl Op for End {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Ended> {
         check_name(&self.run)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
-        let lock = "select key from run where name = ?1 and ended_at is null for update";
-        let mut answers = tx
-            .pipeline(vec![Stmt::lock(lock, params![&self.run]), Stmt::new(BY_NAME, params![&self.run])])
-            .await?;
-        let Some(row) = answers.remove(1).rows.first().map(RunRow::read).transpose()? else {
-            return self.ended_before(tx).await;
-        };
-        tx.caller.may_use(&row.name, row.agent.as_deref())?;
+        let Some(row) = lock(tx, &self.run).await? else { return self.ended_before(tx).await };
+        row.under(self.lease)?;
         let reason = self.reason.as_deref().unwrap_or("ended");
         end(tx, std::slice::from_ref(&row), reason).await?;
         settle::give_back(tx).await?;
@@ -58,6 +55,18 @@ impl End {
                 .hint("fence runs --all shows the runs there are")),
         }
     }
+}
+
+/// The unended run of this name, locked so that nobody is heard under it meanwhile.
+pub(super) async fn lock(tx: &mut Tx<'_>, name: &str) -> Result<Option<RunRow>> {
+    let lock = "select key from run where name = ?1 and ended_at is null for update";
+    let mut answers =
+        tx.pipeline(vec![Stmt::lock(lock, params![name]), Stmt::new(BY_NAME, params![name])]).await?;
+    let run = answers.remove(1).rows.first().map(RunRow::read).transpose()?;
+    if let Some(run) = &run {
+        tx.caller.may_use(&run.name, run.agent.as_deref())?;
+    }
+    Ok(run)
 }
 
 /// One write, and final. Whoever calls it holds the rows' locks.

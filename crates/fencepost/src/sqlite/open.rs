@@ -17,7 +17,9 @@ const APPLICATION_ID: i32 = 0x4645_4E43;
 pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     let at = |e: Error| {
         let hint = e.hint_text().map(str::to_owned);
+        let version = e.field("schema_version").cloned();
         let error = Error::new(e.code(), format!("`{}`: {}", path.display(), e.message()));
+        let error = version.map_or(error.clone(), |version| error.with("schema_version", version));
         hint.map_or(error.clone(), |hint| error.hint(hint))
     };
     if path.is_dir() {
@@ -44,6 +46,9 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     pragma(&conn, "journal_size_limit", &options.wal_limit.to_string()).map_err(at)?;
     if let Some(pages) = options.max_pages {
         pragma(&conn, "max_page_count", &pages.to_string()).map_err(at)?;
+    }
+    if !options.migrate {
+        version(&conn).and_then(migrate::refuse_older).map_err(at)?;
     }
     migrate(&conn, path, options.schema_version.unwrap_or(migrate::latest())).map_err(at)?;
     keep_fences_rising(&conn, options).map_err(at)?;

@@ -143,6 +143,7 @@ impl Wish {
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
+        tx.wish = Some(format!("{:?}", (id, &holder.agent)).into());
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
@@ -206,7 +207,11 @@ impl Wish {
                 let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
                 self.take(tx, found, holder, run_key, Vec::new()).await
             }
-            _ => Err(self.nothing(tx).await?),
+            _ => {
+                let wish = ("task", &self.board, &self.tag, &agent);
+                tx.wish = Some(format!("{wish:?}").into());
+                Err(self.nothing(tx).await?)
+            }
         }
     }
 
@@ -323,9 +328,15 @@ impl Wish {
                     " limit 1000) as t) as failed,
                       (select count(*) from (select 1 from task where delayed_until is not null and ",
                     $where,
-                    " limit 1) as t) as delayed"
+                    " limit 1) as t)
+                      + (select count(*) from (select 1 from task where ready = 1 and ",
+                    $where,
+                    " limit 1) as t) as coming"
                 )
             };
+        }
+        if let Some(board) = &self.board {
+            crate::board::require(tx, board).await?;
         }
         let rows = match &self.board {
             Some(board) => tx.query(counts!("board = ?1"), params![board]).await?,
@@ -335,17 +346,15 @@ impl Wish {
         let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
         let place = self.board.as_ref().map_or("the fleet".into(), |board| format!("board `{board}`"));
         let error = if claimed + blocked == 0 && self.tag.is_none() {
-            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(
-                if failed > 0 {
-                    "some tasks failed: fence list --status failed"
-                } else {
-                    "add tasks with fence add"
-                },
-            )
+            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(match failed {
+                0 => "fence add plans more",
+                _ => "some tasks failed: fence list --status failed",
+            })
         } else {
             let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
-            // Then nothing will become ready unless somebody does something about it.
-            let stuck = claimed == 0 && count("delayed")? == 0;
+            // Nobody works, nothing is delayed, and nothing is being taken by another at this moment: then nothing
+            // will become ready unless somebody does something about it.
+            let stuck = claimed == 0 && (count("coming")? == 0 || self.tag.is_some());
             let nobody = if stuck { ", and nobody is at work" } else { "" };
             let counts = format!("{claimed} claimed, {blocked} waiting, {failed} failed");
             Error::new(Code::NoneReady, format!("nothing{tag} is ready on {place}{nobody}: {counts}"))

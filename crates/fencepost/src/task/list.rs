@@ -77,6 +77,9 @@ impl Op for List {
             .into_iter()
             .map(|row| Record::read(row).map(|task| task.view(tx.now)))
             .collect::<Result<Vec<_>>>()?;
+        if let (true, Some(board)) = (tasks.is_empty(), &self.board) {
+            crate::board::require(tx, board).await?;
+        }
         let more = tasks.len() as i64 > limit;
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(Tasks { tasks, more })

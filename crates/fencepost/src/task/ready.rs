@@ -82,6 +82,9 @@ impl Op for Ready {
         // Whatever has an assignee here is the asking agent's own.
         tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        if let (true, Some(board)) = (tasks.is_empty(), board) {
+            crate::board::require(tx, board).await?;
+        }
         Ok(ReadyTasks { tasks: tasks.into_iter().map(|task| task.view(tx.now)).collect() })
     }
 }

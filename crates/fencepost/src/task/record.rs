@@ -171,10 +171,13 @@ impl Record {
                 Err(Error::new(Code::Cancelled, format!("task `{}` was cancelled", self.id))
                     .hint(format!("fence retry {} brings it back", self.id)))
             }
-            Status::Completed | Status::Failed => Err(Error::new(
-                Code::AlreadyFinished,
-                format!("task `{}` is {} already", self.id, self.status.as_str()),
-            )),
+            Status::Failed => {
+                Err(Error::new(Code::AlreadyFinished, format!("task `{}` has failed already", self.id))
+                    .hint(format!("fence retry {} brings it back", self.id)))
+            }
+            Status::Completed => {
+                Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id)))
+            }
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 use super::{Record, Status, by_ids, lapse, not_found};
 use crate::{
     clock::{Millis, Time},
-    error::{Code, Error, Result},
+    error::{Error, Result},
     names::{TaskId, WAITED_MAX, check},
     op::{Access, Op},
     params,
@@ -244,8 +244,7 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     let counts = &answers[0].rows[0];
     let count = |name| counts.get::<i64>(name);
     if count("boards")? == 0 {
-        return Err(Error::new(Code::NotFound, format!("there is no board `{board}`"))
-            .hint("fence board list shows the boards there are"));
+        return Err(crate::board::not_found(board));
     }
     tx.again_at = counts.get("next_at")?;
     let (held, lost, free) = (count("held")?, count("lost")?, count("free")?);

@@ -47,7 +47,7 @@ on_both! {
             }
         } else {
             let url = format!("{}.not-there", world.url);
-            assert_eq!(code(Fleet::open_with(&url, look).await), Code::Unavailable);
+            assert_eq!(code(Fleet::open_with(&url, look).await), Code::NotFound);
             assert!(!std::path::Path::new(&url).exists());
         }
     }

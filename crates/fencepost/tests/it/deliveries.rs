@@ -1,9 +1,6 @@
 //! A claim whose reply does not arrive goes back, unless who asked has asked again.
 
-use crate::{
-    on_both,
-    world::{World, code},
-};
+use crate::{on_both, world::code};
 use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, op, task};
 use std::time::Duration;
 

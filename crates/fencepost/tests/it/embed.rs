@@ -101,7 +101,7 @@ on_both! {
         assert_eq!(world.charges().await, 2);
         let boards = world.fleet.call(fencepost::board::List {}).await.unwrap().boards;
         assert_eq!(boards.len(), 1, "the board of a refused task is gone with it");
-        let runs = world.fleet.call(run::List { all: true, limit: None }).await.unwrap().runs;
+        let runs = world.fleet.call(run::List { run: None, all: true, limit: None }).await.unwrap().runs;
         assert_eq!(runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
         world.story("show auth-2 -> in_progress claim.run=b").await;
     }

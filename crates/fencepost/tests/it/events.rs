@@ -124,7 +124,7 @@ on_both! {
             claim auth-3 run=c max_ms=20000 -> in_progress
         ").await;
         world.fleet.call(lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new("deploy", "a") }).await.unwrap();
-        let told = world.appended("+30s claim run=d board=web -> refused board_finished").await;
+        let told = world.appended("+30s claim run=d board=web -> refused not_found").await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(told, @r#"
             run.ended run/a alive>ended a/eve - {"reason":"lapsed"}
@@ -215,7 +215,7 @@ on_both! {
             guard task/auth-9@1              -> reason=not_found
         ").await;
         assert_eq!(told, "");
-        let runs = world.fleet.call(run::List { all: true, limit: None }).await.unwrap().runs;
+        let runs = world.fleet.call(run::List { run: None, all: true, limit: None }).await.unwrap().runs;
         assert_eq!(runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>(), ["r"]);
     }
 
@@ -288,6 +288,39 @@ on_both! {
         ] {
             assert_eq!(code(world.fleet.call(wrong).await), Code::Invalid);
         }
+    }
+
+    /// What a filter passes over was looked at, too: nobody reads it again, and it may be pruned.
+    async fn a_filter_ends_where_the_log_does(world: World) {
+        world.story("
+            add one            -> auth-1
+            claim auth-1 run=r -> task/auth-1@1
+            add two            -> auth-2
+        ").await;
+        let all = world.follow(event::List::default()).await;
+        let of = |kind: &str| event::List { kind: Some(kind.into()), ..event::List::default() };
+        let end = &all[2].position;
+        for list in [
+            of("nothing"),
+            of("task.claimed"),
+            event::List { last: Some(1), ..of("task.claimed") },
+            event::List { last: Some(5), ..of("nothing") },
+            event::List { limit: Some(1), ..of("task.claimed") },
+            event::List { since: Some(all[1].position.clone()), ..of("nothing") },
+            event::List { resource: Some("task/auth-1".into()), ..event::List::default() },
+        ] {
+            let page = world.fleet.call(list.clone()).await.unwrap();
+            assert_eq!((&page.position, page.more), (end, false), "{list:?}");
+        }
+        let filled = world.fleet.call(event::List { limit: Some(1), ..of("task.added") }).await.unwrap();
+        assert_eq!((filled.position, filled.more), (all[0].position.clone(), true), "the rest was not looked at");
+
+        world.pass(31 * 86_400);
+        world.add("new").await;
+        world.follow(event::List::default()).await;
+        assert_eq!(world.fleet.call(event::Prune::default()).await.unwrap().removed, 3);
+        let on = event::List { since: Some(end.clone()), ..of("nothing") };
+        assert_eq!(world.fleet.call(on).await.unwrap().events, [], "it missed nothing");
     }
 
     async fn a_position_that_was_never_given_out_is_refused(world: World) {
@@ -386,6 +419,9 @@ mod on_postgres {
         world.add("began second").await;
 
         let early = world.fleet.call(event::List::default()).await.unwrap();
+        let filtered = event::List { kind: Some("nothing".into()), ..event::List::default() };
+        let passed = world.fleet.call(filtered.clone()).await.unwrap().position;
+        let last = world.fleet.call(event::List { last: Some(3), ..filtered }).await.unwrap().position;
         assert_eq!(
             resources(&early.events),
             [""; 0],
@@ -398,11 +434,13 @@ mod on_postgres {
 
         go.send_replace(true);
         slow.await.unwrap().unwrap();
-        let rest = event::List { since: Some(early.position), ..event::List::default() };
-        assert_eq!(
-            resources(&world.follow(rest).await),
-            ["task.added task/slow-1", "task.added task/auth-1"]
-        );
+        for position in [early.position, passed, last] {
+            let rest = event::List { since: Some(position), ..event::List::default() };
+            assert_eq!(
+                resources(&world.follow(rest).await),
+                ["task.added task/slow-1", "task.added task/auth-1"]
+            );
+        }
         world.assert_sound().await;
     }
 

@@ -8,7 +8,7 @@ use crate::{
 use fencepost::{Code, Millis, Op, claim, claim::Verdict, lock, run, task};
 
 fn end(run: &str) -> run::End {
-    run::End { run: run.into(), reason: None }
+    run::End { run: run.into(), ..run::End::default() }
 }
 
 fn lock_for_30s(name: &str, run: &str) -> lock::Claim {
@@ -78,7 +78,7 @@ async fn a_claim_that_races_the_lapse_of_its_run_is_given_back_after() {
     let sweeping = start(&world.fleet, task::Claim::next("nowhere", "b"));
     claiming.holds_up(&world, &sweeping).await;
     let token = claiming.commit().await.unwrap().claim.token;
-    assert_eq!(code(sweeping.await.unwrap()), Code::BoardFinished);
+    assert_eq!(code(sweeping.await.unwrap()), Code::NotFound);
     assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
     world.assert_sound().await;
     assert_eq!(world.claim_next("c").await.unwrap(), "task/auth-1@2");

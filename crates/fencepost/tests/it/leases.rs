@@ -47,11 +47,11 @@ fn renew_run(run: &str, ttl: Option<i64>) -> run::Renew {
 
 /// A claim that finds nothing, but settles what is due.
 async fn sweep(world: &World) {
-    assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::BoardFinished);
+    assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::NotFound);
 }
 
 async fn find_run(world: &World, name: &str) -> run::Run {
-    let all = run::List { all: true, limit: Some(1000) };
+    let all = run::List { run: None, all: true, limit: Some(1000) };
     let runs = world.fleet.call(all).await.unwrap().runs;
     runs.into_iter().find(|run| run.name == name).expect("the run")
 }
@@ -67,6 +67,58 @@ async fn held_by(fleet: &Fleet, run: &str) -> Vec<String> {
 }
 
 on_both! {
+    /// Being heard is not always written; after a doubt it is, whichever way it happens.
+    async fn a_run_that_was_doubted_ends_only_if_nobody_was_heard(world: World) {
+        for n in 1..=4 {
+            world.add(&format!("t{n}")).await;
+        }
+        world.claim("auth-1", "a").await.unwrap();
+        let doubt = |lease| run::Doubt { run: "a".into(), lease };
+        let end = |lease| run::End { run: "a".into(), lease, ..run::End::default() };
+        let claimed = find_run(&world, "a").await.lease();
+        for heard in ["claim", "renew", "progress"] {
+            let doubted = world.fleet.call(doubt(None)).await.unwrap().run;
+            assert!(doubted.alive && doubted.ttl_ms == find_run(&world, "a").await.ttl_ms);
+            assert_eq!(find_run(&world, "a").await.lease(), doubted.lease());
+            world.pass(1);
+            match heard {
+                "claim" => drop(world.claim("auth-2", "a").await.unwrap()),
+                "renew" => drop(world.fleet.call(renew_run("a", None)).await.unwrap()),
+                _ => drop(world.fleet.call(task::Progress::new("task/auth-1@1", "half")).await.unwrap()),
+            }
+            assert_eq!(code(world.fleet.call(end(Some(doubted.lease()))).await), Code::NotReady, "{heard}");
+        }
+        assert_eq!(code(world.fleet.call(doubt(Some(claimed))).await), Code::NotReady);
+        let doubted = world.fleet.call(doubt(None)).await.unwrap().run.lease();
+        assert_eq!(world.fleet.call(doubt(Some(doubted))).await.unwrap().run.lease(), doubted);
+        let ended = world.fleet.call(end(Some(doubted))).await.unwrap().run;
+        assert!(!ended.alive);
+        // The name came back: that is somebody else.
+        world.claim("auth-3", "a").await.unwrap();
+        assert_eq!(code(world.fleet.call(end(Some(doubted))).await), Code::NotReady);
+        world.done("task/auth-3@1").await.unwrap();
+        assert_eq!(code(world.fleet.call(run::Doubt { run: "nobody".into(), lease: None }).await), Code::LeaseExpired);
+    }
+
+    /// Its lease ends earlier now, and whoever waits for that must not sleep past it.
+    async fn who_waits_for_a_lease_hears_of_a_doubt(world: World) {
+        world.add("t").await;
+        world.claim("auth-1", "a").await.unwrap();
+        let waits = task::Claim { wait_ms: Some(Millis::minutes(10)), ..task::Claim::next("auth", "b") };
+        let fleet = world.fleet.clone();
+        let waiting = tokio::spawn(async move { fleet.call(waits).await });
+        while world.fleet.stats().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        let before = find_run(&world, "a").await.expires_at;
+        let doubted = world.fleet.call(run::Doubt { run: "a".into(), lease: None }).await.unwrap().run;
+        assert!(doubted.expires_at < before);
+        let left = doubted.expires_at.since(START.parse::<Time>().unwrap());
+        world.clock.advance(Duration::from_millis(u64::try_from(left.0).unwrap()));
+        let claimed = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+        assert_eq!(claimed.unwrap().unwrap().claim.token, "task/auth-1@2");
+    }
+
     /// Whoever supervises a process under a claim counts its lease on a clock of its own, and must tell its own
     /// completion from a loss.
     async fn a_renewal_says_what_is_left_and_a_refusal_what_ended_it(world: World) {
@@ -107,7 +159,7 @@ on_both! {
                         .await
                         .unwrap(),
                 ),
-                _ => drop(fleet.call(run::End { run: "a".into(), reason: None }).await.unwrap()),
+                _ => drop(fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.unwrap()),
             }
             assert_eq!(ended_by(&token).await, verb);
         }
@@ -299,7 +351,7 @@ on_both! {
         let id = world.add("first").await;
         let old = world.claim(&id, "a").await.unwrap();
         let lock = world.fleet.call(lock::Claim::new("deploy", "a")).await.unwrap().claim.token;
-        let end = run::End { run: "a".into(), reason: Some("over".into()) };
+        let end = run::End { run: "a".into(), reason: Some("over".into()), ..run::End::default() };
         let ended = world.fleet.call(end.clone()).await.unwrap().run;
         assert!(!ended.alive);
         refused_everywhere(&world, &old, Code::LeaseExpired).await;
@@ -314,7 +366,7 @@ on_both! {
         assert_eq!(world.guard(&old).await, Verdict::AlreadyClaimed);
         assert_eq!(held_by(&world.fleet, "a").await, [new], "the lock did not come back with the name");
         assert_ne!(find_run(&world, "a").await.opened_at, ended.opened_at);
-        let unknown = run::End { run: "nobody".into(), reason: None };
+        let unknown = run::End { run: "nobody".into(), ..run::End::default() };
         assert_eq!(code(world.fleet.call(unknown).await), Code::NotFound);
     }
 

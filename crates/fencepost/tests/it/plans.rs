@@ -171,8 +171,8 @@ on_both! {
             +30s claim auth-1 run=c request=q2 -> task/auth-1@3
             release task/auth-1@3          -> unassigned
             claim run=d                    -> task/auth-1@4
-            +30s claim run=e request=q3 board=web -> refused board_finished
-            claim run=e request=q3 board=web -> refused board_finished
+            +30s claim run=e request=q3 board=web -> refused not_found
+            claim run=e request=q3 board=web -> refused not_found
             claim run=e                    -> task/auth-1@5
         ").await;
         world.pass(30);

@@ -93,7 +93,7 @@ crate::on_both! {
             let error = refused(world.fleet.call(claim).await);
             assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&field.into())), "{error:?}");
         }
-        let ends = run::End { run: "a\0b".into(), reason: None };
+        let ends = run::End { run: "a\0b".into(), ..run::End::default() };
         assert_eq!(code(world.fleet.call(ends).await), Code::Invalid);
     }
 }

@@ -19,7 +19,7 @@ async fn fleets<const N: usize>(world: &World) -> [Fleet; N] {
 }
 
 fn end(run: &str) -> run::End {
-    run::End { run: run.into(), reason: None }
+    run::End { run: run.into(), ..run::End::default() }
 }
 
 fn plan(tasks: Vec<task::plan::Item>) -> task::Plan {

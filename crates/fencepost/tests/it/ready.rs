@@ -40,7 +40,7 @@ on_both! {
             +28s ready agent=bob                         -> tasks=auth-1,auth-5
             +2s ready agent=bob                          -> tasks=auth-4,auth-2,auth-3,auth-1,auth-5
             ready agent=bob limit=2                      -> tasks=auth-4,auth-2
-            ready agent=bob limit=2 board=web            -> tasks=none
+            ready agent=bob limit=2 board=web            -> refused not_found
             claim run=b agent=bob                        -> task/auth-4@2
             claim run=b                                  -> task/auth-2@2
             claim run=b                                  -> task/auth-3@2
@@ -73,7 +73,7 @@ on_both! {
             claim run=b                     -> refused board_finished
             claim run=b board=web           -> task/web-2@1
             claim run=b board=web           -> task/web-1@1
-            claim run=b board=nowhere       -> refused board_finished
+            claim run=b board=nowhere       -> refused not_found
             claim web-1 run=b board=web     -> refused invalid field=task
         ").await;
     }

@@ -53,6 +53,7 @@ fn every_op_is_listed() {
     claim/unclaim    admin
     run/list         reader reads
     run/renew        agent
+    run/doubt        agent
     run/end          agent
     event/list       reader reads
     event/prune      admin
@@ -61,6 +62,8 @@ fn every_op_is_listed() {
     key/revoke       admin
     admin/about      reader reads
     admin/check      reader reads
+    admin/due        reader reads
+    admin/settle     admin
     admin/prune      admin
     admin/restored   admin
     "#);
@@ -143,7 +146,7 @@ fn the_least_request_of_every_op_survives_the_wire() {
         fn op<O: Op>(&mut self) {
             let least = least_request(&schemars::schema_for!(O).to_value());
             let once: O =
-                op::decode(&least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
+                op::decode(least.to_string()).unwrap_or_else(|e| panic!("{} {least}: {e}", O::NAME));
             let wire = serde_json::to_string(&once).unwrap();
             let twice: O = op::decode(&wire).unwrap_or_else(|e| panic!("{} {wire}: {e}", O::NAME));
             assert_eq!(serde_json::to_string(&twice).unwrap(), wire, "{}", O::NAME);

@@ -113,7 +113,7 @@ impl World {
     }
 
     pub async fn end(&self, run: &str) {
-        self.fleet.call(run::End { run: run.into(), reason: None }).await.expect("ended");
+        self.fleet.call(run::End { run: run.into(), ..run::End::default() }).await.expect("ended");
     }
 
     /// The whole log as it is stored, a line each: `task.claimed task/auth-1 unassigned>in_progress r/bob @1`.

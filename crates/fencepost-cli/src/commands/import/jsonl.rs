@@ -25,6 +25,8 @@ pub struct Jsonl {
 impl Jsonl {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut lines = lines::read::<Item>(&self.file)?;
+        let ids = lines.items.iter().flat_map(|item| std::iter::once(&item.id).chain(&item.after));
+        self.how.check("board", &ids.filter_map(|id| Some(id.parse::<TaskId>().ok()?.board)).collect())?;
         for item in &mut lines.items {
             item.id = renamed(&item.id, &self.how.board);
             item.after.iter_mut().for_each(|id| *id = renamed(id, &self.how.board));

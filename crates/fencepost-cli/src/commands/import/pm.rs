@@ -3,15 +3,15 @@ use super::{
     fit::fit,
     is_board, order, other_titles,
     pm_file::{self, PmFile, Row},
+    pm_order::Order,
     pm_task::{Task, plain, slug},
     send,
 };
 use crate::{context::Context, lines};
 use clap::Args;
-use fencepost::{Code, Error, Result, task::import::Item};
-use serde_json::Value;
+use fencepost::{Error, Result, task::import::Item};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::PathBuf,
     process::ExitCode,
 };
@@ -37,7 +37,10 @@ pub struct Pm {
 
 impl Pm {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let mut list = List::of(pm_file::read(&self.file)?, &self.how.board, self.name.as_deref())?;
+        let file = pm_file::read(&self.file)?;
+        let sprints = file.tasks.iter().map(|row| plain(row.get("sprint"))).collect();
+        self.how.check("sprint", &sprints)?;
+        let mut list = List::of(file, &sprints, &self.how.board, self.name.as_deref());
         let label = |error: Error, sent: &dyn Fn(usize) -> usize| blame(error, &list.items, sent);
         let reply = match list.items.is_empty() {
             true => Default::default(),
@@ -91,19 +94,22 @@ struct List {
 type Name = (String, String);
 
 impl List {
-    fn of(file: PmFile, renamed: &[(String, String)], name: Option<&str>) -> Result<List> {
+    fn of(
+        file: PmFile,
+        sprints: &BTreeSet<String>,
+        renamed: &[(String, String)],
+        name: Option<&str>,
+    ) -> List {
         let mut list = List::default();
-        let sprints: BTreeSet<String> = file.tasks.iter().map(|row| plain(row.get("sprint"))).collect();
-        let boards = list.boards(&sprints, renamed)?;
-        let ranks = ranks(&file.tasks);
+        let boards = list.boards(sprints, renamed);
+        let order = Order::of(&file.tasks);
         list.tell_of_columns(&file.tasks);
         let mut at: HashMap<Name, usize> = HashMap::new();
         for row in file.tasks {
             let pm = (plain(row.get("sprint")), plain(row.get("task_num")));
             let board = &boards[&pm.0];
             let mut task = Task { id: format!("{board}-{}", pm.1), row, left: &mut list.left };
-            let rank = ranks.get(&pm.0).and_then(|ranks| ranks.get(&task.number("priority")?).copied());
-            let mut item = task.item(rank);
+            let mut item = task.item(&order);
             item.key = Some(key(name, &pm.0, board, &pm.1));
             if fit(&mut item, &mut list.left) {
                 at.insert(pm, list.items.len());
@@ -114,7 +120,7 @@ impl List {
         for (table, count) in file.others {
             list.notes.push(format!("table `{table}` and its {count} rows are left out"));
         }
-        Ok(list)
+        list
     }
 
     /// Sprints that are good names keep them; the others get one that nobody has.
@@ -122,13 +128,7 @@ impl List {
         &mut self,
         sprints: &BTreeSet<String>,
         renamed: &[(String, String)],
-    ) -> Result<HashMap<String, String>> {
-        if let Some((unknown, _)) = renamed.iter().find(|(from, _)| !sprints.contains(from)) {
-            let names: Vec<_> = sprints.iter().map(|name| format!("`{name}`")).collect();
-            return Err(Error::new(Code::Invalid, format!("there is no sprint `{unknown}`"))
-                .with("field", "board")
-                .hint(format!("there are {}", names.join(", "))));
-        }
+    ) -> HashMap<String, String> {
         let mut boards: HashMap<String, String> = renamed.iter().cloned().collect();
         let kept =
             sprints.iter().filter(|name| is_board(name) && !renamed.iter().any(|(from, _)| from == *name));
@@ -147,7 +147,7 @@ impl List {
                 self.notes.push(format!("sprint `{sprint}` is board {}", boards[sprint]));
             }
         }
-        Ok(boards)
+        boards
     }
 
     /// What has no place here is kept with each task, as it was.
@@ -230,19 +230,3 @@ const KEPT: &[&str] = &[
     "external_id",
     "updated_at",
 ];
-
-/// In a sprint the lower number comes first, and midpoints are used to put something between: only the order counts.
-fn ranks(rows: &[Row]) -> HashMap<String, HashMap<u64, i64>> {
-    let mut sprints: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for row in rows {
-        if let Some(priority) = row.get("priority").and_then(Value::as_f64) {
-            sprints.entry(plain(row.get("sprint"))).or_default().push(priority);
-        }
-    }
-    let ranked = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all.dedup();
-        all.into_iter().zip(0..).map(|(priority, rank)| (priority.to_bits(), rank)).collect()
-    };
-    sprints.into_iter().map(|(sprint, all)| (sprint, ranked(all))).collect()
-}

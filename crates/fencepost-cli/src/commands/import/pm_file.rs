@@ -73,13 +73,18 @@ fn open(path: &Path) -> Result<Connection> {
         let hint = "fence import pm takes the file of a .pm directory: .pm/tasks.db";
         Error::new(Code::Invalid, format!("`{shown}` cannot be read: {e}")).hint(hint)
     };
-    let mut file = std::fs::File::open(path).map_err(unreadable)?;
+    // A log lies beside the file itself, not beside a link to it.
+    let itself = std::fs::canonicalize(path).map_err(unreadable)?;
+    let mut file = std::fs::File::open(&itself).map_err(unreadable)?;
     let read = file.read(&mut head).map_err(unreadable)?;
     if read < head.len() || !head.starts_with(b"SQLite format 3\0") {
         return Err(not_pm(path, "it is no SQLite database"));
     }
-    let beside =
-        |ending: &str| std::fs::metadata(format!("{shown}{ending}")).is_ok_and(|file| file.len() > 0);
+    let beside = |ending: &str| {
+        let mut name = itself.clone().into_os_string();
+        name.push(ending);
+        std::fs::metadata(name).is_ok_and(|file| file.len() > 0)
+    };
     let is_wal = head[18] == 2 || head[19] == 2;
     if is_wal && beside("-wal") && !beside("-shm") {
         return Err(Error::unavailable(format!(
@@ -88,9 +93,8 @@ fn open(path: &Path) -> Result<Connection> {
         .hint(format!("let SQLite put it in order first: sqlite3 '{shown}' .tables")));
     }
     let how = if is_wal && !beside("-wal") { "immutable=1" } else { "mode=ro" };
-    let absolute = std::fs::canonicalize(path).map_err(unreadable)?;
     let mut uri = String::from("file:");
-    for byte in absolute.as_os_str().as_encoded_bytes() {
+    for byte in itself.as_os_str().as_encoded_bytes() {
         match byte {
             b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
             _ if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),

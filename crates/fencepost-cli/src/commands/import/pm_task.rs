@@ -3,6 +3,7 @@
 use super::{
     Left, is_board,
     pm_file::{BYTES, Row},
+    pm_order::Order,
 };
 use fencepost::{
     Time,
@@ -10,10 +11,6 @@ use fencepost::{
 };
 use serde_json::Value;
 use std::collections::HashSet;
-
-/// 90, 89, … for what has an order, and never below 51: whatever has none is at 50, as it is anywhere.
-const FIRST: i64 = 90;
-const LAST: i64 = 51;
 
 /// A row on its way to an item.
 pub struct Task<'l> {
@@ -25,10 +22,6 @@ pub struct Task<'l> {
 impl Task<'_> {
     fn left(&mut self, what: String) {
         self.left.push(Left { task: self.id.clone(), what });
-    }
-
-    pub fn number(&self, column: &str) -> Option<u64> {
-        self.row.get(column)?.as_f64().map(f64::to_bits)
     }
 
     /// Takes a text out of the row; one that is empty says nothing.
@@ -50,7 +43,7 @@ impl Task<'_> {
         at
     }
 
-    pub fn item(&mut self, rank: Option<i64>) -> Item {
+    pub fn item(&mut self, order: &Order) -> Item {
         let bytes: Vec<String> =
             self.row.iter().filter(|(_, value)| *value == BYTES).map(|(name, _)| name.clone()).collect();
         for column in bytes {
@@ -67,7 +60,7 @@ impl Task<'_> {
             done_when: self.take("done_when"),
             kind: self.kind(),
             tags: self.tags(),
-            priority: self.priority(rank),
+            priority: Some(self.priority(order)),
             owner: self.take("owner"),
             source: Some("pm".into()),
             created_at: self.time("created_at"),
@@ -131,17 +124,19 @@ impl Task<'_> {
             .map(|horizon| slug(&horizon, 128))
     }
 
-    /// What is for later comes after all that is for now.
-    fn priority(&mut self, rank: Option<i64>) -> Option<i64> {
-        if let (None, Some(odd)) = (self.number("priority"), self.row.get("priority")) {
-            self.left(format!("priority `{}` is no number; it is kept in `origin`", plain(Some(odd))));
+    fn priority(&mut self, order: &Order) -> i64 {
+        let (priority, told_apart) = order.priority(&self.row);
+        let shown = plain(self.row.get("priority"));
+        if self.row.get("priority").is_some_and(|number| number.as_f64().is_none()) {
+            self.left(format!("priority `{shown}` is no number; it is kept in `origin`"));
         }
-        match self.horizon().as_deref() {
-            Some("next") => Some(40),
-            Some("later") => Some(30),
-            Some("icebox") => Some(20),
-            _ => rank.map(|rank| (FIRST - rank).max(LAST)),
+        if !told_apart {
+            let number = if shown.is_empty() { "no priority".into() } else { format!("priority {shown}") };
+            self.left(format!(
+                "{number} is now {priority}, as others of its sprint are: there are too many to tell apart"
+            ));
         }
+        priority
     }
 }
 

@@ -1,0 +1,288 @@
+//! `fence serve` as a real process on a free port: sockets, signals, clients that hang up.
+
+use crate::{
+    on_both,
+    sealed::{Sealed, eventually},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpStream},
+    process::{Child, ExitStatus, Stdio},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// A server of its own, ended with the test.
+pub struct Served {
+    child: Child,
+    /// Its log, read as it comes: a pipe that nobody reads fills up, and holds up who writes.
+    log: Option<JoinHandle<String>>,
+    pub address: String,
+}
+
+impl Served {
+    pub fn start(sealed: &Sealed, words: &[&str]) -> Self {
+        let mut command = sealed.command("fence");
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("fence serve");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+        let mut stderr = child.stderr.take().expect("its log");
+        let log = std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).expect("text");
+            log
+        });
+        let address = line.trim().rsplit_once("//").expect("where it listens").1.to_owned();
+        Self { child, log: Some(log), address }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("a pid");
+        kill_process(pid, signal).expect("sent");
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("set");
+        stream
+    }
+
+    /// Sends a request and leaves the answer to come.
+    pub fn send(&self, op: &str, body: &Value) -> TcpStream {
+        let body = body.to_string();
+        let mut stream = self.connect();
+        let head = format!(
+            "POST /v1/{op} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).expect("sent");
+        stream
+    }
+
+    /// A request whose body is still to come. The server has its head, and waits for the rest.
+    fn begin(&self, op: &str, length: usize) -> TcpStream {
+        let mut stream = self.connect();
+        let head = format!(
+            "POST /v1/{op} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n\
+             Content-Length: {length}\r\n\r\n",
+            self.address
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut go_on).expect("to be told to go on");
+        stream
+    }
+
+    pub fn call(&self, op: &str, body: Value) -> (u16, Value) {
+        answer(self.send(op, &body))
+    }
+
+    /// How many wait, as the server tells.
+    fn waiting(&self) -> u64 {
+        let mut stream = self.connect();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)
+            .expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
+        line.parse().expect("a number")
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        eventually("the server ends", || self.child.try_wait().expect("its state"))
+    }
+
+    fn log(mut self) -> String {
+        self.signal(Signal::TERM);
+        self.wait();
+        self.log.take().expect("its log").join().expect("its log")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The status and the body of one answer.
+fn answer(stream: TcpStream) -> (u16, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("a status");
+    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let mut length = 0;
+    loop {
+        line.clear();
+        reader.read_line(&mut line).expect("a header");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the body");
+    (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+/// Something to wait for: a task that another has.
+fn busy(sealed: &Sealed) {
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "held", "--board", "auth"]);
+    sealed.ok(&["--run", "other", "claim", "auth-1"]);
+}
+
+on_both! {
+    fn a_client_that_hangs_up_while_it_waits_is_forgotten(sealed: Sealed) {
+        busy(&sealed);
+        let server = Served::start(&sealed, &[]);
+        let waiting = server.send("task/claim", &json!({ "run": "gone", "wait_ms": 600_000 }));
+        eventually("it waits", || (server.waiting() == 1).then_some(()));
+        drop(waiting);
+        eventually("its place is free", || (server.waiting() == 0).then_some(()));
+        sealed.ok(&["add", "fresh", "--board", "auth"]);
+        let (status, claimed) = server.call("task/claim", json!({ "run": "here" }));
+        assert_eq!((status, &claimed["claim"]["token"]), (200, &json!("task/auth-2@1")), "nobody took it for the other");
+    }
+
+    /// Work from the command line, in another process, wakes who waits at the server.
+    fn work_of_another_process_wakes_who_waits(sealed: Sealed) {
+        busy(&sealed);
+        let server = Served::start(&sealed, &[]);
+        let waiting = server.send("task/claim", &json!({ "run": "r", "wait_ms": 600_000 }));
+        eventually("it waits", || (server.waiting() == 1).then_some(()));
+        sealed.ok(&["add", "fresh", "--board", "auth"]);
+        let (status, claimed) = answer(waiting);
+        assert_eq!((status, &claimed["claim"]["token"]), (200, &json!("task/auth-2@1")));
+    }
+
+    /// A delay and a dead run's lease produce no write: time alone makes them due.
+    fn a_waiter_wakes_for_what_is_due_by_time_alone(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "held", "--board", "auth"]);
+        let server = Served::start(&sealed, &[]);
+        let (status, _) = server.call("task/claim", json!({ "run": "dead", "ttl_ms": 1000 }));
+        assert_eq!(status, 200);
+        let (status, claimed) = server.call("task/claim", json!({ "run": "r", "wait_ms": 30_000 }));
+        assert_eq!((status, &claimed["claim"]["token"]), (200, &json!("task/auth-1@2")));
+    }
+
+    fn a_thousand_wait_for_one_task_and_one_gets_it(sealed: Sealed) {
+        busy(&sealed);
+        let server = Served::start(&sealed, &[]);
+        let waiting: Vec<_> = (0..1000)
+            .map(|n| server.send("task/claim", &json!({ "run": format!("r-{n}"), "wait_ms": 600_000 })))
+            .collect();
+        eventually("all wait", || (server.waiting() == 1000).then_some(()));
+        sealed.ok(&["add", "fresh", "--board", "auth"]);
+        eventually("one has it", || (server.waiting() == 999).then_some(()));
+        // The rest is sent away when the server stops: then every answer is in.
+        server.signal(Signal::TERM);
+        let mut answers: Vec<u16> = waiting.into_iter().map(|stream| answer(stream).0).collect();
+        answers.sort_unstable();
+        assert_eq!((answers[0], answers[1], answers[999]), (200, 503, 503), "exactly one got it");
+    }
+
+    fn the_first_signal_lets_finish_and_the_second_ends_at_once(sealed: Sealed) {
+        busy(&sealed);
+        let mut server = Served::start(&sealed, &[]);
+        let waiting = server.send("task/claim", &json!({ "run": "r", "wait_ms": 600_000 }));
+        eventually("it waits", || (server.waiting() == 1).then_some(()));
+        // A request that is half there holds the server up.
+        let _half = server.begin("task/add", 30);
+        server.signal(Signal::TERM);
+        let (status, refused) = answer(waiting);
+        assert_eq!((status, &refused["error"]["code"]), (503, &json!("unavailable")), "{refused}");
+        eventually("nobody is let in", || TcpStream::connect(&server.address).is_err().then_some(()));
+        assert!(server.child.try_wait().expect("its state").is_none(), "what was begun is waited for");
+        server.signal(Signal::TERM);
+        assert_eq!(server.wait().code(), Some(143));
+    }
+
+    fn what_is_begun_is_finished_before_the_server_ends(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let mut server = Served::start(&sealed, &[]);
+        let body = json!({ "board": "auth", "title": "one" }).to_string();
+        let mut half = server.begin("task/add", body.len());
+        server.signal(Signal::TERM);
+        eventually("nobody is let in", || TcpStream::connect(&server.address).is_err().then_some(()));
+        half.write_all(body.as_bytes()).expect("sent");
+        assert_eq!(answer(half).0, 200);
+        assert_eq!(server.wait().code(), Some(0));
+        sealed.ok(&["show", "auth-1"]);
+    }
+
+    fn every_request_is_one_line_of_the_log(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let server = Served::start(&sealed, &[]);
+        server.call("task/add", json!({ "board": "auth", "title": "one" }));
+        server.call("task/claim", json!({ "run": "r-1", "agent": "codex", "task": "auth-1" }));
+        server.call("task/claim", json!({ "run": "r-2", "task": "auth-1" }));
+        server.call("task/dance", json!({}));
+        let log = server.log();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let told: Vec<_> = lines
+            .iter()
+            .filter(|line| line["target"] == "fence::request")
+            .map(|line| json!([line["op"], line["agent"], line["run"], line["outcome"], line["path"], line["ms"].is_f64()]))
+            .collect();
+        let wanted = json!([
+            ["task/add", null, null, "ok", null, true],
+            ["task/claim", "codex", "r-1", "ok", null, true],
+            ["task/claim", null, "r-2", "already_claimed", null, true],
+            [null, null, null, "not_found", "/v1/task/dance", false],
+        ]);
+        assert_eq!(Value::from(told), wanted, "{log}");
+    }
+}
+
+#[test]
+fn slow_and_large_heads_are_not_waited_for() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let server =
+        Served::start(&sealed, &["--header-time", "200ms", "--header-size", "8192", "--body-time", "200ms"]);
+    let mut slow = server.connect();
+    slow.write_all(b"POST /v1/task/add HTTP/1.1\r\nHost: 127").expect("sent");
+    let mut said = String::new();
+    slow.read_to_string(&mut said).expect("its end");
+    assert!(said.is_empty() || said.contains(" 408 "), "{said}");
+    let mut large = server.connect();
+    let _ = write!(large, "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Large: {}\r\n\r\n", "x".repeat(20_000));
+    let _ = large.shutdown(Shutdown::Write);
+    said.clear();
+    let _ = large.read_to_string(&mut said);
+    assert!(said.contains(" 431 "), "{said}");
+    let mut body = server.connect();
+    write!(body, "POST /v1/task/add HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{", server.address).expect("sent");
+    assert_eq!(answer(body).0, 408);
+    assert_eq!(server.call("admin/about", json!({})).0, 200, "others are served");
+}
+
+#[test]
+fn a_server_says_why_it_does_not_start() {
+    let sealed = Sealed::sqlite();
+    let nothing = sealed.fence(&["serve", "--listen", "127.0.0.1:0"]);
+    sealed.ok(&["init"]);
+    let open = sealed.fence(&["serve", "--listen", "0.0.0.0:0"]);
+    let taken = Served::start(&sealed, &[]);
+    let twice = sealed.fence(&["serve", "--listen", &taken.address]);
+    let cert =
+        sealed.fence(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", "no.pem", "--tls-key", "no.key"]);
+    let said = [nothing, open, twice, cert].map(|said| format!("{} (exit {})", said.err, said.code));
+    let said = said
+        .join("\n\n")
+        .replace(&taken.address, "ADDRESS")
+        .replace(&sealed.path().display().to_string(), "DIR");
+    insta::assert_snapshot!(said);
+}

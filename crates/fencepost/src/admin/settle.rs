@@ -1,0 +1,26 @@
+use super::due::NextDue;
+use crate::{
+    error::Result,
+    op::{Access, Op},
+    run,
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Give back what the dead held, and wake what slept long enough: a bounded number at a time. Whoever claims does so
+/// anyway; a server does it without anyone asking.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settle {}
+
+impl Op for Settle {
+    const NAME: &'static str = "admin/settle";
+    const ACCESS: Access = Access::Admin;
+    type Reply = NextDue;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
+        run::settle::settle(tx).await?;
+        NextDue::look(tx).await
+    }
+}

@@ -1,0 +1,241 @@
+//! The line of those who wait, and whom news wakes.
+//!
+//! Who takes things says what it looked for. Of all who look for the same, one finds what any of them would find, so
+//! news wakes the first of them. If it comes away empty, so would the others, and they sleep on. If it leaves the
+//! line instead (it found something, it failed, it hung up), there may be more: the next two are woken. Two,
+//! because a crowd of tasks is then taken by a crowd, whose commits share a disk write; one task costs three looks.
+//!
+//! Who only watches takes nothing away from the others, and all of them are woken.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::Notify;
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    waiting: Mutex<Waiting>,
+    emptied: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    all: BTreeMap<u64, Waiter>,
+    /// Those who look for the same, in the order in which they came.
+    wishes: HashMap<Arc<str>, BTreeSet<u64>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    /// What it looked for and did not find. `None`: it watches, or it has not looked yet.
+    wish: Option<Arc<str>>,
+    /// It is to look, and has not begun to.
+    woken: bool,
+    bell: Arc<Notify>,
+}
+
+impl Waiter {
+    fn wake(&mut self) {
+        self.woken = true;
+        self.bell.notify_one();
+    }
+}
+
+impl Waiting {
+    /// The first of those who look for this and are not woken yet.
+    fn wake(&mut self, wish: &str, count: usize) {
+        let Some(ids) = self.wishes.get(wish) else { return };
+        let asleep = ids.iter().filter(|id| !self.all[*id].woken).take(count).copied().collect::<Vec<_>>();
+        for id in asleep {
+            self.all.get_mut(&id).expect("everyone with a wish is in the line").wake();
+        }
+    }
+
+    fn forget_wish(&mut self, id: u64, wish: &Arc<str>) {
+        if let Some(ids) = self.wishes.get_mut(wish) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.wishes.remove(wish);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().all.is_empty()
+    }
+
+    /// Until the last has left. (Someone may have come since.)
+    pub async fn emptied(&self) {
+        self.emptied.notified().await;
+    }
+
+    /// There is news.
+    pub fn wake(&self) {
+        self.lock().all.values_mut().filter(|waiter| waiter.wish.is_none()).for_each(Waiter::wake);
+        self.wake_takers();
+    }
+
+    /// One of each wish.
+    pub fn wake_takers(&self) {
+        let mut waiting = self.lock();
+        let wishes: Vec<_> = waiting.wishes.keys().cloned().collect();
+        for wish in wishes {
+            waiting.wake(&wish, 1);
+        }
+    }
+
+    pub fn enter(&self) -> Place<'_> {
+        let mut waiting = self.lock();
+        let (id, bell) = (waiting.next, Arc::new(Notify::new()));
+        waiting.next += 1;
+        waiting.all.insert(id, Waiter { wish: None, woken: false, bell: bell.clone() });
+        Place { line: self, id, bell, owes: false }
+    }
+}
+
+/// A place in the line; left when it is dropped.
+#[derive(Debug)]
+pub(super) struct Place<'l> {
+    line: &'l Line,
+    id: u64,
+    bell: Arc<Notify>,
+    /// It was woken in the place of others, and has not come away empty.
+    owes: bool,
+}
+
+impl Place<'_> {
+    /// It looks now: what is committed from here on wakes it again.
+    pub fn begin(&mut self) {
+        let mut waiting = self.line.lock();
+        let waiter = waiting.all.get_mut(&self.id).expect("this place");
+        self.owes |= std::mem::take(&mut waiter.woken);
+    }
+
+    /// It came away empty. `settled`: so would the others who wish for this. If not, it goes on for them.
+    pub fn rest(&mut self, wish: Option<Arc<str>>, settled: bool) {
+        let mut waiting = self.line.lock();
+        let waiter = waiting.all.get_mut(&self.id).expect("this place");
+        let had = std::mem::replace(&mut waiter.wish, wish.clone());
+        if had != wish {
+            if let Some(had) = had {
+                waiting.forget_wish(self.id, &had);
+            }
+            if let Some(wish) = wish {
+                waiting.wishes.entry(wish).or_default().insert(self.id);
+            }
+        }
+        self.owes = !settled;
+    }
+
+    /// Until it is woken; at once, if it was since it began to look.
+    pub async fn woken(&self) {
+        loop {
+            let bell = self.bell.notified();
+            if self.line.lock().all[&self.id].woken {
+                return;
+            }
+            bell.await;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.line.lock();
+        let Some(waiter) = waiting.all.remove(&self.id) else { return };
+        if let Some(wish) = &waiter.wish {
+            waiting.forget_wish(self.id, wish);
+            if self.owes || waiter.woken {
+                waiting.wake(wish, 2);
+            }
+        }
+        if waiting.all.is_empty() {
+            self.line.emptied.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parked<'l>(line: &'l Line, wish: Option<&str>) -> Place<'l> {
+        let mut place = line.enter();
+        place.begin();
+        place.rest(wish.map(Into::into), true);
+        place
+    }
+
+    fn woken(places: &[&Place<'_>]) -> Vec<bool> {
+        places.iter().map(|place| place.line.lock().all[&place.id].woken).collect()
+    }
+
+    #[test]
+    fn news_wakes_the_first_of_each_wish_and_all_who_watch() {
+        let line = Line::default();
+        let (a, b, c) = (parked(&line, Some("x")), parked(&line, Some("x")), parked(&line, Some("y")));
+        let (d, e) = (parked(&line, None), parked(&line, None));
+        line.wake();
+        assert_eq!(woken(&[&a, &b, &c, &d, &e]), [true, false, true, true, true]);
+        // More of it, before the first has begun to look: the next.
+        line.wake();
+        assert_eq!(woken(&[&a, &b]), [true, true]);
+    }
+
+    #[test]
+    fn a_wake_is_used_up_by_coming_away_empty_and_passed_on_by_leaving() {
+        let line = Line::default();
+        let [mut a, b, c, d] = [(); 4].map(|()| parked(&line, Some("x")));
+        line.wake();
+        a.begin();
+        a.rest(Some("x".into()), true);
+        assert_eq!(woken(&[&a, &b, &c, &d]), [false; 4]);
+        // Leaving without having been woken wakes nobody.
+        drop(a);
+        assert_eq!(woken(&[&b, &c, &d]), [false; 3]);
+        // Before it began to look.
+        line.wake();
+        drop(b);
+        assert_eq!(woken(&[&c, &d]), [true, true]);
+    }
+
+    #[test]
+    fn who_leaves_in_the_middle_of_a_look_passes_it_on() {
+        let line = Line::default();
+        let [mut a, mut b, c] = [(); 3].map(|()| parked(&line, Some("x")));
+        line.wake();
+        a.begin();
+        drop(a);
+        assert_eq!(woken(&[&b, &c]), [true, true]);
+        // And who could not settle what is due goes on for the others.
+        b.begin();
+        b.rest(Some("x".into()), false);
+        let d = parked(&line, Some("x"));
+        drop(b);
+        assert_eq!(woken(&[&c, &d]), [true, true]);
+    }
+
+    #[test]
+    fn news_in_the_middle_of_a_look_is_not_lost() {
+        let line = Line::default();
+        let mut only = parked(&line, Some("x"));
+        only.begin();
+        line.wake();
+        only.rest(Some("x".into()), true);
+        assert_eq!(woken(&[&only]), [true]);
+        // Nor before the first look is over.
+        let mut new = line.enter();
+        new.begin();
+        line.wake();
+        new.rest(Some("y".into()), true);
+        assert_eq!(woken(&[&new]), [true]);
+    }
+}
