@@ -356,6 +356,16 @@ pub fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The same, and it must be text: to pass over what cannot be read would be to act on something else.
+pub fn text_variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Code::Invalid, format!("{name} is not UTF-8")))
+        }
+        value => Ok(value.ok().filter(|value| !value.is_empty())),
+    }
+}
+
 /// A variable that is set to something.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

@@ -116,19 +116,14 @@ async fn main() -> ExitCode {
     let command = command_line();
     let words: Vec<_> = std::env::args_os().collect();
     let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(&e));
-    let file = match commands::needs_settings(first.subcommand_name()) {
-        true => settings::File::load(&command),
-        false => Ok(settings::File::default()),
-    };
-    let parsed = file.and_then(|file| Ok((settings::parse(&command, words, &file)?, file)));
-    let (matches, file) = match parsed {
+    let parsed = settings::read(&command, words, &first);
+    let (matches, settings, file) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
             let json = first.get_flag("json");
             return Context::new(Said { json, ..Said::default() }).fail(&error);
         }
     };
-    let settings = settings::common(&command, &matches, &file);
     let Cli { run, request, json, command, .. } =
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
     let context = Context::new(Said { run, request, json, settings, file });

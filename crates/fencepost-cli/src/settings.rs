@@ -3,6 +3,7 @@
 //! What can be set is an argument, and in the file it has the argument's long name: what all commands take stands at
 //! the top, what one command takes in a table with its name, if a variable can give it too.
 
+use crate::context::text_variable;
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
 use fencepost::{Code, Error, Result};
 use std::{
@@ -66,7 +67,7 @@ impl File {
     /// What `FENCE_CONFIG` names, else the nearest at or above this directory, else the user's own.
     pub fn load(command: &Command) -> Result<Self> {
         let here = std::env::current_dir().unwrap_or_default();
-        let named = crate::context::variable(VARIABLE).map(PathBuf::from);
+        let named = text_variable(VARIABLE)?.map(PathBuf::from);
         let near = || here.ancestors().map(|dir| dir.join(FILE)).find(|path| path.is_file());
         let own = || {
             crate::place::config_home().map(|dir| dir.join("fence").join(FILE)).filter(|path| path.is_file())
@@ -120,8 +121,23 @@ impl File {
     }
 }
 
-/// The command line with what the file adds to it.
-pub fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<ArgMatches> {
+/// The command line with what the file adds to it, what is in force for every command alike, and the file.
+pub fn read(
+    command: &Command,
+    words: Vec<OsString>,
+    first: &ArgMatches,
+) -> Result<(ArgMatches, Vec<Setting>, File)> {
+    let file = match crate::commands::needs_settings(first.subcommand_name()) {
+        true => File::load(command)?,
+        false => File::default(),
+    };
+    let matches = parse(command, words, &file)?;
+    let common = known(command).into_iter().filter(|known| !known.key.contains('.'));
+    let settings = in_force(common, &matches, &file)?;
+    Ok((matches, settings, file))
+}
+
+fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<ArgMatches> {
     let matches = command.clone().get_matches_from(words.clone());
     let more = file.words(command, &matches);
     if more.is_empty() {
@@ -131,11 +147,6 @@ pub fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<Arg
         let said = e.to_string();
         wrong(&file.path, said.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })
-}
-
-/// What is in force for every command alike.
-pub fn common(command: &Command, matches: &ArgMatches, file: &File) -> Vec<Setting> {
-    in_force(known(command).into_iter().filter(|known| !known.key.contains('.')), matches, file)
 }
 
 /// What would be in force for each command that has settings of its own.
@@ -153,7 +164,7 @@ pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
         let (Some((_, before)), Some((_, filled))) = (before.subcommand(), filled.subcommand()) else {
             continue;
         };
-        let values = in_force(known(), filled, &File::default());
+        let values = in_force(known(), filled, &File::default())?;
         all.extend(values.into_iter().map(|setting| {
             // What the file adds looks like a flag.
             let arg = known().find(|known| known.key == setting.key);
@@ -167,7 +178,11 @@ pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
     Ok(all)
 }
 
-fn in_force<'c>(known: impl Iterator<Item = Known<'c>>, matches: &ArgMatches, file: &File) -> Vec<Setting> {
+fn in_force<'c>(
+    known: impl Iterator<Item = Known<'c>>,
+    matches: &ArgMatches,
+    file: &File,
+) -> Result<Vec<Setting>> {
     let setting = |Known { key, arg, variable }: Known<'_>| {
         let id = arg.get_id().as_str();
         let given =
@@ -178,13 +193,13 @@ fn in_force<'c>(known: impl Iterator<Item = Known<'c>>, matches: &ArgMatches, fi
         let sources = [
             (given.clone().filter(|_| is_flag), Source::Flag(id.to_owned())),
             // A variable that is set to nothing is not set.
-            (crate::context::variable(&variable), Source::Variable(variable)),
+            (text_variable(&variable)?, Source::Variable(variable)),
             (filed, Source::File(file.path.clone())),
             (given, Source::Default),
         ];
         let found = sources.into_iter().find(|(value, _)| value.is_some());
         let (value, source) = found.unwrap_or((None, Source::Default));
-        Setting { key, value, source }
+        Ok(Setting { key, value, source })
     };
     known.map(setting).collect()
 }

@@ -93,8 +93,8 @@ impl Connection {
 
     /// Before a process ends: others that wait for what it did are told.
     pub async fn flush(&self) {
-        match &self.0 {
-            Way::Local(fleet) => fleet.flush().await,
+        if let Way::Local(fleet) = &self.0 {
+            fleet.flush().await;
         }
     }
 

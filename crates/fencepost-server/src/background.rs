@@ -100,7 +100,7 @@ impl Place {
 
     /// Ending the run gives back the lock, and leaves nothing that could become due.
     async fn leave(self, app: &App) -> Result<()> {
-        let end = run::End { run: self.run, reason: None };
+        let end = run::End { run: self.run, ..run::End::default() };
         app.fleet.call(end).await.map(drop).or_else(|error: Error| match error.code() {
             Code::NotFound | Code::LeaseExpired => Ok(()),
             _ => Err(error),

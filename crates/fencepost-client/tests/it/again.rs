@@ -102,7 +102,8 @@ async fn the_next_server_is_asked() {
     let server = Script::of([Then::Say(404, ended.to_string())]).await;
     let fleet = Connection::open(&format!("http://127.0.0.1:9,{}", server.url)).await.expect("it opens");
     for calls in 1..=3 {
-        let error = fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no such run");
+        let error =
+            fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no such run");
         assert_eq!((error.code(), server.asked().len()), (Code::NotFound, calls));
     }
 }

@@ -50,7 +50,8 @@ async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
         assert!(error.message().starts_with(&format!("{} answered", server.url)), "{error:?}");
         assert!(error.hint_text().is_some_and(|hint| hint.contains("fence serve")), "{error:?}");
         // Something was done, or not: a proxy's word says nothing about it.
-        let error = fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no answer");
+        let error =
+            fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no answer");
         assert_eq!(error.code(), Code::OutcomeUnknown, "{error:?}");
     }
 }

@@ -139,7 +139,7 @@ on_both! {
         }
         for run in ["r-bob", "r-nobody"] {
             forbidden(ann.call(run::Renew { run: run.into(), ttl_ms: None }).await);
-            forbidden(ann.call(run::End { run: run.into(), reason: None }).await);
+            forbidden(ann.call(run::End { run: run.into(), ..run::End::default() }).await);
             forbidden(ann.call(lock::Claim::new("other", run)).await);
         }
         // A refusal is not being heard from.
@@ -157,7 +157,7 @@ on_both! {
         // An admin's key may do all of it.
         let admin = world.fleet.as_key(&key_of(&world.fleet, "root", Access::Admin).await);
         admin.call(task::Done::new(&his)).await.unwrap();
-        admin.call(run::End { run: "r-nobody".into(), reason: None }).await.unwrap();
+        admin.call(run::End { run: "r-nobody".into(), ..run::End::default() }).await.unwrap();
     }
 
     async fn an_offer_is_its_agents_to_decide(world: World) {
