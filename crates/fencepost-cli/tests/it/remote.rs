@@ -201,7 +201,8 @@ fn what_runs_under_a_claim_finds_the_server() {
     world.ok(&["init"]);
     let server = Serving::start(&world, &[]);
     let there = world.over(&server.url);
-    let printed = there.ok(&["lock", "deploy", "--", "sh", "-c", "echo $FENCE_URL $FENCE_DB; fence guard"]);
+    let printed =
+        there.ok(&["lock", "deploy", "--", "sh", "-c", "echo $FENCE_URL $FENCE_DB; fence guard $FENCE_LOCK"]);
     assert!(printed.starts_with(&format!("{}\nok: held by run lock-", server.url)), "{printed}");
     // And who was told of a database by a flag is not led away from it.
     let db = world.url();
