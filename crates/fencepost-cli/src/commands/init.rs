@@ -48,7 +48,7 @@ impl Init {
         }
         let made = Made { db: place.shown(), existing, why: place.why.describe() };
         context.print(&made, |made| {
-            let is = if made.existing { "was already" } else { "is" };
+            let is = if made.existing && !place.is_remote() { "was already" } else { "is" };
             format!("the fleet {is} at {}: {}", made.db, made.why)
         })
     }

@@ -63,7 +63,8 @@ fn every_command_has_help() {
         {
             let explained = pair[0].trim().contains("  ") || !pair[1].trim().is_empty();
             assert!(
-                explained || pair[0].contains("default: ") || pair[0].contains("possible values: "),
+                explained
+                    || ["default: ", "possible values: ", "env: "].iter().any(|word| pair[0].contains(word)),
                 "fence {name} has something without a word on it: {}",
                 pair[0]
             );
