@@ -71,25 +71,6 @@ on_both! {
         assert_eq!(said.code, 1);
     }
 
-    /// Looking at it does not bring it up to date.
-    fn a_schema_that_is_behind_is_a_warning(sealed: Sealed) {
-        std::fs::create_dir(sealed.path().join(".fence")).expect("a directory");
-        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-            let mut old = fencepost::Options::default();
-            old.schema_version = Some(1);
-            fencepost::Fleet::open_with(&sealed.url(), old).await.expect("an old fleet");
-        });
-        for _ in 0..2 {
-            let (code, findings, all) = examine(&sealed, &[]);
-            assert_eq!((code, findings[1].as_str()), (0, "schema warning"), "{all:#}");
-            let message = all[1]["message"].as_str().expect("a text");
-            assert!(message.contains("the fleet has schema version 1, and this fence knows version "), "{message}");
-            assert_eq!(all[1]["hint"], "fence init brings it up to date, as any other command does");
-        }
-        sealed.ok(&["init"]);
-        assert_eq!(examine(&sealed, &[]).1, WELL.map(str::to_owned).to_vec());
-    }
-
     /// A file that is locked by nobody was left by a keeper that was killed.
     fn a_stale_keeper_is_cleared_away(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -126,6 +107,27 @@ on_both! {
         assert_eq!((code, findings[4].as_str()), (0, "clock warning"), "{all:#}");
         let message = all[4]["message"].as_str().expect("a text");
         assert!(["60m", "1h", "3599s"].iter().any(|span| message == format!("the fleet's clock is {span} ahead of this machine's")), "{message}");
+    }
+
+    without a server:
+
+    /// Looking at it does not bring it up to date.
+    fn a_schema_that_is_behind_is_a_warning(sealed: Sealed) {
+        std::fs::create_dir(sealed.path().join(".fence")).expect("a directory");
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+            let mut old = fencepost::Options::default();
+            old.schema_version = Some(1);
+            fencepost::Fleet::open_with(&sealed.url(), old).await.expect("an old fleet");
+        });
+        for _ in 0..2 {
+            let (code, findings, all) = examine(&sealed, &[]);
+            assert_eq!((code, findings[1].as_str()), (0, "schema warning"), "{all:#}");
+            let message = all[1]["message"].as_str().expect("a text");
+            assert!(message.contains("the fleet has schema version 1, and this fence knows version "), "{message}");
+            assert_eq!(all[1]["hint"], "fence init brings it up to date, as any other command does");
+        }
+        sealed.ok(&["init"]);
+        assert_eq!(examine(&sealed, &[]).1, WELL.map(str::to_owned).to_vec());
     }
 }
 

@@ -148,6 +148,8 @@ fn busy(sealed: &Sealed) {
 }
 
 on_both! {
+    without a server:
+
     fn a_client_that_hangs_up_while_it_waits_is_forgotten(sealed: Sealed) {
         busy(&sealed);
         let server = Served::start(&sealed, &[]);
