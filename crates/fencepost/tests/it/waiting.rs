@@ -425,11 +425,14 @@ on_both! {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let before = world.fleet.stats().statements;
         world.pass(31);
+        // (Who looks is not parked either, so their number says nothing yet.)
+        let finished = || waiters.iter().filter(|waiter| waiter.is_finished()).count();
+        until(&world.fleet, "one has it", |_| finished() > 0).await;
         parked(&world.fleet, 49).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let spent = world.fleet.stats().statements - before;
         assert!(spent < 100, "{spent} statements");
-        assert_eq!(waiters.iter().filter(|waiter| waiter.is_finished()).count(), 1);
+        assert_eq!(finished(), 1);
         // And when the end of each has come, each is told.
         world.pass(600);
         for waiter in waiters {
