@@ -64,6 +64,7 @@ on_both! {
         ");
         insta::assert_snapshot!("pm", story);
         assert_eq!(fs::read(sealed.path().join("tasks.db")).unwrap(), PM, "the file is only read");
+        sealed.readable();
         let events = sealed.ok(&["--json", "call", "event/list", "{\"resource\": \"task/auth-4\"}"]);
         assert!(events.contains(r#""kind":"task.imported""#) && events.contains(r#""owner":"tab-1""#), "{events}");
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));

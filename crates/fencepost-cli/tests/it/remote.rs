@@ -72,7 +72,10 @@ fn lost_replies(world: Sealed) {
         there.ok(&words);
         assert_eq!(line.lost(), n + 1, "{line_of_words}");
     }
-    let kinds = runtime().block_on(account(&world.url()));
+    let kinds = {
+        world.readable();
+        runtime().block_on(account(&world.url()))
+    };
     let mut counts: Vec<_> = kinds.iter().map(|(kind, all)| format!("{kind} {}", all.len())).collect();
     counts.sort();
     insta::assert_snapshot!("lost_replies", counts.join("\n"));
@@ -140,7 +143,10 @@ fn a_server_is_killed_and_every_task_is_done_once() {
         }
         assert_eq!((done.load(Ordering::SeqCst), line.lost()), (TASKS, 4));
     });
-    let kinds = runtime().block_on(account(&world.url()));
+    let kinds = {
+        world.readable();
+        runtime().block_on(account(&world.url()))
+    };
     let mut completed = kinds["task.completed"].clone();
     completed.sort();
     completed.dedup();
@@ -183,7 +189,10 @@ fn clients_are_killed_and_ask_the_other_server() {
     let shown: serde_json::Value = serde_json::from_str(&there.ok(&["--json", "show", "a-2"])).expect("JSON");
     assert_eq!(shown["task"]["attempts"], 1, "{shown}");
     there.ok(&["done", &token]);
-    let kinds = runtime().block_on(account(&world.url()));
+    let kinds = {
+        world.readable();
+        runtime().block_on(account(&world.url()))
+    };
     assert_eq!(kinds["task.completed"].len(), 2);
 }
 

@@ -135,6 +135,25 @@ impl Sealed {
         command
     }
 
+    /// Until the whole log can be read: on PostgreSQL it is shown up to the oldest transaction of anyone, and other
+    /// tests have theirs.
+    pub fn readable(&self) {
+        let url = self.url();
+        if !url.starts_with("postgres") {
+            return;
+        }
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let fleet = runtime.block_on(fencepost::Fleet::open(&url)).expect("the fleet");
+        eventually("the log can be read", || {
+            let hidden = fleet.transaction(|tx| {
+                let sql = "select 1 as hidden from event
+                           where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint limit 1";
+                Box::pin(async move { tx.query(sql, fencepost::params![]).await })
+            });
+            runtime.block_on(hidden).expect("an answer").is_empty().then_some(())
+        });
+    }
+
     /// A script in a file, for a shell that is not thrown away after one command line.
     pub fn script(&self, name: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt;

@@ -171,6 +171,7 @@ on_both! {
             "key list --all",
         ];
         insta::assert_snapshot!("keys", story.map(tell).join("\n"));
+        sealed.readable();
         let events = sealed.ok(&["--key", &admin, "--json", "events", "--kind", "key"]);
         assert!(events.contains("key.added") && !events.contains("fence_"), "{events}");
         assert!(!events.contains("\"agent\":\"codex-2\""), "who makes a key is not whom it is for: {events}");

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    sealed::{Said, Sealed},
+    sealed::{Said, Sealed, eventually},
 };
 use fencepost::{Fleet, Time, claim, event, run};
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,10 +37,18 @@ impl Working {
         let [out, err] = [(); 2].map(|()| tempfile::tempfile().expect("a file"));
         let clone = |file: &File| Stdio::from(file.try_clone().expect("a clone"));
         command.args(words).stdin(Stdio::null()).stdout(clone(&out)).stderr(clone(&err));
-        Self { process: command.spawn().expect("it starts"), out, err }
+        // A binary that was just written is busy for as long as another test's child, forked meanwhile, has it open.
+        let process = eventually("it can be started", || match command.spawn() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+            started => Some(started.expect("it starts")),
+        });
+        Self { process, out, err }
     }
+    /// With no signal ignored, as one that was started in the background would have them.
     fn fence(sealed: &Sealed, words: &[&str]) -> Self {
-        Self::start(&mut sealed.command("fence"), words)
+        let mut command = sealed.command("env");
+        command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", "fence"]);
+        Self::start(&mut command, words)
     }
     fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is there");
@@ -376,6 +384,7 @@ on_both! {
         sealed.ok(&["unclaim", "lock/deploy"]);
         let mut tokens = waiters.map(|waiter| waiter.end().out).to_vec();
         // A server may have taken it for the one that hung up, before it knew; it gives that back.
+        sealed.readable();
         let list = event::List { kind: Some("lock.undelivered".into()), ..event::List::default() };
         let undelivered = ask(&sealed, async |fleet| fleet.call(list).await).expect("the log").events;
         tokens.extend(undelivered.iter().map(|event| format!("lock/deploy@{}", event.fence.unwrap_or(0))));
