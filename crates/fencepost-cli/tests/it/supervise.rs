@@ -46,8 +46,11 @@ impl Working {
     }
     /// With no signal ignored, as one that was started in the background would have them.
     fn fence(sealed: &Sealed, words: &[&str]) -> Self {
+        Self::program(sealed, "fence", words)
+    }
+    fn program(sealed: &Sealed, program: &str, words: &[&str]) -> Self {
         let mut command = sealed.command("env");
-        command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", "fence"]);
+        command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", program]);
         Self::start(&mut command, words)
     }
     fn send(&self, signal: Signal) {
@@ -548,7 +551,7 @@ fn a_postgres_that_answers_slowly_and_then_no_more() {
     let line = Line::to(&direct.url());
     let sealed = direct.over(&line.url(&direct.url()));
     line.set(Way::Slow);
-    it_ends_before_its_lease(&sealed, "5s", || line.set(Way::Mute), || line.set(Way::Open));
+    it_ends_before_its_lease(&sealed, "10s", || line.set(Way::Mute), || line.set(Way::Open));
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -691,8 +694,9 @@ fn a_binary_that_was_replaced_still_supervises() {
     leader(&sealed);
     let fence = sealed.path().join("old-fence");
     fs::copy(env!("CARGO_BIN_EXE_fence"), &fence).expect("a copy");
-    let waiter = Working::start(
-        &mut sealed.command(fence.to_str().expect("a name")),
+    let waiter = Working::program(
+        &sealed,
+        fence.to_str().expect("a name"),
         &["lock", "deploy", "--wait", "--", "echo", "at last"],
     );
     until("it waits", || listens(&waiter));
