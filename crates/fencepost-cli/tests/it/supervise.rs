@@ -604,8 +604,8 @@ impl Line {
     }
 }
 
-/// What follows PostgreSQL's word on a lease of 5 s takes longer than the margin before its end.
-const DELAY: Duration = Duration::from_millis(250);
+/// What follows PostgreSQL's word on a lease of 10 s takes longer than the margin before its end.
+const DELAY: Duration = Duration::from_millis(500);
 
 #[expect(clippy::disallowed_methods, reason = "a slow line is one that takes real time")]
 fn pass(time: Duration) {
