@@ -551,7 +551,7 @@ fn a_postgres_that_answers_slowly_and_then_no_more() {
     let line = Line::to(&direct.url());
     let sealed = direct.over(&line.url(&direct.url()));
     line.set(Way::Slow);
-    it_ends_before_its_lease(&sealed, "10s", || line.set(Way::Mute), || line.set(Way::Open));
+    it_ends_before_its_lease(&sealed, "5s", || line.set(Way::Mute), || line.set(Way::Open));
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -604,8 +604,8 @@ impl Line {
     }
 }
 
-/// What follows PostgreSQL's word on a lease of 10 s takes longer than the margin before its end.
-const DELAY: Duration = Duration::from_millis(500);
+/// A slow line. (At 250 ms an answer a renewal of a lease of 5 s takes too long to be of use, and the command is ended.)
+const DELAY: Duration = Duration::from_millis(100);
 
 #[expect(clippy::disallowed_methods, reason = "a slow line is one that takes real time")]
 fn pass(time: Duration) {
