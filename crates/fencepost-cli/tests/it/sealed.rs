@@ -83,7 +83,7 @@ impl Sealed {
         let base = std::env::var("FENCE_TEST_POSTGRES").expect(
             "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
         );
-        let schema = format!("cli{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let schema = format!("cli{:08x}_{}", fastrand::u32(..), NEXT.fetch_add(1, Ordering::Relaxed));
         Self { db: Some(format!("{base}?schema={schema}&sslmode=disable")), ..Self::sqlite() }
     }
 
