@@ -336,7 +336,7 @@ pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
 /// A statement over one key or a set of them. One key is bound as it is: through `json_each` a lookup takes
 /// 8 us instead of 1.5.
 macro_rules! by_keys {
-    ($keys:expr, $head:literal, $tail:literal $(, $param:expr)* $(,)?) => {
+    ($keys:expr, $head:expr, $tail:literal $(, $param:expr)* $(,)?) => {
         match $keys {
             [key] => $crate::tx::Stmt::new(concat!($head, " = ?1 ", $tail), $crate::params![*key $(, $param)*]),
             keys => $crate::tx::Stmt::new(

@@ -1,8 +1,8 @@
-use super::{Record, Status, Task, Under, Was, full, not_found, save, save_set, unheld};
+use super::{Record, Status, Task, Was, full, not_found, save, save_set, unheld};
 use crate::{
     before::Before,
     claim::{
-        self, Hold,
+        self, Hold, Under,
         deliver::{self, Handed},
         next_fence,
     },
