@@ -168,6 +168,32 @@ on_both! {
         assert_eq!(ids.len(), 4);
     }
 
+    /// A push wakes who waits for its mailbox, and leaves the others alone: each look costs statements.
+    async fn a_push_wakes_only_those_whom_it_concerns(world: World) {
+        let wait = |i: i64| {
+            let fleet = world.fleet.clone();
+            tokio::spawn(async move {
+                let claim = mail::Claim { wait_ms: Some(Millis::minutes(5)), ..mail::Claim::next(format!("s/{i}"), format!("w{i}")) };
+                fleet.call(claim).await
+            })
+        };
+        let waiters: Vec<_> = (0..100).map(wait).collect();
+        while world.fleet.stats().waiting < 100 {
+            tokio::task::yield_now().await;
+        }
+        let before = world.fleet.stats().statements;
+        let id = world.push("s/42", "x").await;
+        let mut waiters = waiters;
+        let claimed = waiters.remove(42).await.unwrap().unwrap();
+        assert_eq!(claimed.claims[0].message.id, id);
+        let statements = world.fleet.stats().statements - before;
+        assert!(statements < 100, "{statements} statements for one push and one claim");
+        for (i, waiter) in waiters.into_iter().enumerate() {
+            assert!(!waiter.is_finished(), "{i}");
+            waiter.abort();
+        }
+    }
+
     /// A waiter is woken by a push, by the end of a delay, by a lease, by a turn that is passed on, and by a resume.
     async fn waiting_for_the_next_message(world: World) {
         let wait = |mailbox: &'static str| {
