@@ -12,7 +12,7 @@ use crate::{
     event::Event,
     mail::lane,
     params,
-    run::settle::ITEMS,
+    run::sweep::ITEMS,
     tx::{Tx, key_set},
 };
 

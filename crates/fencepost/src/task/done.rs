@@ -3,6 +3,7 @@ use crate::{
     before::Before,
     claim::{self, Under, is_repeat, require},
     error::{Code, Error, Result},
+    event::Event,
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
@@ -116,7 +117,8 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     )
 }
 
-/// They wait for fewer now, and the tags' copies of what is ready follow.
+/// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
+/// of: whoever waits for one of them is woken by that.
 pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Result<()> {
     let mut fewer: BTreeMap<i64, i64> = BTreeMap::new();
     let mut tagged = Vec::new();
@@ -131,14 +133,29 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Resu
         return Ok(());
     }
     let rows = set(fewer.iter().map(|(task, count)| serde_json::json!({ "k": task, "count": count })))?;
-    let mut statements = vec![Stmt::new(
-        "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
-         from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
-        params![rows],
-    )];
+    let keys: Vec<i64> = fewer.into_keys().collect();
+    let mut statements = vec![
+        Stmt::new(
+            "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
+             from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
+            params![rows],
+        ),
+        by_keys!(
+            keys.as_slice(),
+            super::columns!("where task.waiting_on = 0 and task.seq"),
+            "order by task.seq"
+        ),
+    ];
     if !tagged.is_empty() {
         statements.push(super::record::sync_tags(crate::tx::key_set(tagged)));
     }
-    tx.pipeline(statements).await?;
+    let mut answers = tx.pipeline(statements).await?;
+    let free = answers.remove(1).rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    let free = free.iter().filter(|task| !task.status.is_finished());
+    let events: Vec<_> =
+        free.map(|task| Event { agent: None, ..task.event("task.unblocked", task.status) }).collect();
+    if !events.is_empty() {
+        tx.one(Event::insert_many(tx, events)?).await?;
+    }
     Ok(())
 }
