@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
 pub(crate) mod trigger;
+pub use trigger::{Trigger, Type};
 
 /// How long an agent may go unheard before it counts as offline. Its polls are heard, and its runs.
 pub const PRESENCE: Millis = Millis::minutes(5);

@@ -131,10 +131,6 @@ impl Topic {
     pub fn agent(name: &str) -> Self {
         Topic::Of(format!("agent/{name}"))
     }
-    /// What a lead could be told of.
-    pub fn finished() -> Self {
-        Topic::Of("finished".into())
-    }
     pub fn mail(mailbox: &str) -> Self {
         Topic::Of(format!("mail/{mailbox}"))
     }

@@ -57,12 +57,14 @@ impl Op for Join {
         let statements = vec![
             Stmt::new(
                 "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at)
-                 values (?1, coalesce(?2, 'worker'), ?3, nullif(?4, 0), coalesce(?5, ?9), ?6, ?7, ?7 + coalesce(?5, ?9))
+                 values (?1, coalesce(?2, 'worker'), ?3, nullif(cast(?4 as bigint), 0),
+                   coalesce(cast(?5 as bigint), cast(?8 as bigint)), ?6, cast(?7 as bigint),
+                   cast(?7 as bigint) + coalesce(cast(?5 as bigint), cast(?8 as bigint)))
                  on conflict (name) do update set role = coalesce(?2, agent.role),
                    capabilities = coalesce(?3, agent.capabilities),
-                   max_concurrent = nullif(coalesce(?4, agent.max_concurrent), 0),
-                   strand_ms = coalesce(?5, agent.strand_ms), heard_until = ?7,
-                   strands_at = ?7 + coalesce(?5, agent.strand_ms), left_at = cast(?8 as bigint)",
+                   max_concurrent = nullif(coalesce(cast(?4 as bigint), agent.max_concurrent), 0),
+                   strand_ms = coalesce(cast(?5 as bigint), agent.strand_ms), heard_until = cast(?7 as bigint),
+                   strands_at = cast(?7 as bigint) + coalesce(cast(?5 as bigint), agent.strand_ms), left_at = null",
                 params![
                     &self.agent,
                     self.role.map(Role::as_str),
@@ -71,7 +73,6 @@ impl Op for Join {
                     self.strand_ms,
                     tx.now,
                     until,
-                    None::<i64>,
                     STRAND,
                 ],
             ),

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Settle {
     pub run: String,
+    /// `done` unless said.
+    #[serde(default)]
     pub outcome: Outcome,
     /// What came of it: kept with the task or the messages.
     #[serde(default)]
