@@ -7,6 +7,7 @@ mod http;
 mod remote;
 
 use fencepost::{Code, Error, Fleet, Op, Options, Result, op};
+pub use http::{Http, Silence};
 use remote::Remote;
 use std::{path::Path, time::Duration};
 
@@ -55,6 +56,15 @@ impl Connection {
             Way::Remote(remote) => Self(Way::Remote(Box::new(remote.with_key(key)?))),
             local => Self(local),
         })
+    }
+
+    /// An https server must be vouched for by the authorities in this PEM file, and not by those that the system trusts.
+    #[must_use]
+    pub fn with_authority(self, file: &Path) -> Self {
+        match self.0 {
+            Way::Remote(remote) => Self(Way::Remote(Box::new(remote.with_authority(file.to_owned())))),
+            local => Self(local),
+        }
     }
 
     /// The same, for who only looks: a fleet that is not there is not made, and one that is behind is refused as it is.

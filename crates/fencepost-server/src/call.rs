@@ -35,14 +35,14 @@ impl Verb {
     }
 
     pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
-        let line = Line::new(app.clone(), self.entry.name);
+        let line = Line::new(app.clone(), self.entry.name, request.headers());
         let (head, body) = request.into_parts();
         let read = read(&app, &head.headers, Limited::new(body, app.settings.body_size)).await;
         self.answer(app, line, head, read).await
     }
 
     pub async fn get(self: Arc<Self>, app: App, request: Request) -> Response {
-        let line = Line::new(app.clone(), self.entry.name);
+        let line = Line::new(app.clone(), self.entry.name, request.headers());
         let (head, _) = request.into_parts();
         let read = self.fields.read(head.uri.query().unwrap_or_default());
         let read = read.map(|request| Bytes::from(request.to_string())).map_err(Refusal::from);

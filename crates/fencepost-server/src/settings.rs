@@ -1,6 +1,7 @@
 //! What can be set. The defaults are meant to be right.
 
 use crate::tls::Files;
+use opentelemetry_sdk::trace::SdkTracer;
 use std::{net::SocketAddr, time::Duration};
 
 /// Where to listen, and a limit on everything.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub prune_every: Duration,
     /// How long what ended is kept, at least 7 days; `None` keeps everything.
     pub history: Option<Duration>,
+    /// Who is told of each call, as a span; `None` is nobody.
+    pub tracer: Option<SdkTracer>,
 }
 
 impl Settings {
@@ -60,6 +63,7 @@ impl Settings {
             tick: Duration::from_secs(1),
             prune_every: Duration::from_secs(60 * 60),
             history: Some(Duration::from_secs(30 * 24 * 60 * 60)),
+            tracer: None,
         }
     }
 }

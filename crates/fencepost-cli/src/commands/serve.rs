@@ -1,3 +1,5 @@
+mod traces;
+
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
@@ -11,13 +13,15 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+use traces::Traces;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Put the fleet on the network
 ///
 /// Every command works against it by setting FENCE_URL. It says where it listens once it does, and serves until it is
 /// sent SIGTERM or SIGINT: then it finishes what was begun. A second one ends it at once. What it logs goes to
-/// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said).
+/// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said). Traces go where
+/// OTEL_EXPORTER_OTLP_ENDPOINT says, if it does.
 ///
 /// Examples:
 ///   fence serve
@@ -149,13 +153,15 @@ impl Serve {
     }
 }
 
-async fn serve(url: String, shown: String, settings: Settings, json: bool) -> Result<()> {
+async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -> Result<()> {
     let unheard = |e| Error::internal(format!("signals cannot be heard: {e}"));
     let term = signal(SignalKind::terminate()).map_err(unheard)?;
     let int = signal(SignalKind::interrupt()).map_err(unheard)?;
     let mut options = Options::default();
     options.create = false;
     let fleet = Fleet::open_with(&url, options).await?;
+    let traces = Traces::begin();
+    settings.tracer = traces.as_ref().map(Traces::tracer);
     let server = Server::bind(App::new(fleet, settings)).await?;
     let at = server.url();
     let line = match json {
@@ -178,11 +184,15 @@ async fn serve(url: String, shown: String, settings: Settings, json: bool) -> Re
     });
     let (stop, stopped) = oneshot::channel();
     tokio::spawn(heed(term, int, stop));
-    server
+    let served = server
         .run(async {
             let _ = stopped.await;
         })
-        .await
+        .await;
+    if let Some(traces) = traces {
+        traces.end().await;
+    }
+    served
 }
 
 /// The first signal asks us to finish, the second to end at once.

@@ -17,6 +17,7 @@ mod settings;
 mod supervise;
 mod terminal;
 mod three_tabs;
+mod traces;
 mod verbs;
 mod waiting;
 mod whose;

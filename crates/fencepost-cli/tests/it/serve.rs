@@ -26,7 +26,13 @@ pub struct Served {
 
 impl Served {
     pub fn start(sealed: &Sealed, words: &[&str]) -> Self {
+        Self::start_with(sealed, words, &[])
+    }
+
+    /// The same, with these variables.
+    pub fn start_with(sealed: &Sealed, words: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = sealed.command("fence");
+        command.envs(variables.iter().copied());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("fence serve");
@@ -97,7 +103,7 @@ impl Served {
         line.parse().expect("a number")
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub fn wait(&mut self) -> ExitStatus {
         eventually("the server ends", || self.child.try_wait().expect("its state"))
     }
 
@@ -117,7 +123,7 @@ impl Drop for Served {
 }
 
 /// The status and the body of one answer.
-fn answer(stream: TcpStream) -> (u16, Value) {
+pub fn answer(stream: TcpStream) -> (u16, Value) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).expect("a status");
