@@ -76,7 +76,8 @@ impl Chapter {
         example
     }
 
-    /// What it may answer instead. What is asked under a token can be over; what takes things can come away empty.
+    /// What it may answer instead. What is asked under a token or a run can be over; what takes things can come away
+    /// empty.
     pub fn codes(&self) -> Vec<Code> {
         let has = |name: &str| self.request["properties"].get(name).is_some();
         let mut codes = vec![Code::Invalid, Code::Unauthorized, Code::Forbidden, Code::NotFound];
@@ -88,6 +89,9 @@ impl Chapter {
             codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
         } else if !self.entry.reads && self.noun() == "task" {
             codes.extend([Code::AlreadyClaimed, Code::NotReady, Code::AlreadyFinished]);
+        }
+        if !self.entry.reads && has("run") {
+            codes.extend([Code::NotReady, Code::LeaseExpired]);
         }
         codes.extend([Code::TooLarge, Code::RateLimited, Code::Unavailable, Code::Internal]);
         if !self.entry.reads {

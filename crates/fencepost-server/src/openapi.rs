@@ -51,7 +51,8 @@ fn methods(chapter: &Chapter, schemas: &mut Schemas) -> Value {
     };
     let mut post = about(&id);
     post["requestBody"] = json!({
-        "required": true,
+        // Nothing at all is a request with nothing in it.
+        "required": chapter.fields().iter().any(|field| field.required),
         "content": { "application/json": { "schema": request, "example": chapter.example() } },
     });
     let mut methods = json!({ "post": post });

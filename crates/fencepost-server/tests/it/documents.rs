@@ -2,8 +2,9 @@
 
 use crate::{
     on_both,
-    world::{World, get, text},
+    world::{self, World, get, text},
 };
+use axum::body::Body;
 use fencepost::op;
 use serde_json::{Value, json};
 
@@ -77,6 +78,32 @@ on_both! {
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    /// Found by `make fuzz`.
+    async fn what_the_document_says_of_bodies_and_refusals_is_so(world: World) {
+        let (_, document) = world.get("/v1/openapi.json").await;
+        let told = |op: &str| document["paths"][format!("/v1/{op}")]["post"].clone();
+        for entry in op::registry().into_iter().filter(|entry| entry.name != "key/add") {
+            let nothing = world::ask("POST", &format!("/v1/{}", entry.name)).body(Body::empty()).unwrap();
+            let status = world.send(nothing).await.status().as_u16();
+            let needed = told(entry.name)["requestBody"]["required"] == true;
+            assert!(status == 400 || !needed, "{} needs a body and answers {status} without", entry.name);
+            assert!(told(entry.name)["responses"].get(status.to_string()).is_some(), "{} {status}", entry.name);
+        }
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        world.ok("task/claim", json!({ "run": "here" })).await;
+        let old = json!({ "opened_at": "2000-01-01T00:00:00Z", "expires_at": "2000-01-01T00:00:00Z" });
+        for (op, request) in [
+            ("run/renew", json!({ "run": "gone" })),
+            ("run/end", json!({ "run": "here", "lease": old })),
+            ("run/doubt", json!({ "run": "here", "lease": old })),
+        ] {
+            let (status, answer) = world.post(op, request).await;
+            assert_eq!(status, 409, "{op}: {answer}");
+            let refusals = told(op)["responses"]["409"]["description"].to_string();
+            assert!(refusals.contains(answer["error"]["code"].as_str().unwrap()), "{op}: {answer}, and not {refusals}");
+        }
     }
 
     async fn metrics_tell_what_happened(world: World) {
