@@ -39,8 +39,6 @@ pub struct Door {
 
 /// What says nothing about the fleet: anyone may ask.
 const PUBLIC: [&str; 4] = ["/healthz", "/readyz", "/docs", "/v1/openapi.json"];
-/// Unknown keys that one address may try in a second.
-const STRANGERS: u32 = 20;
 
 impl Door {
     pub fn new(settings: &Settings) -> Self {
@@ -56,7 +54,7 @@ impl Door {
             any_address: listen.is_unspecified(),
             open_rate: Rate::new(settings.open_rate),
             key_rate: Rate::new(settings.key_rate),
-            stranger_rate: Rate::new(STRANGERS),
+            stranger_rate: Rate::new(settings.guess_rate),
         }
     }
 

@@ -93,7 +93,7 @@ impl Served {
     }
 
     /// How many wait, as the server tells.
-    fn waiting(&self) -> u64 {
+    pub fn waiting(&self) -> u64 {
         let mut stream = self.connect();
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)
             .expect("sent");
@@ -257,6 +257,27 @@ on_both! {
         ]);
         assert_eq!(Value::from(told), wanted, "{log}");
     }
+}
+
+/// A pipe that nobody reads holds some 300 lines.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let mut command = sealed.command("fence");
+    command.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence serve");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    let unread = child.stderr.take().expect("its log");
+    let address = line.trim().rsplit_once("//").expect("where it listens").1.to_owned();
+    let mut server = Served { child, log: Arc::default(), reading: None, address };
+    for _ in 0..1000 {
+        assert_eq!(server.call("admin/about", json!({})).0, 200);
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    drop(unread);
 }
 
 #[test]
