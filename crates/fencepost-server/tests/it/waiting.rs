@@ -6,11 +6,11 @@ use crate::{
 };
 use axum::body::Body;
 use axum::response::Response;
-use fencepost::{Error, task};
+use fencepost::task;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use std::time::Duration;
-use tokio::sync::oneshot;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// A request that is under way, as a connection would drive it.
 fn send(world: &World, op: &str, body: Value) -> tokio::task::JoinHandle<Response> {
@@ -266,24 +266,25 @@ async fn a_follower_misses_nothing_while_transactions_commit_in_reverse_order() 
     let mut follower = Follower::of(&world, "/v1/events?since=start&kind=task.added", None).await;
     let mut open = Vec::new();
     for n in 0..TRANSACTIONS {
-        let ((written, has_written), (commit, may_commit)) = (oneshot::channel(), oneshot::channel::<()>());
-        let fleet = world.fleet.clone();
+        let (written, commit) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (fleet, told, may_commit) = (world.fleet.clone(), written.clone(), commit.clone());
         let committed = tokio::spawn(async move {
-            let add = task::Add::new(format!("board{n}"), "one");
             let work = fleet.transaction(move |tx| {
+                let (told, may_commit) = (told.clone(), may_commit.clone());
                 Box::pin(async move {
-                    tx.call(add).await?;
-                    written.send(()).expect("the test waits for it");
-                    may_commit.await.map_err(Error::internal)
+                    tx.call(task::Add::new(format!("board{n}"), "one")).await?;
+                    told.notify_one();
+                    may_commit.notified().await;
+                    Ok(())
                 })
             });
             work.await.expect("committed");
         });
-        has_written.await.expect("its event is written");
+        written.notified().await;
         open.push((commit, committed));
     }
     for (commit, committed) in open.into_iter().rev() {
-        commit.send(()).expect("it waits");
+        commit.notify_one();
         committed.await.expect("it committed");
     }
     let mut seen = Vec::new();
