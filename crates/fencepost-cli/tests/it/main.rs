@@ -2,6 +2,7 @@
 
 mod commands;
 mod crash;
+mod docs;
 mod doctor;
 mod edges;
 mod history;
