@@ -55,7 +55,8 @@ impl Settings {
             listen,
             names: Vec::new(),
             tls: None,
-            body_size: 2 * 1024 * 1024,
+            // A plan of 10,000 tasks, each with a word to say, is one request.
+            body_size: 16 * 1024 * 1024,
             header_size: 16 * 1024,
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),

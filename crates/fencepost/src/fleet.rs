@@ -393,6 +393,7 @@ pub(crate) struct Stats {
     round_trips: AtomicU64,
     batches: AtomicU64,
     batched: AtomicU64,
+    batch_sizes: [AtomicU64; 9],
     notices: AtomicU64,
 }
 
@@ -405,6 +406,8 @@ pub struct Counts {
     /// SQLite: transactions of the writer, and the calls in them.
     pub batches: u64,
     pub batched: u64,
+    /// How many of those transactions had at most 1, 2, 4, … 256 calls, and more than the one before.
+    pub batch_sizes: [u64; 9],
     /// PostgreSQL: how often other nodes were told that there is news.
     pub notices: u64,
     /// Calls that have looked, and are waiting now.
@@ -421,6 +424,8 @@ impl Stats {
     pub fn batch(&self, calls: u64) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batched.fetch_add(calls, Ordering::Relaxed);
+        let size = calls.max(1).next_power_of_two().trailing_zeros() as usize;
+        self.batch_sizes[size.min(self.batch_sizes.len() - 1)].fetch_add(1, Ordering::Relaxed);
     }
     pub fn notice(&self) {
         self.notices.fetch_add(1, Ordering::Relaxed);
@@ -431,6 +436,7 @@ impl Stats {
             round_trips: self.round_trips.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             batched: self.batched.load(Ordering::Relaxed),
+            batch_sizes: self.batch_sizes.each_ref().map(|size| size.load(Ordering::Relaxed)),
             notices: self.notices.load(Ordering::Relaxed),
             waiting: 0,
         }

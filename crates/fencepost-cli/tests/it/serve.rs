@@ -280,6 +280,42 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     drop(unread);
 }
 
+/// The most tasks that a plan may have go through; what is larger than the server allows is told, and read to the end.
+#[test]
+fn a_large_plan_is_taken_or_refused_clearly() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let plan: String =
+        (0..10_000).map(|n| format!("{{\"title\":\"{n}\",\"body\":\"{}\"}}\n", "x".repeat(500))).collect();
+    let server = Served::start(&sealed, &[]);
+    let there = sealed.over(&format!("http://{}", server.address));
+    std::fs::write(there.path().join("plan.jsonl"), &plan).expect("written");
+    let added = there.ok(&["add", "-f", "plan.jsonl", "--board", "auth"]);
+    assert_eq!(added.lines().filter(|line| line.starts_with("auth-")).count(), 10_000);
+
+    let small = Served::start(&sealed, &["--body-size", "1000000"]);
+    let there = sealed.over(&format!("http://{}", small.address));
+    std::fs::write(there.path().join("plan.jsonl"), &plan).expect("written");
+    let refused = there.fence(&["add", "-f", "plan.jsonl", "--board", "more"]);
+    insta::assert_snapshot!(format!("{} (exit {})", refused.err, refused.code), @r"
+    error: the request is larger than 1000000 bytes
+    hint: send less at once, or let the server take more: fence serve --body-size (exit 1)
+    ");
+    // A client that looks for an answer only when it has sent everything.
+    let mut slow = small.connect();
+    write!(
+        slow,
+        "POST /v1/task/plan HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        small.address,
+        plan.len()
+    )
+    .expect("sent");
+    for piece in plan.as_bytes().chunks(100_000) {
+        slow.write_all(piece).expect("it is taken");
+    }
+    assert_eq!(answer(slow).0, 413);
+}
+
 #[test]
 fn slow_and_large_heads_are_not_waited_for() {
     let sealed = Sealed::sqlite();

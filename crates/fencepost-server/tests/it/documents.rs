@@ -116,11 +116,13 @@ on_both! {
         world.post("task/claim", json!({ "run": "s", "task": "auth-1" })).await;
         world.clock.advance(std::time::Duration::from_secs(2));
         world.ok("task/claim", json!({ "run": "s" })).await;
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "s" })).await;
+        world.post("lock/claim", json!({ "name": "deploy", "run": "r" })).await;
         let mut told = String::new();
         // On PostgreSQL the log can be read up to the oldest transaction of anyone.
         for _ in 0..500 {
             told = text(world.send(get("/metrics")).await).await;
-            if told.contains("fence_claims_expired_total 1") {
+            if told.contains("fence_claims_expired_total{noun=\"task\"} 1") {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -128,17 +130,28 @@ on_both! {
         for line in [
             r#"fence_ops_total{op="task/add",outcome="ok"} 2"#,
             r#"fence_ops_total{op="task/claim",outcome="ok"} 2"#,
-            r#"fence_claims_refused_total{reason="already_claimed"} 1"#,
+            r#"fence_claims_refused_total{noun="task",reason="already_claimed"} 1"#,
+            r#"fence_claims_refused_total{noun="lock",reason="already_claimed"} 1"#,
             r#"fence_op_seconds_count{op="task/add"} 2"#,
-            r#"fence_claims_expired_total 1"#,
-            r#"fence_claims_live 1"#,
+            r#"fence_claims_expired_total{noun="task"} 1"#,
+            r#"fence_claims_expired_total{noun="lock"} 0"#,
+            r#"fence_claims_live{noun="task"} 1"#,
+            r#"fence_claims_live{noun="lock"} 1"#,
             r#"fence_tasks{board="auth",status="in_progress"} 1"#,
             r#"fence_tasks_ready{board="auth"} 1"#,
             r#"fence_waiters 0"#,
         ] {
             assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
         }
-        assert!(told.contains("fence_batches_total"));
+        let count = |name: &str| -> f64 {
+            let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}\n{told}"));
+            line.trim().parse().expect("a number")
+        };
+        // On PostgreSQL each call is a transaction of its own.
+        let is_sqlite = world.fleet.stats().batches > 0;
+        assert_eq!(count("fence_batch_size_count ") > 5.0, is_sqlite, "{told}");
+        assert_eq!(count("fence_batch_size_bucket{le=\"+Inf\"}"), count("fence_batch_size_count "));
+        assert!(count("fence_batch_size_sum ") >= count("fence_batch_size_count "));
     }
 }
 
