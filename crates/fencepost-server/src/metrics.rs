@@ -201,9 +201,8 @@ struct Batches(Counts);
 impl EncodeMetric for Batches {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
         let sizes = self.0.batch_sizes.iter().enumerate();
-        // The encoder writes the largest number as infinity.
         let buckets: Vec<_> =
-            sizes.map(|(power, n)| (f64::from(1 << power), *n)).chain([(f64::MAX, 0)]).collect();
+            sizes.map(|(power, n)| (f64::from(1 << power), *n)).chain([(f64::INFINITY, 0)]).collect();
         encoder.encode_histogram::<NoLabelSet>(self.0.batched as f64, self.0.batches, &buckets, None)
     }
 
