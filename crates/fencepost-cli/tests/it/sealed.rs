@@ -99,6 +99,12 @@ impl Sealed {
         }
     }
 
+    /// The server that has the fleet, if one has it.
+    pub fn server(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        Some(server.running.lock().expect("not poisoned").url.clone())
+    }
+
     /// The same fleet in a directory of its own, by another way.
     pub fn over(&self, url: &str) -> Self {
         Self { db: Some(url.into()), ..Self::sqlite() }

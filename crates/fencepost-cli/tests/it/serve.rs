@@ -94,13 +94,7 @@ impl Served {
 
     /// How many wait, as the server tells.
     pub fn waiting(&self) -> u64 {
-        let mut stream = self.connect();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)
-            .expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
-        line.parse().expect("a number")
+        waiting(&self.address)
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -120,6 +114,16 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// How many wait, as the server at this address tells.
+pub fn waiting(address: &str) -> u64 {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
+    line.parse().expect("a number")
 }
 
 /// The status and the body of one answer.

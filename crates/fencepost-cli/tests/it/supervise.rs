@@ -405,8 +405,6 @@ on_both! {
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
-    without a server:
-
     fn without_a_living_claim_nothing_starts(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "a task", "--board", "auth"]);
