@@ -1,6 +1,6 @@
 //! The lines that `/docs` shows, run as they stand there.
 
-use crate::{on_both, sealed::Sealed, serve::Served};
+use crate::{on_both, serve::Served};
 use fencepost::{Code, op};
 use serde_json::Value;
 use std::io::{Read, Write};

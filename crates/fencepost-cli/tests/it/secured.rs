@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// A certificate authority and a certificate for localhost that it signed: `NAME-ca.pem`, `NAME.pem`, `NAME.key`.
-fn authority(sealed: &Sealed, name: &str) {
+pub fn authority(sealed: &Sealed, name: &str) {
     let script = format!(
         "set -e
          ec='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
