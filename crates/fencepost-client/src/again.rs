@@ -29,7 +29,9 @@ impl Twice {
         match () {
             () if entry.reads => Twice::Reads,
             () if has(&schema, "request") => Twice::Request,
-            () if parts.chain([&schema]).any(|part| has(part, "token")) => Twice::Claim,
+            () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
+                Twice::Claim
+            }
             () => Twice::Acts,
         }
     }
@@ -91,10 +93,29 @@ mod tests {
             let names = op::registry().into_iter().filter(|entry| Twice::of(entry) == twice);
             names.map(|entry| entry.name).collect::<Vec<_>>()
         };
-        for name in ["task/add", "task/claim", "task/claim_many", "task/plan", "task/import", "lock/claim"] {
+        for name in [
+            "task/add",
+            "task/claim",
+            "task/claim_many",
+            "task/plan",
+            "task/import",
+            "lock/claim",
+            "mail/push",
+            "mail/push_many",
+            "mail/claim",
+            "mail/take",
+        ] {
             assert!(all(Twice::Request).contains(&name), "{name}");
         }
-        let claim = ["task/done", "task/done_many", "task/fail", "claim/release", "claim/renew"];
+        let claim = [
+            "task/done",
+            "task/done_many",
+            "task/fail",
+            "claim/release",
+            "claim/renew",
+            "mail/done",
+            "mail/release",
+        ];
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
         }

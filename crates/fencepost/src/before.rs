@@ -42,6 +42,10 @@ impl Before {
         let heard = run::check_name(run).is_ok().then(|| Heard::Run { name: run.into(), ttl: sane(ttl) });
         Self { settles: true, looks: true, heard, request: None }
     }
+    /// For an op that takes things, for no run.
+    pub fn takes() -> Self {
+        Self { settles: true, looks: true, ..Self::default() }
+    }
     /// For an op that only says that a run is there.
     pub fn hears(run: &str, ttl: Option<Millis>) -> Self {
         Self { settles: false, looks: false, ..Self::claims(run, ttl) }
@@ -148,14 +152,23 @@ impl Due {
                (select min(key) from run where ended_at is not null and settled = 0) as unsettled,
                (select min(until_at) from task where until_at is not null) as task_until_at,
                (select min(delayed_until) from task where delayed_until is not null) as delayed_until,
-               (select min(until_at) from lock where until_at is not null) as lock_until_at
+               (select min(until_at) from lock where until_at is not null) as lock_until_at,
+               (select min(until_at) from message where until_at is not null) as message_until_at,
+               (select min(delayed_until) from message where delayed_until is not null) as message_delayed_until
              from fleet",
             params![],
         )
     }
     pub fn read(answer: &Answer) -> Result<Due> {
         let row = &answer.rows[0];
-        let ends = ["lapse_at", "task_until_at", "delayed_until", "lock_until_at"];
+        let ends = [
+            "lapse_at",
+            "task_until_at",
+            "delayed_until",
+            "lock_until_at",
+            "message_until_at",
+            "message_delayed_until",
+        ];
         let ends = ends.iter().map(|end| row.get::<Option<Time>>(end)).collect::<Result<Vec<_>>>()?;
         Ok(Due {
             floor: row.get("floor")?,
@@ -217,6 +230,9 @@ impl Before {
             Some(Heard::Run { name, .. }) => statements.push(Stmt::new(run::BY_NAME, params![name])),
             Some(Heard::Token { token: Token { resource: Resource::Task(id), fence }, .. }) => {
                 statements.push(Stmt::new(crate::task::RUN_BEHIND, params![&id.board, id.n, *fence]));
+            }
+            Some(Heard::Token { token: Token { resource: Resource::Message(id), fence }, .. }) => {
+                statements.push(Stmt::new(crate::mail::RUN_BEHIND, params![*id, *fence]));
             }
             Some(Heard::Token { token: Token { resource: Resource::Lock(name), fence }, .. }) => {
                 statements.push(Stmt::new(crate::lock::RUN_BEHIND, params![name, *fence]));

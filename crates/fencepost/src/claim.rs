@@ -3,18 +3,20 @@
 use crate::{
     clock::Time,
     error::{Code, Error, Result},
-    lock,
+    lock, mail,
     names::{Resource, Token},
     op::verbs,
     task,
-    tx::{Row, Tx},
+    tx::{Answer, Place, Row, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 verbs![guard::Guard, renew::Renew, release::Release, list::List, unclaim::Unclaim];
+pub(crate) mod checkpoint;
 pub(crate) mod deliver;
+pub use checkpoint::Checkpoint;
 pub use deliver::Delivery;
 
 /// A live claim.
@@ -80,6 +82,14 @@ impl Hold {
             expires_at: self.expires_at(),
         }
     }
+    /// Why it is over, once it is.
+    pub fn lost(&self, now: Time) -> &'static str {
+        match self.run_ended_at {
+            _ if self.until.is_some_and(|until| until <= now) => "its time was up",
+            Some(ended) if ended < self.run_expires_at => "its run ended",
+            _ => "its lease was over",
+        }
+    }
     /// `run `r-7f` (agent codex-2) until 12:04:10`
     pub fn describe(&self) -> String {
         let agent = self.agent.as_ref().map_or(String::new(), |agent| format!(" (agent {agent})"));
@@ -133,6 +143,7 @@ pub(crate) enum Closed {
 pub(crate) async fn look(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<Look>> {
     match resource {
         Resource::Task(id) => Ok(task::load(tx, id).await?.as_ref().map(task::Record::look)),
+        Resource::Message(id) => Ok(mail::load(tx, *id).await?.as_ref().map(mail::Record::look)),
         Resource::Lock(name) => Ok(lock::load(tx, name).await?.as_ref().map(lock::Record::look)),
     }
 }
@@ -196,6 +207,56 @@ pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> R
         None => refused,
     };
     Err(refused
+        .with("fence", token.fence)
+        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
+}
+
+/// On whose authority an item is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// Nobody's claim is used.
+    Nobody,
+    /// A claim is made: its run must be alive as the row is written.
+    NewClaim,
+    /// A claim is used: it must be alive as the row is written.
+    Claim,
+}
+
+/// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
+/// that is an error, so that what it wrote beside it is not written twice.
+pub(crate) fn is_repeat(
+    tx: &Tx<'_>,
+    last: Option<&Last>,
+    token: &Token,
+    verb: &str,
+    content: &[Option<&str>],
+) -> Result<bool> {
+    let Some(last) = last.filter(|last| last.fence == token.fence) else { return Ok(false) };
+    if *last != Last::new(token.fence, verb, content) {
+        let ends = ["done", "fail", "release"];
+        if !ends.contains(&last.verb.as_str()) {
+            return Ok(false);
+        }
+        let message = format!("claim `{token}` has ended already, by `{}` and not in this way", last.verb);
+        return Err(Error::new(Code::AlreadyFinished, message)
+            .with("fence", last.fence)
+            .hint("the first answer stands"));
+    }
+    if tx.place == Place::Embedded {
+        return Err(Error::new(Code::AlreadyFinished, format!("`{token}` was accepted before"))
+            .with("repeat", true)
+            .with("fence", last.fence)
+            .hint("roll back: what this transaction wrote was committed the first time"));
+    }
+    Ok(true)
+}
+
+/// The write itself checked the claim: no row, no effect, a refusal.
+pub(crate) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
+    if answers[0].affected == 1 {
+        return Ok(answers);
+    }
+    Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
         .with("fence", token.fence)
         .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
 }

@@ -102,7 +102,7 @@ impl fmt::Display for Code {
 }
 
 /// A refusal or a failure: a code, a message (a lowercase fragment), a hint, and fields such as `holder`.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Error(Box<Body>);
 

@@ -9,6 +9,9 @@ use std::{fmt, str::FromStr};
 pub const TITLE_MAX: usize = 500;
 pub const BODY_MAX: usize = 256 * 1024;
 pub const OUTPUT_MAX: usize = 1024 * 1024;
+pub const PAYLOAD_MAX: usize = 1024 * 1024;
+pub const OUTPUTS_MAX: usize = 100;
+pub const MAILBOXES_MAX: usize = 100;
 pub const TEXT_MAX: usize = 16 * 1024;
 pub const NAME_MAX: usize = 128;
 pub const TAGS_MAX: usize = 32;
@@ -55,6 +58,7 @@ impl TaskId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Resource {
     Task(TaskId),
+    Message(i64),
     Lock(String),
 }
 
@@ -62,6 +66,7 @@ impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Resource::Task(id) => write!(f, "task/{id}"),
+            Resource::Message(id) => write!(f, "message/{id}"),
             Resource::Lock(name) => write!(f, "lock/{name}"),
         }
     }
@@ -72,6 +77,10 @@ impl FromStr for Resource {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some(("task", id)) => Ok(Resource::Task(id.parse()?)),
+            Some(("message", id)) => match number(id) {
+                Some(id) => Ok(Resource::Message(id)),
+                None => Err(format!("`{}` is not a message's number", clip(id))),
+            },
             Some(("lock", name)) => match name_problem(name, PATH) {
                 None => Ok(Resource::Lock(name.into())),
                 Some(problem) => Err(format!("`{}` is not a lock's name: it {problem}", clip(name))),

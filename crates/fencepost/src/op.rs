@@ -77,6 +77,7 @@ pub(crate) use verbs;
 pub fn visit_all(visitor: &mut impl Visit) {
     crate::task::visit(visitor);
     crate::board::visit(visitor);
+    crate::mail::visit(visitor);
     crate::lock::visit(visitor);
     crate::claim::visit(visitor);
     crate::run::visit(visitor);

@@ -8,7 +8,9 @@ mod batch;
 mod record;
 mod view;
 
+pub use crate::claim::Checkpoint;
 use crate::{
+    claim::Under,
     clock::{Millis, Time},
     error::{Code, Error, Result},
     event::Event,
@@ -18,12 +20,12 @@ use crate::{
     tx::{Stmt, Tx},
 };
 pub(crate) use record::{
-    Lock, Record, Under, Was, by_ids, columns, load, load_locked, load_set, save, save_set, state, unheld,
+    Lock, Record, Was, by_ids, columns, load, load_locked, load_set, save, save_set, state, unheld,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub(crate) use view::full;
-pub use view::{Checkpoint, Dependency, Note as NoteView, Progress as ProgressView, Task};
+pub use view::{Dependency, Note as NoteView, Progress as ProgressView, Task};
 
 verbs![
     add::Add,

@@ -15,6 +15,7 @@ use crate::{
     op::Op,
     postgres::Session,
     sqlite::Lite,
+    wait::Wish,
 };
 use std::{
     pin::Pin,
@@ -50,7 +51,7 @@ pub struct Tx<'a> {
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
     /// What it looked for and did not find: everyone with this wish would come away empty, too.
-    pub(crate) wish: Option<Arc<str>>,
+    pub(crate) wish: Option<Wish>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
 }
@@ -336,7 +337,7 @@ pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
 /// A statement over one key or a set of them. One key is bound as it is: through `json_each` a lookup takes
 /// 8 us instead of 1.5.
 macro_rules! by_keys {
-    ($keys:expr, $head:literal, $tail:literal $(, $param:expr)* $(,)?) => {
+    ($keys:expr, $head:expr, $tail:literal $(, $param:expr)* $(,)?) => {
         match $keys {
             [key] => $crate::tx::Stmt::new(concat!($head, " = ?1 ", $tail), $crate::params![*key $(, $param)*]),
             keys => $crate::tx::Stmt::new(

@@ -23,6 +23,7 @@ pub struct Prune {
 #[derive(Debug, Default, Serialize)]
 struct Removed {
     tasks: u64,
+    messages: u64,
     runs: u64,
     locks: u64,
     events: u64,
@@ -37,10 +38,11 @@ impl Prune {
         loop {
             progress.show(|| removed.told());
             let pruned = context.call(admin::Prune { older_than_ms }).await?;
-            if pruned.tasks + pruned.runs + pruned.locks == 0 {
+            if pruned.tasks + pruned.messages + pruned.runs + pruned.locks == 0 {
                 break;
             }
             removed.tasks += pruned.tasks;
+            removed.messages += pruned.messages;
             removed.runs += pruned.runs;
             removed.locks += pruned.locks;
         }
@@ -59,7 +61,7 @@ impl Prune {
 
 impl Removed {
     fn told(&self) -> String {
-        let Removed { tasks, runs, locks, events } = self;
-        format!("removed {tasks} tasks, {runs} runs, {locks} locks and {events} events")
+        let Removed { tasks, messages, runs, locks, events } = self;
+        format!("removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks and {events} events")
     }
 }

@@ -276,7 +276,7 @@ on_both! {
         let piped = sealed.sh("fence import jsonl big.jsonl 2>&1 >/dev/null");
         assert_eq!((piped.code, piped.out.as_str()), (0, ""));
         let pruned = terminal("fence prune").out;
-        assert!(pruned.starts_with("\r\x1b[Kremoved 0 tasks, 0 runs"), "{pruned:?}");
+        assert!(pruned.starts_with("\r\x1b[Kremoved 0 tasks, 0 messages, 0 runs"), "{pruned:?}");
     }
 }
 

@@ -48,6 +48,9 @@ const PROMISES: &[(&str, &str)] = &[
         "select 'task/' || board || '-' || n as resource from task
          where run is not null and not exists (select 1 from run where run.key = task.run)
          union all
+         select 'message/' || id as resource from message
+         where run is not null and not exists (select 1 from run where run.key = message.run)
+         union all
          select 'lock/' || name as resource from lock
          where run is not null and not exists (select 1 from run where run.key = lock.run)",
     ),
@@ -55,6 +58,9 @@ const PROMISES: &[(&str, &str)] = &[
         "an ended run that is settled holds nothing",
         "select 'task/' || board || '-' || n as resource from task
          join run on run.key = task.run where run.ended_at is not null and run.settled = 1
+         union all
+         select 'message/' || message.id as resource from message
+         join run on run.key = message.run where run.ended_at is not null and run.settled = 1
          union all
          select 'lock/' || lock.name as resource from lock
          join run on run.key = lock.run where run.ended_at is not null and run.settled = 1",
@@ -67,17 +73,22 @@ const PROMISES: &[(&str, &str)] = &[
         "what was claimed has a fence",
         "select 'task/' || board || '-' || n as resource from task where run is not null and fence < 1
          union all
+         select 'message/' || id as resource from message where run is not null and fence < 1
+         union all
          select 'lock/' || name as resource from lock where run is not null and fence < 1",
     ),
     (
         "no fence was given out twice",
-        "select resource from event where kind in ('task.claimed', 'lock.claimed')
+        "select resource from event where kind in ('task.claimed', 'message.claimed', 'lock.claimed')
          group by resource, fence having count(*) > 1",
     ),
     (
         "no claim was given out under a fence that the item has not reached",
         "select event.resource from event join task on event.resource = 'task/' || task.board || '-' || task.n
          where event.kind = 'task.claimed' and event.fence > task.fence
+         union all
+         select event.resource from event join message on event.resource = 'message/' || message.id
+         where event.kind = 'message.claimed' and event.fence > message.fence
          union all
          select event.resource from event join lock on event.resource = 'lock/' || lock.name
          where event.kind = 'lock.claimed' and event.fence > lock.fence",
@@ -148,7 +159,52 @@ const PROMISES: &[(&str, &str)] = &[
     ),
     (
         "attempts stay within their limits",
-        "select 'task/' || board || '-' || n as resource from task where attempts < 0 or attempts > max_attempts",
+        "select 'task/' || board || '-' || n as resource from task where attempts < 0 or attempts > max_attempts
+         union all
+         select 'message/' || id as resource from message where attempts < 0 or attempts > max_attempts",
+    ),
+    (
+        "a message is held exactly while it is processing",
+        "select 'message/' || id as resource from message
+         where (run is not null) <> (status = 'processing') or (run is null) <> (claimed_at is null)
+         or (run is null and until_at is not null)",
+    ),
+    (
+        "a finished message says when, and until when it is kept; no other does",
+        "select 'message/' || id as resource from message
+         where (finished_at is not null) <> (status in ('processed', 'failed'))
+         or (finished_at is null) <> (prune_at is null)",
+    ),
+    (
+        "a message was completed at most once",
+        "select resource from event where kind = 'message.completed' group by resource having count(*) > 1",
+    ),
+    (
+        "outputs belong to the claim that completed their message",
+        "select 'message/' || message_output.message as resource from message_output
+         left join message on message.id = message_output.message
+         where message.id is null or message.status <> 'processed' or message_output.fence <> message.last_fence",
+    ),
+    (
+        "what is completed has no payload left, and what is not has its text",
+        "select 'message/' || message.id as resource from message
+         left join message_doc on message_doc.message = message.id
+         where message_doc.message is null
+         or (message.status = 'processed' and message.outcome <> 'taken' and message_doc.payload is not null)
+         union all
+         select 'message_doc ' || message as resource from message_doc
+         where not exists (select 1 from message where id = message_doc.message)",
+    ),
+    (
+        "every message has its mailbox, and a lane exactly if that is strict",
+        "select 'message/' || message.id as resource from message left join mailbox on mailbox.name = message.mailbox
+         where mailbox.name is null or (mailbox.in_order = 1) <> (message.lane is not null)
+         or (message.lane is null and message.behind = 1)",
+    ),
+    (
+        "in every lane it is the turn of one message",
+        "select 'mailbox/' || mailbox as resource from message where lane is not null and finished_at is null
+         group by mailbox, lane having sum(1 - behind) <> 1",
     ),
 ];
 

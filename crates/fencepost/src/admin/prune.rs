@@ -2,6 +2,7 @@ use crate::{
     clock::Millis,
     error::Result,
     event::prune::{HISTORY, REQUESTS_KEPT},
+    mail,
     names::{TTL_MAX, check},
     op::{Access, Op},
     params,
@@ -12,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
 
-/// Remove what is long finished: ended runs, unused locks, and finished tasks that nothing waits for. A
-/// bounded number at a time; events have a prune of their own.
+/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, and finished
+/// messages as their mailboxes say. A bounded number at a time; events have a prune of their own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
@@ -25,6 +26,7 @@ pub struct Prune {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
     pub tasks: u64,
+    pub messages: u64,
     pub runs: u64,
     pub locks: u64,
     /// There is more to remove: ask again.
@@ -41,6 +43,7 @@ impl Op for Prune {
         check::span("older_than_ms", age, REQUESTS_KEPT, Millis(TTL_MAX.0 * 400))?;
         let before = tx.now.0 - age.0;
         let (tasks, highest_task) = tasks(tx, before).await?;
+        let messages = mail::prune::prune(tx, BATCH).await?;
         let (locks, highest_lock) = locks(tx, before).await?;
         let runs = tx
             .execute(
@@ -54,8 +57,8 @@ impl Op for Prune {
         if let Some(highest) = highest_task.max(highest_lock) {
             tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
         }
-        let more = [tasks, locks, runs].iter().any(|&n| n >= BATCH as u64);
-        Ok(Pruned { tasks, runs, locks, more })
+        let more = [tasks, messages, locks, runs].iter().any(|&n| n >= BATCH as u64);
+        Ok(Pruned { tasks, messages, runs, locks, more })
     }
 }
 

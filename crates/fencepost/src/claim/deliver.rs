@@ -8,7 +8,7 @@
 use crate::{
     error::{Error, Result},
     fleet::Fleet,
-    lock,
+    lock, mail,
     names::{Resource, TaskId, Token},
     params, task,
     tx::Tx,
@@ -87,16 +87,21 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
     let Some(first) = handed.first() else { return Ok(0) };
     tx.opening.request = request_of(tx, &first.token).await?;
     let mut tasks: HashMap<TaskId, &Handed> = HashMap::new();
+    let mut messages: HashMap<i64, &Handed> = HashMap::new();
     let mut given = 0;
     for handed in handed {
         match &handed.token.resource {
             Resource::Task(id) => drop(tasks.insert(id.clone(), handed)),
+            Resource::Message(id) => drop(messages.insert(*id, handed)),
             // A reply hands over one lock.
             Resource::Lock(name) => given += lock::release::undeliver(tx, name, handed).await?,
         }
     }
     if !tasks.is_empty() {
         given += task::release::undeliver(tx, &tasks).await?;
+    }
+    if !messages.is_empty() {
+        given += mail::release::undeliver(tx, &messages).await?;
     }
     Ok(given)
 }
@@ -105,34 +110,59 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
 async fn request_of(tx: &mut Tx<'_>, token: &Token) -> Result<Option<String>> {
     let rows = tx
         .query(
-            "select request from event where resource = ?1 and fence = ?2 and kind in ('task.claimed', 'lock.claimed')",
+            "select request from event where resource = ?1 and fence = ?2 and kind in ('task.claimed', 'message.claimed', 'lock.claimed')",
             params![token.resource.to_string(), token.fence],
         )
         .await?;
     rows.first().map_or(Ok(None), |row| row.get("request"))
 }
 
-/// Claims that are handed out once more, each under a number of its own. Their rows may have moved since they were
-/// read: then everything starts over.
-pub(crate) async fn again(tx: &mut Tx<'_>, claims: &[(i64, Token)]) -> Result<Vec<Handed>> {
-    let rows = crate::tx::set(
-        claims.iter().map(|(seq, token)| serde_json::json!({ "k": seq, "fence": token.fence })),
-    )?;
-    let raised = tx
-        .query(
-            "update task set delivery = delivery + 1 from json_each(?1) as item
-             where task.seq = cast(item.value ->> 'k' as bigint)
-             and task.fence = cast(item.value ->> 'fence' as bigint) and task.run is not null
-             returning task.seq, task.delivery",
-            params![rows],
+macro_rules! raise {
+    ($table:literal, $key:literal) => {
+        concat!(
+            "update ",
+            $table,
+            " set delivery = delivery + 1 from json_each(?1) as item where ",
+            $table,
+            ".",
+            $key,
+            " = cast(item.value ->> 'k' as bigint) and ",
+            $table,
+            ".fence = cast(item.value ->> 'fence' as bigint) and ",
+            $table,
+            ".run is not null returning ",
+            $table,
+            ".",
+            $key,
+            " as item_key, ",
+            $table,
+            ".delivery"
         )
-        .await?;
+    };
+}
+
+/// Tasks that are handed out once more, each under a number of its own.
+pub(crate) async fn again(tx: &mut Tx<'_>, claims: &[(i64, Token)]) -> Result<Vec<Handed>> {
+    raise(tx, raise!("task", "seq"), claims).await
+}
+
+/// The same for messages.
+pub(crate) async fn message_again(tx: &mut Tx<'_>, claims: &[(i64, Token)]) -> Result<Vec<Handed>> {
+    raise(tx, raise!("message", "id"), claims).await
+}
+
+/// The rows may have moved since they were read: then everything starts over.
+async fn raise(tx: &mut Tx<'_>, sql: &'static str, claims: &[(i64, Token)]) -> Result<Vec<Handed>> {
+    let rows = crate::tx::set(
+        claims.iter().map(|(key, token)| serde_json::json!({ "k": key, "fence": token.fence })),
+    )?;
+    let raised = tx.query(sql, params![rows]).await?;
     let mut numbers = HashMap::new();
     for row in &raised {
-        numbers.insert(row.get::<i64>("seq")?, row.get("delivery")?);
+        numbers.insert(row.get::<i64>("item_key")?, row.get("delivery")?);
     }
-    let handed = claims.iter().map(|(seq, token)| {
-        let delivery = numbers.get(seq).copied();
+    let handed = claims.iter().map(|(key, token)| {
+        let delivery = numbers.get(key).copied();
         let delivery =
             delivery.ok_or_else(|| Error::again(format!("claim `{token}` ended at this moment")))?;
         Ok(Handed { token: token.clone(), delivery })

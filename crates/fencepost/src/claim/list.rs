@@ -25,6 +25,26 @@ pub struct Claims {
     pub claims: Vec<Claim>,
 }
 
+macro_rules! held {
+    ($table:literal, $names:literal, $order:literal) => {
+        concat!(
+            "select ",
+            $names,
+            ", fence, claimed_at, until_at, run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from run join ",
+            $table,
+            " on ",
+            $table,
+            ".run = run.key
+             where run.ended_at is null and run.expires_at > ?1 and (cast(?2 as text) is null or run.name = ?2)
+             order by ",
+            $order,
+            " limit ?3"
+        )
+    };
+}
+
 impl Op for List {
     const NAME: &'static str = "claim/list";
     const ACCESS: Access = Access::Reader;
@@ -38,32 +58,18 @@ impl Op for List {
         run.map_or(Ok(()), run::check_name)?;
         let mut answers = tx
             .pipeline(vec![
-                Stmt::new(
-                    "select task.board, task.n, task.fence, task.claimed_at, task.until_at, run.key as run_key,
-                       run.name as run_name, run.agent as run_agent, run.expires_at as run_expires_at,
-                       run.ended_at as run_ended_at
-                     from run join task on task.run = run.key
-                     where run.ended_at is null and run.expires_at > ?1 and (cast(?2 as text) is null or run.name = ?2)
-                     order by task.seq limit ?3",
-                    params![tx.now, run, limit],
-                ),
-                Stmt::new(
-                    "select lock.name, lock.fence, lock.claimed_at, lock.until_at, run.key as run_key,
-                       run.name as run_name, run.agent as run_agent, run.expires_at as run_expires_at,
-                       run.ended_at as run_ended_at
-                     from run join lock on lock.run = run.key
-                     where run.ended_at is null and run.expires_at > ?1 and (cast(?2 as text) is null or run.name = ?2)
-                     order by lock.name limit ?3",
-                    params![tx.now, run, limit],
-                ),
+                Stmt::new(held!("task", "task.board, task.n", "task.seq"), params![tx.now, run, limit]),
+                Stmt::new(held!("message", "message.id", "message.id"), params![tx.now, run, limit]),
+                Stmt::new(held!("lock", "lock.name", "lock.name"), params![tx.now, run, limit]),
             ])
             .await?;
-        let locks = answers.remove(1).rows;
-        let tasks = answers.remove(0).rows;
+        let (locks, messages, tasks) =
+            (answers.remove(2).rows, answers.remove(1).rows, answers.remove(0).rows);
         let task = |row: &Row| Ok(Resource::Task(TaskId { board: row.get("board")?, n: row.get("n")? }));
         let mut claims = Vec::new();
         for (rows, resource) in [
             (tasks, &task as &(dyn Fn(&Row) -> Result<Resource> + Sync)),
+            (messages, &|row: &Row| Ok(Resource::Message(row.get("id")?))),
             (locks, &|row: &Row| Ok(Resource::Lock(row.get("name")?))),
         ] {
             for mut row in rows {

@@ -1,7 +1,7 @@
 use crate::{
     before::Before,
     error::Result,
-    lock,
+    lock, mail,
     names::{Resource, TEXT_MAX, Token, check},
     op::{Access, Op},
     task,
@@ -9,6 +9,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// Give back what you hold, unfinished. It is anyone's to take again, and the attempt does not count.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +48,10 @@ impl Op for Release {
         check::optional_text("note", self.note.as_deref(), TEXT_MAX)?;
         let status = match &token.resource {
             Resource::Task(id) => task::release::release(tx, id, &token, self.note.as_deref()).await?,
+            Resource::Message(id) => {
+                let released = mail::release::release(tx, &HashMap::from([(*id, token.clone())])).await?;
+                released.first().map_or("pending", |message| message.status.as_str()).into()
+            }
             Resource::Lock(name) => lock::release::release(tx, name, &token).await?,
         };
         Ok(Released { resource: token.resource.to_string(), status })

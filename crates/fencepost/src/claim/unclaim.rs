@@ -1,6 +1,6 @@
 use crate::{
     error::{Code, Error, Result},
-    lock,
+    lock, mail,
     names::{Resource, TEXT_MAX, check},
     op::{Access, Op},
     task,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unclaim {
-    /// `task/auth-3`, `lock/deploy`
+    /// `task/auth-3`, `message/812`, `lock/deploy`
     pub resource: String,
     #[serde(default)]
     pub reason: Option<String>,
@@ -43,6 +43,7 @@ impl Op for Unclaim {
         let reason = self.reason.as_deref();
         let (held_by, status) = match &resource {
             Resource::Task(id) => task::release::unclaim(tx, id, reason).await?,
+            Resource::Message(id) => mail::release::unclaim(tx, *id, reason).await?,
             Resource::Lock(name) => lock::release::unclaim(tx, name, reason).await?,
         };
         Ok(Unclaimed { resource: self.resource, held_by, status })

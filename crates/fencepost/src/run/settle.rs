@@ -3,7 +3,7 @@
 use super::{RunRow, end::end, runs};
 use crate::{
     error::Result,
-    lock, params, task,
+    lock, mail, params, task,
     tx::{Stmt, Tx, key_set},
 };
 
@@ -30,7 +30,9 @@ pub(crate) async fn settle(tx: &mut Tx<'_>) -> Result<u64> {
     changed += give_back(tx).await?;
     changed += task::lapse::end_capped(tx).await?;
     changed += lock::lapse::end_capped(tx).await?;
+    changed += mail::lapse::end_capped(tx).await?;
     changed += task::wake_delayed(tx).await?;
+    changed += mail::wake_delayed(tx).await?;
     Ok(changed)
 }
 
@@ -47,12 +49,15 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
     if dead.is_empty() {
         return Ok(0);
     }
-    let given = task::lapse::of_runs(tx, &dead).await? + lock::lapse::of_runs(tx, &dead).await?;
+    let given = task::lapse::of_runs(tx, &dead).await?
+        + mail::lapse::of_runs(tx, &dead).await?
+        + lock::lapse::of_runs(tx, &dead).await?;
     let settled = tx
         .one(Stmt::new(
             "update run set settled = 1
              where key in (select cast(value ->> 'k' as bigint) from json_each(?1))
              and not exists (select 1 from task where task.run = run.key)
+             and not exists (select 1 from message where message.run = run.key)
              and not exists (select 1 from lock where lock.run = run.key)",
             params![key_set(dead)],
         ))

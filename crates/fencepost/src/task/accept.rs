@@ -1,7 +1,7 @@
-use super::{Changed, Record, Status, Under, change_under};
+use super::{Changed, Record, Status, change_under};
 use crate::{
     before::Before,
-    claim::require,
+    claim::{Under, require},
     clock::Time,
     error::{Code, Error, Result},
     names::{Token, check},

@@ -1,10 +1,11 @@
 use super::{
-    Checkpoint, Under,
-    done::{held, task_token, written},
+    Checkpoint,
+    done::{held, task_token},
     load_locked, save,
 };
 use crate::{
     before::Before,
+    claim::{Under, checkpoint::stands, written},
     error::{Error, Result},
     names::{BODY_MAX, NAME_MAX, check},
     op::{Access, Op},
@@ -69,32 +70,5 @@ impl Op for SaveCheckpoint {
         statements.push(task.event("task.checkpoint", task.status).details(details).insert(tx));
         written(tx.pipeline(statements).await?, &token)?;
         Ok(Saved { checkpoint: new })
-    }
-}
-
-/// The rule: the stored checkpoint, if it stands against the new one.
-fn stands(stored: Option<Checkpoint>, new: &Checkpoint) -> Result<Option<Checkpoint>> {
-    match stored {
-        Some(stored) if stored.ordinal > new.ordinal || stored == *new => Ok(Some(stored)),
-        Some(stored) if stored.ordinal == new.ordinal => Err(Error::invalid(
-            "ordinal",
-            format!("{} is taken by another checkpoint, `{}`: they only go up", new.ordinal, stored.phase),
-        )),
-        _ => Ok(None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ordinals_never_go_back() {
-        let at = |ordinal, phase: &str| Checkpoint { ordinal, phase: phase.into(), data: None };
-        assert_eq!(stands(None, &at(1, "a")).unwrap(), None);
-        assert_eq!(stands(Some(at(1, "a")), &at(2, "b")).unwrap(), None);
-        assert_eq!(stands(Some(at(2, "b")), &at(1, "a")).unwrap(), Some(at(2, "b")));
-        assert_eq!(stands(Some(at(2, "b")), &at(2, "b")).unwrap(), Some(at(2, "b")));
-        assert!(stands(Some(at(2, "b")), &at(2, "c")).is_err());
     }
 }

@@ -1,6 +1,7 @@
-use super::{Changed, Lock, Record, Status, Under, lapse, load_set, not_found, record, save};
+use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, record, save};
 use crate::{
     before::Before,
+    claim::Under,
     error::{Code, Error, Result},
     names::{TaskId, check},
     op::{Access, Op},

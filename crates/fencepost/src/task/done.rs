@@ -1,12 +1,12 @@
-use super::{Changed, Record, Status, Under, load_locked, save};
+use super::{Changed, Record, Status, load_locked, save};
 use crate::{
     before::Before,
-    claim::{Last, require},
+    claim::{self, Under, is_repeat, require},
     error::{Code, Error, Result},
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
-    tx::{Answer, Place, Stmt, Tx, by_keys, set},
+    tx::{Answer, Stmt, Tx, by_keys, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ impl Op for Done {
         check::optional_text("output", output, OUTPUT_MAX)?;
         let found = load_locked(tx, &id).await?;
         if let Some(task) = &found
-            && is_repeat(tx, task, &token, "done", &[output])?
+            && is_repeat(tx, task.last.as_ref(), &token, "done", &[output])?
         {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }
@@ -60,7 +60,7 @@ impl Op for Done {
             ));
         }
         statements.push(dependents(&[task.seq]));
-        let mut answers = written(tx.pipeline(statements).await?, &token)?;
+        let mut answers = claim::written(tx.pipeline(statements).await?, &token)?;
         unblock(tx, answers.pop()).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
@@ -73,45 +73,6 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
         Resource::Task(id) => Ok((token.clone(), id.clone())),
         other => Err(Error::new(Code::Invalid, format!("`{other}` is not a task")).with("field", "token")),
     }
-}
-
-/// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
-/// that is an error, so that what it wrote beside it is not written twice.
-pub(super) fn is_repeat(
-    tx: &Tx<'_>,
-    task: &Record,
-    token: &Token,
-    verb: &str,
-    content: &[Option<&str>],
-) -> Result<bool> {
-    let Some(last) = task.last.as_ref().filter(|last| last.fence == token.fence) else { return Ok(false) };
-    if *last != Last::new(token.fence, verb, content) {
-        let ends = ["done", "fail", "release"];
-        if !ends.contains(&last.verb.as_str()) {
-            return Ok(false);
-        }
-        return Err(Error::new(
-            Code::AlreadyFinished,
-            format!(
-                "claim `{}@{}` has ended already, by `{}` and not in this way",
-                task.resource(),
-                last.fence,
-                last.verb
-            ),
-        )
-        .with("fence", last.fence)
-        .hint("the first answer stands"));
-    }
-    if tx.place == Place::Embedded {
-        return Err(Error::new(
-            Code::AlreadyFinished,
-            format!("`{}@{}` was accepted before", task.resource(), last.fence),
-        )
-        .with("repeat", true)
-        .with("fence", last.fence)
-        .hint("roll back: what this transaction wrote was committed the first time"));
-    }
-    Ok(true)
 }
 
 /// The task, if the token holds it.
@@ -143,16 +104,6 @@ pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Recor
     };
     task.end_claim("done", &[output]);
     task
-}
-
-/// The write itself checked the claim: no row, no effect, a refusal.
-pub(super) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
-    if answers[0].affected == 1 {
-        return Ok(answers);
-    }
-    Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
-        .with("fence", token.fence)
-        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
 }
 
 /// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents

@@ -1,10 +1,11 @@
 use super::{
-    Lock, Record, Task, Under, Was,
-    done::{complete, dependents, held, is_repeat, task_token, unblock},
+    Lock, Record, Task, Was,
+    done::{complete, dependents, held, task_token, unblock},
     load_set, save_set,
 };
 use crate::{
     before::Before,
+    claim::{Under, is_repeat},
     error::{Code, Error, Result},
     event::Event,
     names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
@@ -95,7 +96,7 @@ impl Op for DoneMany {
 /// The task before and after; the same twice if it was completed in just this way before.
 fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str>) -> Result<(Was, Record)> {
     if let Some(task) = &found
-        && is_repeat(tx, task, token, "done", &[output])?
+        && is_repeat(tx, task.last.as_ref(), token, "done", &[output])?
     {
         return Ok((task.was(), task.clone()));
     }

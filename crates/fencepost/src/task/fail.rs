@@ -1,10 +1,11 @@
 use super::{
-    Changed, Record, Status, Under, backoff,
-    done::{held, is_repeat, task_token, written},
+    Changed, Record, Status, backoff,
+    done::{held, task_token},
     load_locked, save,
 };
 use crate::{
     before::Before,
+    claim::{Under, is_repeat, written},
     clock::{Millis, Time},
     error::Result,
     names::{TEXT_MAX, TTL_MAX, check},
@@ -52,7 +53,7 @@ impl Op for Fail {
         }
         let found = load_locked(tx, &id).await?;
         if let Some(task) = &found
-            && is_repeat(tx, task, &token, "fail", &self.content())?
+            && is_repeat(tx, task.last.as_ref(), &token, "fail", &self.content())?
         {
             return Ok(Changed { task: task.clone().view(tx.now) });
         }

@@ -1,7 +1,8 @@
 //! Tasks whose holder is dead, or whose time is up, go back by themselves.
 
-use super::{Record, Status, Under, columns, save_set};
+use super::{Record, Status, columns, save_set};
 use crate::{
+    claim::Under,
     clock::Time,
     error::Result,
     event::Event,
@@ -18,11 +19,7 @@ const REVIEWS: i64 = 3;
 pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     let before = task.status;
     let Some(hold) = task.hold.clone() else { return task.event("task.lapsed", before) };
-    let why = match hold.run_ended_at {
-        _ if hold.until.is_some_and(|until| until <= now) => "its time was up",
-        Some(ended) if ended < hold.run_expires_at => "its run ended",
-        _ => "its lease was over",
-    };
+    let why = hold.lost(now);
     task.end_claim("lapse", &[]);
     task.updated_at = now;
     if before == Status::Reviewing {

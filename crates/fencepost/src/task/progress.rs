@@ -1,10 +1,11 @@
 use super::{
-    Changed, Under,
-    done::{held, task_token, written},
+    Changed,
+    done::{held, task_token},
     load_locked, note, save,
 };
 use crate::{
     before::Before,
+    claim::{Under, written},
     error::Result,
     names::{TEXT_MAX, check},
     op::{Access, Op},

@@ -2,7 +2,7 @@
 
 use super::{Status, Task};
 use crate::{
-    claim::{Closed, Hold, Last, Look},
+    claim::{Closed, Hold, Last, Look, Under},
     clock::Time,
     error::{Code, Error, Result},
     event::Event,
@@ -313,17 +313,6 @@ fn ids_set<'i>(ids: impl Iterator<Item = &'i TaskId>) -> Result<Value> {
 
 fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
     rows.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
-}
-
-/// On whose authority a task is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Under {
-    /// Nobody's claim is used.
-    Nobody,
-    /// A claim is made: its run must be alive as the row is written.
-    NewClaim,
-    /// A claim is used: it must be alive as the row is written.
-    Claim,
 }
 
 macro_rules! update {

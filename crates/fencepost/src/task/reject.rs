@@ -1,6 +1,7 @@
-use super::{Changed, Record, Status, Under, change_under};
+use super::{Changed, Record, Status, change_under};
 use crate::{
     before::Before,
+    claim::Under,
     error::Result,
     names::{TEXT_MAX, Token, check},
     op::{Access, Op},

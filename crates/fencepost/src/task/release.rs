@@ -1,8 +1,8 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
-use super::{Lock, Record, Status, Under, Was, load_locked, load_set, not_found, save, save_set};
+use super::{Lock, Record, Status, Was, load_locked, load_set, not_found, save, save_set};
 use crate::{
-    claim::{Hold, deliver::Handed, require},
+    claim::{Hold, Under, deliver::Handed, is_repeat, require, written},
     error::{Error, Result},
     event::Event,
     names::{TaskId, Token},
@@ -30,7 +30,7 @@ pub(crate) async fn release(
 ) -> Result<String> {
     let found = load_locked(tx, id).await?;
     if let Some(task) = &found
-        && super::done::is_repeat(tx, task, token, "release", &[note])?
+        && is_repeat(tx, task.last.as_ref(), token, "release", &[note])?
     {
         return Ok(task.status.as_str().into());
     }
@@ -44,7 +44,7 @@ pub(crate) async fn release(
     if let (Some(note), Some(hold)) = (note, &found.hold) {
         statements.push(super::note::insert(tx, task.seq, "note", Some(hold), note));
     }
-    super::done::written(tx.pipeline(statements).await?, token)?;
+    written(tx.pipeline(statements).await?, token)?;
     Ok(task.status.as_str().into())
 }
 

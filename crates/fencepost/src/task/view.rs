@@ -2,7 +2,7 @@
 
 use super::{Record, Status};
 use crate::{
-    claim,
+    claim::{self, Checkpoint},
     clock::Time,
     error::{Error, Result},
     names::TaskId,
@@ -147,15 +147,6 @@ pub struct Progress {
     pub run: String,
     pub fence: i64,
     pub text: String,
-}
-
-/// How far the work had come, for whoever takes it next.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Checkpoint {
-    pub ordinal: i64,
-    pub phase: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<serde_json::Value>,
 }
 
 const HISTORY: i64 = 200;

@@ -26,6 +26,7 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "task/auth-2",
     ),
     ("every claim's run exists", &["update task set run = 999 where seq = 1"], "task/auth-1"),
+    ("every claim's run exists", &["update message set run = 999 where id = 1"], "message/1"),
     ("every claim's run exists", &["update lock set run = 999"], "lock/deploy"),
     (
         "an ended run that is settled holds nothing",
@@ -36,6 +37,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "an ended run that is settled holds nothing",
         &["update run set ended_at = 1, settled = 1 where name = 'locker'"],
         "lock/deploy",
+    ),
+    (
+        "an ended run that is settled holds nothing",
+        &["update run set ended_at = 1, settled = 1 where name = 'mailer'"],
+        "message/1",
     ),
     (
         "at most one unended run has a name",
@@ -57,6 +63,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "lock/deploy",
     ),
     (
+        "what was claimed has a fence",
+        &["delete from event where kind = 'message.claimed'", "update message set fence = 0 where id = 1"],
+        "message/1",
+    ),
+    (
         "no fence was given out twice",
         &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 1)"],
         "task/auth-1",
@@ -67,6 +78,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "lock/deploy",
     ),
     (
+        "no fence was given out twice",
+        &["insert into event(at, kind, resource, fence) values (1, 'message.claimed', 'message/1', 1)"],
+        "message/1",
+    ),
+    (
         "no claim was given out under a fence that the item has not reached",
         &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 9)"],
         "task/auth-1",
@@ -75,6 +91,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "no claim was given out under a fence that the item has not reached",
         &["insert into event(at, kind, resource, fence) values (1, 'lock.claimed', 'lock/deploy', 9)"],
         "lock/deploy",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        &["insert into event(at, kind, resource, fence) values (1, 'message.claimed', 'message/1', 9)"],
+        "message/1",
     ),
     (
         "a task was completed at most once",
@@ -155,9 +176,86 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
     ),
     ("attempts stay within their limits", &["update task set attempts = 4 where seq = 1"], "task/auth-1"),
     ("attempts stay within their limits", &["update task set attempts = -1 where seq = 2"], "task/auth-2"),
+    ("attempts stay within their limits", &["update message set attempts = 4 where id = 1"], "message/1"),
+    (
+        "a message is held exactly while it is processing",
+        &["update message set status = 'pending' where id = 1"],
+        "message/1",
+    ),
+    (
+        "a message is held exactly while it is processing",
+        &["update message set claimed_at = null where id = 1"],
+        "message/1",
+    ),
+    (
+        "a message is held exactly while it is processing",
+        &["update message set until_at = 99999999999999 where id = 2"],
+        "message/2",
+    ),
+    (
+        "a finished message says when, and until when it is kept; no other does",
+        &["update message set finished_at = null, prune_at = null where id = 3"],
+        "message/3",
+    ),
+    (
+        "a finished message says when, and until when it is kept; no other does",
+        &["update message set prune_at = 1 where id = 2"],
+        "message/2",
+    ),
+    (
+        "a message was completed at most once",
+        &["insert into event(at, kind, resource, fence) values (1, 'message.completed', 'message/3', 1)"],
+        "message/3",
+    ),
+    (
+        "outputs belong to the claim that completed their message",
+        &["update message_output set fence = 9"],
+        "message/3",
+    ),
+    (
+        "outputs belong to the claim that completed their message",
+        &["insert into message_output(message, n, fence, output) values (2, 0, 1, '1')"],
+        "message/2",
+    ),
+    (
+        "what is completed has no payload left, and what is not has its text",
+        &["update message_doc set payload = '1' where message = 3"],
+        "message/3",
+    ),
+    (
+        "what is completed has no payload left, and what is not has its text",
+        &["delete from message_doc where message = 2"],
+        "message/2",
+    ),
+    (
+        "what is completed has no payload left, and what is not has its text",
+        &["insert into message_doc(message) values (999)"],
+        "message_doc 999",
+    ),
+    (
+        "every message has its mailbox, and a lane exactly if that is strict",
+        &["update message set mailbox = 'none' where id = 2"],
+        "message/2",
+    ),
+    (
+        "every message has its mailbox, and a lane exactly if that is strict",
+        &["update message set behind = 1 where id = 2"],
+        "message/2",
+    ),
+    (
+        "in every lane it is the turn of one message",
+        &["update message set behind = 0 where id = 5"],
+        "mailbox/strict",
+    ),
+    (
+        "in every lane it is the turn of one message",
+        &["update message set behind = 1 where id = 4"],
+        "mailbox/strict",
+    ),
 ];
 
-/// A bit of everything: held, free, blocked and tagged, completed, assigned, offered, another board; a lock.
+/// A bit of everything: held, free, blocked and tagged, completed, assigned, offered, another board; a lock;
+/// messages held, free, completed, and in a lane.
 async fn stage(world: &World) {
     world
         .story(
@@ -172,6 +270,15 @@ async fn stage(world: &World) {
         claim auth-1 run=worker       -> task/auth-1@1
         claim auth-4 run=idle         -> task/auth-4@1
         done task/auth-4@1            -> completed
+        mail/push s payload=held      -> id=1
+        mail/push s payload=free      -> id=2
+        mail/push done payload=x      -> id=3
+        mail/configure strict strict=true -> settings.strict=true
+        mail/push strict payload=head -> id=4
+        mail/push strict payload=next -> id=5
+        mail/claim s run=mailer       -> claims=message/1@1
+        mail/claim done run=idle      -> claims=message/3@1
+        mail/done message/3@1 outputs=x -> processed
     ",
         )
         .await;

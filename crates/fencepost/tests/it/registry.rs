@@ -45,6 +45,25 @@ fn every_op_is_listed() {
     task/undepend    agent
     board/list       reader reads
     board/show       reader reads
+    mail/push        agent
+    mail/push_many   agent
+    mail/claim       agent
+    mail/take        agent
+    mail/checkpoint  agent
+    mail/done        agent
+    mail/done_many   agent
+    mail/fail        agent
+    mail/release     agent
+    mail/reset       agent
+    mail/list        reader reads
+    mail/show        reader reads
+    mail/peek        reader reads
+    mail/redrive     agent
+    mail/discard     agent
+    mail/pause       agent
+    mail/resume      agent
+    mail/configure   agent
+    mail/stats       reader reads
     lock/claim       agent
     claim/guard      reader reads
     claim/renew      agent
@@ -167,12 +186,15 @@ async fn what_reads_runs_where_nothing_can_be_written() {
             "
         add one     -> auth-1
         claim run=r -> task/auth-1@1
+        mail/push s payload=x -> id=1
     ",
         )
         .await;
     for op in op::registry().iter().filter(|op| op.reads) {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
+            "mail/show" => json!({ "message": 1 }),
+            "mail/peek" => json!({ "mailbox": "s" }),
             "board/show" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-1"] }),
             "claim/guard" => json!({ "token": "task/auth-1@1" }),

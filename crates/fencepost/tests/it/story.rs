@@ -7,7 +7,7 @@
 //! show auth-1                       -> offered reviews=1
 //! ```
 //!
-//! `+30s` lets time pass first. Every verb goes through the registry, as JSON, as an interface would call it.
+//! `+30s` lets time pass first. A verb with a slash is an op's own name, as in `mail/push`. Every verb goes through the registry, as JSON, as an interface would call it.
 
 use crate::world::World;
 use fencepost::{Error, op};
@@ -30,6 +30,12 @@ impl World {
         }
         let verb = words.next().expect("a verb");
         let (name, target) = match verb {
+            "mail/push" | "mail/configure" | "mail/pause" | "mail/resume" => (verb.into(), "mailbox"),
+            "mail/claim" | "mail/take" => (verb.into(), "mailboxes"),
+            "mail/done" | "mail/fail" | "mail/checkpoint" => (verb.into(), "token"),
+            "mail/release" => (verb.into(), "tokens"),
+            "mail/redrive" | "mail/discard" => (verb.into(), "messages"),
+            _ if verb.contains('/') => (verb.into(), verb.split_once('/').map_or("", |(_, noun)| noun)),
             "add" => ("task/add".into(), "title"),
             "release" | "renew" | "guard" => (format!("claim/{verb}"), "token"),
             "unclaim" => ("claim/unclaim".into(), "resource"),
@@ -60,7 +66,9 @@ impl World {
 
 fn given(verb: &str, key: &str, value: &str) -> Value {
     match (key, value.parse::<i64>()) {
-        ("tags", _) => value.split(',').collect(),
+        ("messages", _) => value.split(',').map(|id| id.parse::<i64>().expect("a number")).collect(),
+        ("tags" | "mailboxes" | "tokens" | "outputs", _) => value.split(',').collect(),
+        ("payload", _) => value.into(),
         ("after", _) if verb == "add" => value.split(',').collect(),
         (_, Ok(number)) => number.into(),
         _ if value == "true" || value == "false" => (value == "true").into(),
@@ -83,7 +91,9 @@ fn check(line: &str, expected: &str, answer: &Result<Value, Error>) {
             _ => ("status", word),
         });
         let pointer = format!("/{}", key.replace('.', "/"));
-        let found = [&of, &of["task"]].into_iter().find_map(|of| of.pointer(&pointer));
+        let found = [&of, &of["task"], &of["message"], &of["mailbox"]]
+            .into_iter()
+            .find_map(|of| of.pointer(&pointer));
         assert_eq!(plain(found), value, "`{key}` in: {line}\n{of:#}");
     }
 }
@@ -95,6 +105,9 @@ fn plain(value: Option<&Value>) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(list)) if list.is_empty() => "none".into(),
         Some(Value::Array(list)) => list.iter().map(|item| plain(Some(item))).collect::<Vec<_>>().join(","),
+        Some(Value::Object(of)) if of.contains_key("message") && of.contains_key("claim") => {
+            plain(of["claim"].get("token"))
+        }
         Some(Value::Object(of)) if of.contains_key("id") => plain(of.get("id")),
         Some(Value::Object(of)) if of.contains_key("what") => plain(of.get("what")),
         Some(other) => other.to_string(),

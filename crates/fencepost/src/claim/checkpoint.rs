@@ -1,0 +1,41 @@
+//! How far the work on a claimed item had come.
+
+use crate::error::{Error, Result};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How far the work had come, for whoever takes it next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Checkpoint {
+    pub ordinal: i64,
+    pub phase: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<serde_json::Value>,
+}
+
+/// The rule: the stored checkpoint, if it stands against the new one.
+pub(crate) fn stands(stored: Option<Checkpoint>, new: &Checkpoint) -> Result<Option<Checkpoint>> {
+    match stored {
+        Some(stored) if stored.ordinal > new.ordinal || stored == *new => Ok(Some(stored)),
+        Some(stored) if stored.ordinal == new.ordinal => Err(Error::invalid(
+            "ordinal",
+            format!("{} is taken by another checkpoint, `{}`: they only go up", new.ordinal, stored.phase),
+        )),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals_never_go_back() {
+        let at = |ordinal, phase: &str| Checkpoint { ordinal, phase: phase.into(), data: None };
+        assert_eq!(stands(None, &at(1, "a")).unwrap(), None);
+        assert_eq!(stands(Some(at(1, "a")), &at(2, "b")).unwrap(), None);
+        assert_eq!(stands(Some(at(2, "b")), &at(1, "a")).unwrap(), Some(at(2, "b")));
+        assert_eq!(stands(Some(at(2, "b")), &at(2, "b")).unwrap(), Some(at(2, "b")));
+        assert!(stands(Some(at(2, "b")), &at(2, "c")).is_err());
+    }
+}

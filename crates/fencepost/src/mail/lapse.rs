@@ -1,0 +1,105 @@
+//! Messages whose holder is dead, or whose time is up, go back by themselves.
+
+use super::{
+    Replay, Settings, Status,
+    record::{Record, columns, save},
+    settings_of,
+};
+use crate::{
+    claim::Under,
+    clock::Time,
+    error::Result,
+    event::Event,
+    mail::lane,
+    params,
+    run::settle::ITEMS,
+    tx::{Tx, key_set},
+};
+
+/// The rule. The attempt was counted when it was claimed, and stays counted.
+fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
+    let mut after = Record { updated_at: now, lapsed: true, ..message.clone() };
+    let Some(hold) = message.hold.as_ref() else {
+        return (after, message.event("message.lapsed", message));
+    };
+    let why = hold.lost(now);
+    let reason = format!("run `{}` went silent: {why}", hold.run);
+    after.end_claim("lapse", &[]);
+    let kind = match settings.replay {
+        Replay::Hold => {
+            after.status = Status::Held;
+            "message.held"
+        }
+        Replay::Discard => {
+            after.finish(Status::Failed, now);
+            after.outcome = Some("discarded".into());
+            "message.discarded"
+        }
+        Replay::Retry if message.attempts < message.max_attempts => {
+            after.status = Status::Pending;
+            "message.lapsed"
+        }
+        Replay::Retry => {
+            after.finish(Status::Failed, now);
+            "message.failed"
+        }
+    };
+    after.failure_reason = Some(match after.status {
+        Status::Failed if settings.replay == Replay::Retry => {
+            format!("{} attempts were made and lost; the last by {reason}", message.attempts)
+        }
+        _ => reason,
+    });
+    let event = after.event(kind, message).details(serde_json::json!({ "reason": why }));
+    (after, event)
+}
+
+/// One batch of what these ended runs hold.
+pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
+                 order by message.id limit ?2 /*pg for update of message*/"
+            ),
+            params![key_set(runs.iter().copied()), ITEMS],
+        )
+        .await?;
+    Ok(lapse(tx, Record::read_all(rows)?).await?.len() as u64)
+}
+
+/// One batch of claims whose own end has come.
+pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where message.until_at <= ?1 order by message.until_at limit ?2
+                 /*pg for update of message skip locked*/"
+            ),
+            params![tx.now, ITEMS],
+        )
+        .await?;
+    Ok(lapse(tx, Record::read_all(rows)?).await?.len() as u64)
+}
+
+/// The messages' rows are locked.
+pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let settings = settings_of(tx, &messages).await?;
+    let usual = Settings::default();
+    let (mut changes, mut events) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
+    for message in messages {
+        let (after, event) = rule(&message, settings.get(&message.mailbox).unwrap_or(&usual), tx.now);
+        changes.push((message, after));
+        events.push(event);
+    }
+    let lanes: Vec<i64> =
+        changes.iter().filter(|(_, after)| after.finished_at.is_some()).map(|(_, after)| after.id).collect();
+    if !lanes.is_empty() {
+        tx.one(lane::lock_of(&lanes)).await?;
+    }
+    save(tx, &changes, Under::Nobody, events).await?;
+    Ok(changes.into_iter().map(|(_, after)| after).collect())
+}

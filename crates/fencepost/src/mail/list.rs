@@ -1,0 +1,76 @@
+use super::{
+    Message, Status,
+    record::{Record, columns},
+};
+use crate::{
+    error::Result,
+    names::check,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List the messages of a mailbox, oldest first, a page at a time; or those of all that have failed or are held.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    #[serde(default)]
+    pub mailbox: Option<String>,
+    #[serde(default)]
+    pub status: Option<Status>,
+    /// Only what comes after this message: the last of the page before.
+    #[serde(default)]
+    pub after: Option<i64>,
+    /// At most this many (100 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Messages {
+    pub messages: Vec<Message>,
+    /// There is another page.
+    pub more: bool,
+}
+
+impl Op for List {
+    const NAME: &'static str = "mail/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Messages;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Messages> {
+        let limit = self.limit.unwrap_or(100);
+        check::range("limit", limit, 1, 1000)?;
+        self.mailbox.as_deref().map_or(Ok(()), |name| check::path_name("mailbox", name))?;
+        macro_rules! page {
+            ($status:literal) => {
+                columns!(concat!(
+                    "where (cast(?1 as text) is null or message.mailbox = ?1) and message.id > ?2 ",
+                    $status,
+                    " order by message.id limit ?3"
+                ))
+            };
+        }
+        // Each status has an index of its own, whose predicate must stand in the statement as it is.
+        let sql = match self.status {
+            None => page!(""),
+            Some(Status::Pending) => page!("and message.status = 'pending'"),
+            Some(Status::Processing) => page!("and message.run is not null"),
+            Some(Status::Processed) => page!("and message.status = 'processed'"),
+            Some(Status::Failed) => page!("and message.status = 'failed'"),
+            Some(Status::Held) => page!(
+                "and message.status = 'held' and message.ready = 0 and message.run is null
+                 and message.finished_at is null"
+            ),
+        };
+        let after = self.after.unwrap_or(0);
+        let rows = tx.one(Stmt::new(sql, params![self.mailbox.as_deref(), after, limit + 1])).await?.rows;
+        let mut messages = Record::read_all(rows)?;
+        let more = messages.len() as i64 > limit;
+        messages.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(Messages { messages: messages.into_iter().map(|message| message.view(tx.now)).collect(), more })
+    }
+}

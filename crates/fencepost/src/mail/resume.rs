@@ -1,0 +1,27 @@
+use super::{configure::set_paused, pause::Changed};
+use crate::{
+    error::Result,
+    names::check,
+    op::{Access, Op},
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Hand out from a paused mailbox again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    pub mailbox: String,
+}
+
+impl Op for Resume {
+    const NAME: &'static str = "mail/resume";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Changed;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::path_name("mailbox", &self.mailbox)?;
+        set_paused(tx, &self.mailbox, None).await
+    }
+}

@@ -1,0 +1,359 @@
+//! Consumers that race for real.
+
+use crate::{mail::claim_mail, on_both, world::World};
+use fencepost::{Code, Error, Fleet, Millis, mail};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usize) -> Option<String>) {
+    let items: Vec<_> = (0..count)
+        .map(|i| mail::push_many::Item {
+            mailbox: mailbox.into(),
+            payload: Some(fencepost::Json::from(serde_json::json!(i))),
+            lane: lane(i),
+            ..Default::default()
+        })
+        .collect();
+    for chunk in items.chunks(500) {
+        world.fleet.call(mail::PushMany { messages: chunk.to_vec(), request: None }).await.expect("pushed");
+    }
+}
+
+/// Claims until there is nothing, and completes each batch; gives what it completed.
+async fn drain(fleet: Fleet, mailbox: &str, run: String, count: i64) -> Vec<String> {
+    let mut done = Vec::new();
+    loop {
+        match claim_mail(&fleet, mailbox, &run, count).await {
+            Ok(tokens) => {
+                let messages = tokens.iter().map(mail::Done::new).collect();
+                let results = fleet.call(mail::DoneMany { messages }).await.expect("completed").results;
+                assert!(results.iter().all(|result| result.error.is_none()), "{results:?}");
+                done.extend(tokens);
+            }
+            Err(e) if e.code() == Code::NoneReady => return done,
+            Err(e) => panic!("{e:?}"),
+        }
+    }
+}
+
+on_both! {
+    async fn each_message_goes_to_one_of_many_claimers(world: World) {
+        push_many(&world, "s", 300, |_| None).await;
+        let other = world.again().await;
+        let consumers: Vec<_> = (0..8)
+            .map(|i| {
+                let fleet = if i % 2 == 0 { world.fleet.clone() } else { other.clone() };
+                tokio::spawn(async move { drain(fleet, "s", format!("r{i}"), 1 + i % 3).await })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for consumer in consumers {
+            all.extend(consumer.await.unwrap());
+        }
+        all.sort();
+        let taken = all.len();
+        all.dedup();
+        assert_eq!((taken, all.len()), (300, 300));
+        assert_eq!(world.times("message.completed").await, 300);
+    }
+
+    /// Eight consumers, five lanes, failures and releases at random: in each lane the completions are in order, and
+    /// never are two of a lane in flight.
+    async fn strict_order_holds_under_many_consumers(world: World) {
+        let strict = mail::Configure {
+            mailbox: "s".into(), strict: Some(true), max_attempts: Some(1000), backoff_ms: Some(Millis(0)),
+            ..Default::default()
+        };
+        world.fleet.call(strict).await.unwrap();
+        push_many(&world, "s", 60, |i| Some(format!("lane{}", i % 5))).await;
+        let order: Arc<Mutex<BTreeMap<String, Vec<i64>>>> = Arc::default();
+        let flying: Arc<Mutex<BTreeMap<String, i64>>> = Arc::default();
+        let left = Arc::new(AtomicU64::new(100));
+        let other = world.again().await;
+        // Pushers at the same time: a lane that runs empty must not get stuck.
+        let pusher = {
+            let (world, other) = (world.clone(), other.clone());
+            tokio::spawn(async move {
+                for i in 0..40 {
+                    let fleet = if i % 2 == 0 { &world.fleet } else { &other };
+                    let push = mail::Push { lane: Some(format!("lane{}", i % 5)), ..mail::Push::new("s", "late") };
+                    fleet.call(push).await.unwrap();
+                }
+            })
+        };
+        let consumers: Vec<_> = (0..8)
+            .map(|i| {
+                let fleet = if i % 2 == 0 { world.fleet.clone() } else { other.clone() };
+                let (order, flying, left) = (order.clone(), flying.clone(), left.clone());
+                tokio::spawn(async move {
+                    while left.load(Ordering::SeqCst) > 0 {
+                        let claim = mail::Claim { count: Some(2), ..mail::Claim::next("s", format!("r{i}")) };
+                        let claims = match fleet.call(claim).await {
+                            Ok(claimed) => claimed.claims,
+                            Err(e) if e.code() == Code::NoneReady => continue,
+                            Err(e) => panic!("{e:?}"),
+                        };
+                        for claimed in claims {
+                            let (token, lane) = (claimed.claim.token, claimed.message.lane.unwrap());
+                            let before = flying.lock().unwrap().insert(lane.clone(), claimed.message.id);
+                            assert_eq!(before, None, "two of {lane} are in flight");
+                            tokio::task::yield_now().await;
+                            flying.lock().unwrap().remove(&lane);
+                            match fastrand::u8(..) % 4 {
+                                0 => drop(fleet.call(mail::Fail { retry: true, ..mail::Fail::new(&token, "luck") }).await.unwrap()),
+                                1 => drop(fleet.call(mail::Release { tokens: vec![token] }).await.unwrap()),
+                                _ => {
+                                    order.lock().unwrap().entry(lane).or_default().push(claimed.message.id);
+                                    fleet.call(mail::Done::new(&token)).await.unwrap();
+                                    left.fetch_sub(1, Ordering::SeqCst);
+                                }
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        pusher.await.unwrap();
+        for consumer in consumers {
+            consumer.await.unwrap();
+        }
+        let order = order.lock().unwrap();
+        assert_eq!(order.values().map(Vec::len).sum::<usize>(), 100);
+        for (lane, ids) in &*order {
+            assert!(ids.is_sorted(), "{lane}: {ids:?}");
+        }
+    }
+
+    /// All of them, in steps whose size is bounded.
+    async fn a_run_that_held_five_thousand_messages_lapses(world: World) {
+        push_many(&world, "s", 5000, |_| None).await;
+        for _ in 0..5 {
+            claim_mail(&world.fleet, "s", "big", 1000).await.unwrap();
+        }
+        world.pass(30);
+        let ready = async || {
+            world.fleet.call(mail::Stats::default()).await.unwrap().mailboxes[0].ready
+        };
+        assert_eq!(ready().await, 0);
+        let mut before = 0;
+        while world.fleet.call(admin_settle()).await.unwrap().due {
+            let now = ready().await;
+            assert!(now - before <= 256, "a step gave back {}", now - before);
+            before = now;
+        }
+        assert_eq!(ready().await, 5000);
+        assert_eq!(claim_mail(&world.fleet, "s", "next", 10).await.unwrap(), ["message/1@2"]);
+    }
+
+    async fn the_same_push_at_the_same_moment_makes_one_message(world: World) {
+        let other = world.again().await;
+        let push = |i: i64| mail::Push { key: Some("k".into()), ..mail::Push::new(format!("new{}", i / 8), "x") };
+        let pushes: Vec<_> = (0..32)
+            .map(|i| {
+                let fleet = if i % 2 == 0 { world.fleet.clone() } else { other.clone() };
+                tokio::spawn(async move { fleet.call(push(i)).await.map(|pushed| pushed.message.id) })
+            })
+            .collect();
+        let mut ids = Vec::new();
+        for push in pushes {
+            ids.push(push.await.unwrap().unwrap_or_else(|e: Error| panic!("{e:?}")));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 4);
+    }
+
+    /// A push wakes who waits for its mailbox, and leaves the others alone: each look costs statements.
+    async fn a_push_wakes_only_those_whom_it_concerns(world: World) {
+        let wait = |i: i64| {
+            let fleet = world.fleet.clone();
+            tokio::spawn(async move {
+                let claim = mail::Claim { wait_ms: Some(Millis::minutes(5)), ..mail::Claim::next(format!("s/{i}"), format!("w{i}")) };
+                fleet.call(claim).await
+            })
+        };
+        let waiters: Vec<_> = (0..100).map(wait).collect();
+        while world.fleet.stats().waiting < 100 {
+            tokio::task::yield_now().await;
+        }
+        let before = world.fleet.stats().statements;
+        let id = world.push("s/42", "x").await;
+        let mut waiters = waiters;
+        let claimed = waiters.remove(42).await.unwrap().unwrap();
+        assert_eq!(claimed.claims[0].message.id, id);
+        let statements = world.fleet.stats().statements - before;
+        assert!(statements < 100, "{statements} statements for one push and one claim");
+        for (i, waiter) in waiters.into_iter().enumerate() {
+            assert!(!waiter.is_finished(), "{i}");
+            waiter.abort();
+        }
+    }
+
+    /// A waiter is woken by a push, by the end of a delay, by a lease, by a turn that is passed on, and by a resume.
+    async fn waiting_for_the_next_message(world: World) {
+        let wait = |mailbox: &'static str| {
+            let fleet = world.fleet.clone();
+            tokio::spawn(async move {
+                let claim = mail::Claim {
+                    wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
+                };
+                fleet.call(claim).await.map(|claimed| claimed.claims[0].claim.token.clone())
+            })
+        };
+        let parked = async || {
+            while world.fleet.stats().waiting == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waiter = wait("push");
+        parked().await;
+        let id = world.push("push", "x").await;
+        assert_eq!(waiter.await.unwrap().unwrap(), format!("message/{id}@1"));
+
+        world.fleet.call(mail::Push { delay_ms: Some(Millis::seconds(9)), ..mail::Push::new("late", "x") }).await.unwrap();
+        let waiter = wait("late");
+        parked().await;
+        world.pass(9);
+        waiter.await.unwrap().unwrap();
+
+        world.push("dead", "x").await;
+        claim_mail(&world.fleet, "dead", "gone", 1).await.unwrap();
+        let waiter = wait("dead");
+        parked().await;
+        world.pass(30);
+        assert!(waiter.await.unwrap().unwrap().ends_with("@2"));
+
+        world.fleet.call(mail::Configure { mailbox: "turn".into(), strict: Some(true), ..Default::default() }).await.unwrap();
+        world.push("turn", "x").await;
+        world.push("turn", "y").await;
+        let head = claim_mail(&world.fleet, "turn", "other", 1).await.unwrap().remove(0);
+        let waiter = wait("turn");
+        parked().await;
+        world.fleet.call(mail::Done::new(head)).await.unwrap();
+        waiter.await.unwrap().unwrap();
+
+        world.push("paused", "x").await;
+        world.fleet.call(mail::Pause { mailbox: "paused".into(), reason: None }).await.unwrap();
+        let waiter = wait("paused");
+        parked().await;
+        world.fleet.call(mail::Resume { mailbox: "paused".into() }).await.unwrap();
+        waiter.await.unwrap().unwrap();
+    }
+}
+
+fn admin_settle() -> fencepost::admin::Settle {
+    fencepost::admin::Settle {}
+}
+
+/// Driven step by step on PostgreSQL: the first is held at its commit while the second runs.
+mod steps {
+    use crate::{
+        steps::meet,
+        world::{World, code},
+    };
+    use fencepost::{Code, claim::Verdict, mail, run};
+
+    async fn strict(world: &World) {
+        let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
+        world.fleet.call(strict).await.unwrap();
+    }
+
+    /// Without the lock on the run's row, ending does not see the claim, and the message is held for ever.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_claim_that_races_the_end_of_its_run_leaves_nothing_held() {
+        let world = World::postgres().await;
+        world.push("s", "one").await;
+        world.push("t", "two").await;
+        world.claim_mail("t", "a", 1).await.unwrap();
+        let end = run::End { run: "a".into(), ..run::End::default() };
+        let (claimed, ended) = meet(&world, mail::Claim::next("s", "a"), end).await;
+        ended.unwrap();
+        assert_eq!(world.guard(&claimed.unwrap().claims[0].claim.token).await, Verdict::LeaseExpired);
+        world.assert_sound().await;
+    }
+
+    /// Without the lane's lock the push sees the head, takes its place behind it, and the head's end does not see the
+    /// push: the lane would stand still for ever.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_push_that_races_the_end_of_its_lanes_head_is_not_stuck() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        world.push("s", "one").await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (done, pushed) = meet(&world, mail::Done::new(&token), mail::Push::new("s", "two")).await;
+        done.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (pushed, done) = meet(&world, mail::Push::new("s", "three"), mail::Done::new(&token)).await;
+        pushed.unwrap();
+        done.unwrap();
+        world.assert_sound().await;
+        world.claim_mail("s", "a", 1).await.unwrap();
+    }
+
+    /// Two who find the lane empty: one has the turn.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn two_first_messages_of_a_lane_do_not_both_have_the_turn() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        let (first, second) = meet(&world, mail::Push::new("s", "one"), mail::Push::new("s", "two")).await;
+        first.unwrap();
+        second.unwrap();
+        world.assert_sound().await;
+        assert_eq!(world.claim_mail("s", "a", 9).await.unwrap().len(), 1);
+    }
+
+    /// The last attempt lapses while its lane gets another message.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lapse_that_races_a_push_passes_the_turn_on() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        let last = mail::Push { max_attempts: Some(1), ..mail::Push::new("s", "one") };
+        world.fleet.call(last).await.unwrap();
+        world.claim_mail("s", "a", 1).await.unwrap();
+        world.pass(30);
+        let (settled, pushed) = meet(&world, super::admin_settle(), mail::Push::new("s", "two")).await;
+        settled.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        assert_eq!(world.claim_mail("s", "b", 1).await.unwrap(), ["message/2@1"]);
+    }
+
+    /// Who comes second finds it strict, or is told that it is not.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_mailbox_that_is_made_twice_at_once_is_one_or_the_other() {
+        let world = World::postgres().await;
+        let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
+        let (made, pushed) = meet(&world, strict.clone(), mail::Push::new("s", "one")).await;
+        made.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        let other = mail::Configure { mailbox: "t".into(), ..strict };
+        let (pushed, refused) = meet(&world, mail::Push::new("t", "one"), other).await;
+        pushed.unwrap();
+        assert_eq!(code(refused), Code::NotReady);
+        world.assert_sound().await;
+    }
+
+    /// Given back or completed, never both.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_reset_that_races_a_completion_decides_once() {
+        let world = World::postgres().await;
+        world.push("s", "one").await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let reset = mail::Reset { mailbox: Some("s".into()), ..Default::default() };
+        let (back, done) = meet(&world, reset.clone(), mail::Done::new(&token)).await;
+        assert_eq!((back.unwrap().reset, code(done)), (1, Code::LeaseExpired));
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (done, back) = meet(&world, mail::Done::new(&token), reset).await;
+        done.unwrap();
+        assert_eq!(back.unwrap().reset, 0);
+        world.assert_sound().await;
+    }
+}
