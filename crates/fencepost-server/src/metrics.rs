@@ -4,7 +4,7 @@ use crate::{App, log};
 use fencepost::{
     Counts, Error, Result,
     board::{self, list::Board},
-    claim, event,
+    claim, event, mail,
 };
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
@@ -55,6 +55,12 @@ struct Kind {
 struct Depth {
     board: String,
     status: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct In {
+    mailbox: String,
+    status: &'static str,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -134,7 +140,8 @@ impl Metrics {
         self.read_on(app).await?;
         registry.register("events", "Events of the fleet since this server counts", self.events.clone());
         let expired = Family::<Noun, Counter>::default();
-        for (noun, kind) in [("task", "task.lapsed"), ("lock", "lock.lapsed")] {
+        for (noun, kind) in [("task", "task.lapsed"), ("lock", "lock.lapsed"), ("message", "message.lapsed")]
+        {
             let lapsed = self.events.get_or_create(&Kind { kind: kind.into() }).get();
             expired.get_or_create(&Noun { noun }).inc_by(lapsed);
         }
@@ -156,7 +163,23 @@ impl Metrics {
         }
         registry.register("tasks", "Tasks, by board and status", depths);
         registry.register("tasks_ready", "Tasks that could be claimed now, by board", ready);
-        registry.register("claims_live", "What runs hold; of locks the first 1000", live);
+        let messages = Family::<In, Gauge>::default();
+        let processing = live.get_or_create_owned(&Noun { noun: "message" });
+        let some = mail::Stats { limit: Some(1000), ..mail::Stats::default() };
+        for mailbox in app.fleet.call(some).await?.mailboxes {
+            processing.inc_by(mailbox.processing);
+            for (status, n) in [
+                ("ready", mailbox.ready),
+                ("waiting", mailbox.waiting),
+                ("processing", mailbox.processing),
+                ("held", mailbox.held),
+                ("failed", mailbox.failed),
+            ] {
+                messages.get_or_create(&In { mailbox: mailbox.name.clone(), status }).set(n);
+            }
+        }
+        registry.register("messages", "Messages, by mailbox (the first 1000) and status", messages);
+        registry.register("claims_live", "What runs hold; of locks and mailboxes the first 1000", live);
         Ok(())
     }
 

@@ -118,6 +118,10 @@ on_both! {
         world.ok("task/claim", json!({ "run": "s" })).await;
         world.ok("lock/claim", json!({ "name": "deploy", "run": "s" })).await;
         world.post("lock/claim", json!({ "name": "deploy", "run": "r" })).await;
+        for _ in 0..2 {
+            world.ok("mail/push", json!({ "mailbox": "builds" })).await;
+        }
+        world.ok("mail/claim", json!({ "mailboxes": ["builds"], "run": "s", "count": 1 })).await;
         let mut told = String::new();
         // On PostgreSQL the log can be read up to the oldest transaction of anyone.
         for _ in 0..500 {
@@ -137,6 +141,9 @@ on_both! {
             r#"fence_claims_expired_total{noun="lock"} 0"#,
             r#"fence_claims_live{noun="task"} 1"#,
             r#"fence_claims_live{noun="lock"} 1"#,
+            r#"fence_claims_live{noun="message"} 1"#,
+            r#"fence_messages{mailbox="builds",status="ready"} 1"#,
+            r#"fence_messages{mailbox="builds",status="processing"} 1"#,
             r#"fence_tasks{board="auth",status="in_progress"} 1"#,
             r#"fence_tasks_ready{board="auth"} 1"#,
             r#"fence_waiters 0"#,
