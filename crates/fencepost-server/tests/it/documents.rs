@@ -56,6 +56,13 @@ async fn names_that_stand_for_two_things_are_told_apart() {
     assert!(
         properties("TaskClaimReply")["task"].is_object() && properties("LockClaimReply")["task"].is_null()
     );
+    // A refusal of the whole, and of a part. Found by `make fuzz`.
+    assert!(properties("Refusal")["error"].is_object());
+    let mut part = &schemas["MailOutcome"]["properties"]["error"]["anyOf"][0];
+    while let Some(pointer) = part["$ref"].as_str() {
+        part = document.pointer(&pointer[1..]).unwrap();
+    }
+    assert!(part["properties"]["code"].is_object(), "{part}");
     insta::assert_snapshot!(serde_json::to_string_pretty(&document["paths"]["/v1/claim/guard"]).unwrap());
 }
 
