@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usize) -> Option<String>) {
@@ -202,7 +203,9 @@ on_both! {
                 let claim = mail::Claim {
                     wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
                 };
-                fleet.call(claim).await.map(|claimed| claimed.claims[0].claim.token.clone())
+                // Real time: so that a wake that does not come is a failure, and not a hang.
+                let woken = tokio::time::timeout(Duration::from_secs(20), fleet.call(claim)).await;
+                woken.expect("it is woken").map(|claimed| claimed.claims[0].claim.token.clone())
             })
         };
         let parked = async || {
