@@ -141,6 +141,12 @@ impl Beside {
     }
 }
 
+/// Claims and completions alone, to be watched by a profiler.
+pub async fn profile(path: &Path, span: Duration) {
+    let served = Served::start(&What::Fleet(path.display().to_string(), Durability::Normal));
+    println!("{}", load::run(&served.host, 64, span, Cycles).await.row());
+}
+
 fn title(what: &str) {
     println!("\nHTTP, {what}: requests a second, p50 and p99 in ms (add, then claim and done)");
 }

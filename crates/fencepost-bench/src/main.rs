@@ -39,9 +39,9 @@ struct Args {
     /// Seconds for each figure
     #[arg(long)]
     seconds: Option<u64>,
-    /// Only claim+done by 64 callers on SQLite, to be watched by a profiler
+    /// Only claim+done by 64 callers on SQLite NORMAL, to be watched by a profiler: engine or http
     #[arg(long)]
-    profile: bool,
+    profile: Option<String>,
     /// (used by the bench itself) claim and complete on this file until killed or out of time
     #[arg(long, hide = true)]
     child: Option<String>,
@@ -69,8 +69,8 @@ async fn main() -> Result<()> {
     if let Some(what) = &args.serve {
         return served::serve(what).await;
     }
-    if args.profile {
-        return profile(span).await;
+    if let Some(part) = &args.profile {
+        return profile(part, span).await;
     }
     let scale = if args.quick { 10 } else { 1 };
     let mut targets = Targets::default();
@@ -91,12 +91,17 @@ fn scratch() -> tempfile::TempDir {
     std::fs::create_dir_all("target").and_then(|()| tempfile::tempdir_in("target")).expect("a directory")
 }
 
-async fn profile(span: Duration) -> Result<()> {
+async fn profile(part: &str, span: Duration) -> Result<()> {
     let dir = scratch();
     let path = dir.path().join("fence.db");
     let fleet = open(&path, Durability::Normal).await?;
-    seed::sqlite(&path, "work", 400_000);
-    println!("{:.0} claim+done a second", engine::cycles(&fleet, "work", 64, span).await?);
+    seed::sqlite(&path, "work", 800_000);
+    if part == "http" {
+        drop(fleet);
+        http::profile(&path, span).await;
+    } else {
+        println!("{:.0} claim+done a second", engine::cycles(&fleet, "work", 64, span).await?);
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! How soon one who waits has what was added: from sending `add` to having the whole answer to a parked `claim`.
 
 use crate::{
-    load::with_client,
+    load::{Client, with_client},
     served::{Served, What},
     table::{Spans, Targets},
 };
@@ -14,7 +14,13 @@ const ADD: &str = r#"{"board":"wake","title":"a task"}"#;
 const SETTLED: Duration = Duration::from_millis(20);
 
 /// Between two who use the same server, and between two servers on one database.
-pub async fn measure(database: &str, what: &What, rounds: usize, wanted: &'static str, targets: &mut Targets) {
+pub async fn measure(
+    database: &str,
+    what: &What,
+    rounds: usize,
+    wanted: &'static str,
+    targets: &mut Targets,
+) {
     let (one, other) = (Served::start(what), Served::start(what));
     println!("\nHTTP, {database}: from `add` to a parked `claim`'s answer, p50 and p99 in ms");
     for (name, from, wanted) in [("the same server", &one, wanted), ("another server", &other, "-")] {
@@ -26,18 +32,19 @@ pub async fn measure(database: &str, what: &What, rounds: usize, wanted: &'stati
 }
 
 async fn wake(adds_at: &str, waits_at: &str, rounds: usize) -> Spans {
+    // The board must be there before anyone can wait on it.
+    with_client(adds_at, async |client: &mut Client| {
+        client.done("/v1/task/add", ADD.into()).await;
+        take(client).await;
+    })
+    .await;
     let (tell, mut told) = mpsc::channel(1);
     let host = waits_at.to_owned();
     let waiter = tokio::spawn(async move {
-        let work = async |client: &mut crate::load::Client| {
+        let work = async |client: &mut Client| {
             // Until nobody adds any more.
             while tell.send(None).await.is_ok() {
-                let answer = client.done("/v1/task/claim", CLAIM.into()).await;
-                let at = Instant::now();
-                let token = serde_json::from_slice::<serde_json::Value>(&answer).expect("JSON");
-                let token = token["claim"]["token"].as_str().expect("a token").to_owned();
-                client.done("/v1/task/done", format!(r#"{{"token":"{token}"}}"#)).await;
-                if tell.send(Some(at)).await.is_err() {
+                if tell.send(Some(take(client).await)).await.is_err() {
                     break;
                 }
             }
@@ -45,7 +52,7 @@ async fn wake(adds_at: &str, waits_at: &str, rounds: usize) -> Spans {
         with_client(&host, work).await
     });
     let start = Instant::now();
-    let add = async |client: &mut crate::load::Client| {
+    let add = async |client: &mut Client| {
         let mut took = Vec::new();
         while took.len() < rounds {
             assert!(told.recv().await.expect("the waiter lives").is_none());
@@ -61,4 +68,14 @@ async fn wake(adds_at: &str, waits_at: &str, rounds: usize) -> Spans {
     drop(told);
     waiter.abort();
     Spans::new(took, start.elapsed())
+}
+
+/// Waits for a task and completes it. Gives the moment at which it had it.
+async fn take(client: &mut Client) -> Instant {
+    let answer = client.done("/v1/task/claim", CLAIM.into()).await;
+    let at = Instant::now();
+    let token = serde_json::from_slice::<serde_json::Value>(&answer).expect("JSON");
+    let token = token["claim"]["token"].as_str().expect("a token").to_owned();
+    client.done("/v1/task/done", format!(r#"{{"token":"{token}"}}"#)).await;
+    at
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, claim::Delivery, op::Served};
+use fencepost::{Code, Error, Fleet, Result, Unbroken, claim::Delivery, op::Served};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{sync::oneshot, time::sleep};
+use tokio::time::sleep;
 
 pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &Asked) -> Result<Served> {
     let waits = asked.wait.is_some();
@@ -31,7 +31,8 @@ pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &
         if reads || waits {
             verb.entry.serve(&fleet, &body).await
         } else {
-            begin(app, verb, fleet, body).await
+            let call = async move { verb.entry.serve(&fleet, &body).await };
+            Unbroken::new(app.begun.track_future(call)).await?
         }
     };
     tokio::select! {
@@ -40,15 +41,6 @@ pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &
         // Real time: it bounds what a client waits for.
         () = sleep(limit) => Err(too_long(if reads { Code::Unavailable } else { Code::OutcomeUnknown }, limit)),
     }
-}
-
-/// Runs it in a task of its own. If nobody is left to take the answer, it is dropped there.
-async fn begin(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes) -> Result<Served> {
-    let (reply, answer) = oneshot::channel();
-    app.begun.spawn(async move {
-        let _ = reply.send(verb.entry.serve(&fleet, &body).await);
-    });
-    answer.await.unwrap_or_else(|_| Err(Error::internal("the op ended without an answer")))
 }
 
 fn too_long(code: Code, limit: Duration) -> Error {

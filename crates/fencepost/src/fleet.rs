@@ -11,6 +11,7 @@ use crate::{
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
+    unbroken::Unbroken,
     wait::{Look, Pace, Waiters},
 };
 use std::{
@@ -21,7 +22,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::oneshot;
 
 /// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
 pub(crate) type Work<T> =
@@ -233,16 +233,15 @@ impl Fleet {
         self.waiters.wait(wait, |glance| self.hand(op.clone(), glance)).await
     }
 
-    /// One look in a task of its own: if nobody is there to hear of it, what it took is dropped, and so given back.
+    /// One look, to its end: if nobody is there to hear of it, what it took is dropped, and so given back.
     async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
-        let (tell, told) = oneshot::channel();
         let fleet = self.clone();
-        tokio::spawn(async move {
+        let looking = Unbroken::new(async move {
             let Look { answer, not_yet, again_in, wish, handed } = fleet.look(op, glance).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
-            let _ = tell.send(Look { answer, not_yet, again_in, wish, handed: Vec::new() });
+            Look { answer, not_yet, again_in, wish, handed: Vec::new() }
         });
-        told.await.unwrap_or_else(|_| Look::failed(Error::internal("the op panicked")))
+        looking.await.unwrap_or_else(Look::failed)
     }
 
     /// Gives back what one reply handed over, except for what was handed over again since.

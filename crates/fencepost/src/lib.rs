@@ -26,6 +26,7 @@ pub mod run;
 mod sqlite;
 pub mod task;
 mod tx;
+mod unbroken;
 mod wait;
 
 pub use before::Before;
@@ -35,3 +36,4 @@ pub use fleet::{Counts, Durability, Fleet, Options};
 pub use names::{Resource, TaskId, Token, WAIT_MAX};
 pub use op::{Access, Op};
 pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
+pub use unbroken::Unbroken;
