@@ -3,11 +3,7 @@
 //! What writes runs to its end, whether or not its client still listens. What was claimed for a client that is gone
 //! before its answer was handed to the socket is given back: wherever the answer is dropped, its [`Delivery`] goes with it.
 
-use crate::{
-    App,
-    app::stopping,
-    call::{Asked, Verb},
-};
+use crate::{App, app::stopping, call::Verb};
 use axum::body::Body;
 use bytes::Bytes;
 use fencepost::{Code, Error, Fleet, Result, Unbroken, claim::Delivery, op::Served};
@@ -21,10 +17,16 @@ use std::{
 };
 use tokio::time::sleep;
 
-pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &Asked) -> Result<Served> {
-    let waits = asked.wait.is_some();
+pub async fn run(
+    app: &App,
+    verb: Arc<Verb>,
+    fleet: Fleet,
+    body: Bytes,
+    wait: Option<Duration>,
+) -> Result<Served> {
+    let waits = wait.is_some();
     let _place = waits.then(|| app.waiter()).transpose()?;
-    let limit = app.settings.request_time + asked.wait.unwrap_or_default();
+    let limit = app.settings.request_time + wait.unwrap_or_default();
     let reads = verb.entry.reads;
     let call = async {
         // What only reads, or waits, can be dropped with its client: the engine sees to what it takes meanwhile.
