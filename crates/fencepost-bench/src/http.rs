@@ -6,7 +6,7 @@ use crate::{
     served::{Served, What},
     table::{Targets, median},
 };
-use fencepost::{Durability, Result};
+use fencepost::Durability;
 use std::{path::Path, time::Duration};
 
 const CONNECTIONS: [usize; 3] = [16, 64, 256];
@@ -89,7 +89,7 @@ impl Beside {
         Self { echo, span }
     }
 
-    pub async fn sqlite(&self, dir: &Path, tasks: i64, targets: &mut Targets) -> Result<()> {
+    pub async fn sqlite(&self, dir: &Path, tasks: i64, targets: &mut Targets) {
         for (durability, name) in [(Durability::Normal, "NORMAL"), (Durability::Full, "FULL")] {
             let path = dir.join(format!("http-{name}.db"));
             let served = Served::start(&What::Fleet(path.display().to_string(), durability));
@@ -99,18 +99,17 @@ impl Beside {
                 self.figures(&served, connections).await;
                 seed::clear_sqlite(&path);
             }
-            let ratio = self.in_turns(&served, async || {
+            let refill = async || {
                 seed::clear_sqlite(&path);
                 seed::sqlite(&path, "work", tasks);
-            });
-            let ratio = ratio.await;
+            };
+            let ratio = self.in_turns(&served, refill).await;
             let wanted = if durability == Durability::Normal { "at least 0.35" } else { "-" };
             targets.push(format!("HTTP, SQLite {name}, claim+done, 64 connections / echo"), ratio, wanted);
         }
-        Ok(())
     }
 
-    pub async fn postgres(&self, url: &str, raw: &seed::Postgres, tasks: i64) -> Result<()> {
+    pub async fn postgres(&self, url: &str, raw: &seed::Postgres, tasks: i64) {
         let served = Served::start(&What::Fleet(url.into(), Durability::Full));
         title("PostgreSQL, synchronous_commit=on");
         for connections in CONNECTIONS {
@@ -119,7 +118,6 @@ impl Beside {
             self.figures(&served, connections).await;
         }
         raw.clear().await;
-        Ok(())
     }
 
     async fn figures(&self, served: &Served, connections: usize) {

@@ -33,7 +33,7 @@ struct Args {
     /// Only this database: sqlite or postgres
     #[arg(long)]
     only: Option<String>,
-    /// Only this part: engine or http
+    /// Only this part: engine, http or wake
     #[arg(long)]
     part: Option<String>,
     /// Seconds for each figure
@@ -81,6 +81,7 @@ async fn main() -> Result<()> {
         postgres(span, scale, &mut targets).await?;
     }
     served(&args, span, scale, &mut targets).await?;
+    woken(&args, &mut targets).await;
     targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
     Ok(())
@@ -107,26 +108,36 @@ async fn profile(part: &str, span: Duration) -> Result<()> {
 
 /// The server: both databases beside one echo.
 async fn served(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
-    let rounds = if args.quick { 50 } else { 300 };
     let (sqlite, postgres) = (args.wants("http", "sqlite"), args.wants("http", "postgres"));
     if !sqlite && !postgres {
         return Ok(());
     }
     let beside = http::Beside::echo(span).await;
     if sqlite {
-        let dir = scratch();
-        beside.sqlite(dir.path(), 800_000 / scale, targets).await?;
-        let url = dir.path().join("wake.db").display().to_string();
-        wake::measure("SQLite", &What::Fleet(url, Durability::Full), rounds, "below 2", targets).await;
+        beside.sqlite(scratch().path(), 800_000 / scale, targets).await;
     }
     if postgres {
         let (url, raw) = fresh_schema("bench_http").await;
         Fleet::open(&url).await?;
-        beside.postgres(&url, &raw, 60_000).await?;
-        wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
+        beside.postgres(&url, &raw, 60_000).await;
         raw.drop_schema().await;
     }
     Ok(())
+}
+
+/// How soon one who waits is woken.
+async fn woken(args: &Args, targets: &mut Targets) {
+    let rounds = if args.quick { 50 } else { 300 };
+    if args.wants("wake", "sqlite") {
+        let dir = scratch();
+        let url = dir.path().join("wake.db").display().to_string();
+        wake::measure("SQLite", &What::Fleet(url, Durability::Full), rounds, "below 2", targets).await;
+    }
+    if args.wants("wake", "postgres") {
+        let (url, raw) = fresh_schema("bench_wake").await;
+        wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
+        raw.drop_schema().await;
+    }
 }
 
 /// A schema of the private PostgreSQL with nothing in it, and a plain connection to it.
