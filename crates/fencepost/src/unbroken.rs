@@ -58,6 +58,7 @@ impl<T: Send + 'static> std::fmt::Debug for Unbroken<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Waker;
     use tokio::sync::oneshot;
 
     #[tokio::test]
@@ -68,7 +69,7 @@ mod tests {
             gone.await.expect("it is told to go on");
             answer
         }));
-        assert!(futures_util::poll!(&mut call).is_pending());
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(call);
         assert!(dropped.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
         go.send(()).expect("someone still listens");
