@@ -179,7 +179,7 @@ pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
     }
-    // Nearly every request fits. Where one does not is looked for only then: keeping track of it takes as long again.
+    // Nearly every request fits. Where one does not is looked for only then.
     if let Ok(op) = serde_json::from_slice(json) {
         return Ok(op);
     }
