@@ -91,15 +91,16 @@ impl Verb {
     ) -> Result<Response, Refusal> {
         let key = head.extensions.get::<Key>();
         let asked = Asked::of(&body);
-        line.asked(asked.clone(), key);
+        let wait = asked.wait;
+        line.asked(asked, key);
         let fleet = caller(&app.fleet, key, &head.headers)?;
-        let served = deliver::run(app, self, fleet, body, &asked).await?;
+        let served = deliver::run(app, self, fleet, body, wait).await?;
         Ok(answer::json(StatusCode::OK, deliver::body(served)))
     }
 }
 
 /// What the server itself wants to know of a request. What does not fit is for the op to refuse.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Asked {
     pub run: Option<String>,
     pub agent: Option<String>,

@@ -28,6 +28,7 @@ pub mod run;
 mod sqlite;
 pub mod task;
 mod tx;
+mod unbroken;
 mod wait;
 
 pub use before::Before;
@@ -38,3 +39,4 @@ pub use json::Json;
 pub use names::{Resource, TaskId, Token, WAIT_MAX};
 pub use op::{Access, Op};
 pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
+pub use unbroken::Unbroken;
