@@ -2,7 +2,11 @@
 
 use super::Letter;
 use crate::{Connection, again::Pauses};
-use fencepost::{Code, Error, Op, Result, claim, mail::{self, claim::ClaimedMessage}, run};
+use fencepost::{
+    Code, Error, Op, Result, claim,
+    mail::{self, claim::ClaimedMessage},
+    run,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -316,8 +320,5 @@ pub(super) async fn give_back(letters: impl IntoIterator<Item = Letter>) {
 
 /// The claim is over, whatever its holder does.
 pub(super) fn is_over(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound
-    )
+    matches!(error.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound)
 }

@@ -63,7 +63,11 @@ impl Letter {
     }
 
     /// The same, with an outcome of your own.
-    pub async fn complete_as(self, outcome: &str, outputs: impl IntoIterator<Item = Json>) -> Result<Message> {
+    pub async fn complete_as(
+        self,
+        outcome: &str,
+        outputs: impl IntoIterator<Item = Json>,
+    ) -> Result<Message> {
         let (token, outputs) = (self.claim.token.clone(), outputs.into_iter().collect());
         let done = mail::Done { token, outputs, outcome: Some(outcome.into()) };
         Ok(self.end(done).await?.message)
@@ -159,7 +163,9 @@ impl Drop for Letter {
         }
         let (hands, lost, token) = (self.hands.clone(), self.lost.clone(), self.claim.token.clone());
         let Ok(runtime) = runtime::Handle::try_current() else {
-            tracing::warn!("`{token}` was dropped, and nothing runs that could give it back: its lease will end");
+            tracing::warn!(
+                "`{token}` was dropped, and nothing runs that could give it back: its lease will end"
+            );
             return hands.put_down(&token);
         };
         let panicked = std::thread::panicking();

@@ -38,7 +38,10 @@ pub struct Mispaired {
 
 impl fmt::Display for Mispaired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {} messages were given back", self.what, self.returned.len())
+        match self.returned.len() {
+            1 => write!(f, "{}; 1 message was given back", self.what),
+            n => write!(f, "{}; {n} messages were given back", self.what),
+        }
     }
 }
 

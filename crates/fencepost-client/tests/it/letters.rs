@@ -5,13 +5,19 @@ use crate::{
     everywhere,
     world::{World, refused},
 };
-use fencepost::{Code, Json, Result, claim, mail, mail::Status, params};
+use fencepost::{BoxFuture, Code, Error, Json, Result, Tx, claim, mail, mail::Status, params};
 use fencepost_client::{
     Connection,
     consumer::{Activity, Options},
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -167,12 +173,19 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     world.pass(60);
     assert_eq!(refused(second.complete_in(|tx| insert(tx, Some("late"))).await).code(), Code::LeaseExpired);
 
-    // A commit that fails is asked for again; one whose answer was lost was accepted, and is not done twice.
+    // A commit that fails is asked for again.
     let second = letter(&mut desk.prefetch(1)).await;
-    second.complete_in(unsure(&fleet, None)).await?;
+    let ready = Arc::new(AtomicBool::new(true));
+    second.complete_in(unsure(&ready)).await?;
+
+    // One whose answer was lost had been accepted, and is not done twice.
     let third = letter(&mut consumer).await;
-    let accepted = mail::Done::new(third.token());
-    third.complete_in(unsure(&fleet, Some(accepted))).await?;
+    ready.store(false, Ordering::SeqCst);
+    let done = mail::Done::new(third.token());
+    let completing = tokio::spawn(third.complete_in(unsure(&ready)));
+    fleet.call(done).await?;
+    ready.store(true, Ordering::SeqCst);
+    completing.await.expect("no panic")?;
 
     // Written out by hand.
     let fourth = letter(&mut desk.prefetch(1)).await;
@@ -197,29 +210,18 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     Ok(())
 }
 
-fn insert<'t>(
-    tx: &'t mut fencepost::Tx<'_>,
-    what: Option<&'static str>,
-) -> fencepost::BoxFuture<'t, Result<()>> {
+fn insert<'t>(tx: &'t mut Tx<'_>, what: Option<&'static str>) -> BoxFuture<'t, Result<()>> {
     Box::pin(async move { tx.execute("insert into seen(what) values (?1)", params![what]).await.map(drop) })
 }
 
-/// Fails at first, as a commit does whose answer is lost; if there is a completion, that had been accepted.
+/// Fails once, and until it is told to be ready, as a commit does whose answer is lost.
 fn unsure(
-    fleet: &Fleet,
-    accepted: Option<mail::Done>,
+    ready: &Arc<AtomicBool>,
 ) -> impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<()>> + Send + Sync + 'static {
-    let (tries, fleet) = (AtomicU32::new(0), fleet.clone());
-    move |tx| {
-        let (first, fleet, accepted) =
-            (tries.fetch_add(1, Ordering::SeqCst) == 0, fleet.clone(), accepted.clone());
-        Box::pin(async move {
-            if first {
-                tokio::spawn(async move { fleet.call(accepted?).await.ok() });
-                return Err(Error::new(Code::OutcomeUnknown, "the answer was lost"));
-            }
-            insert(tx, Some("unsure")).await
-        })
+    let (again, ready) = (AtomicBool::new(false), ready.clone());
+    move |tx| match again.swap(true, Ordering::SeqCst) && ready.load(Ordering::SeqCst) {
+        true => insert(tx, Some("unsure")),
+        false => Box::pin(async { Err(Error::new(Code::OutcomeUnknown, "the answer was lost")) }),
     }
 }
 
