@@ -15,7 +15,7 @@
 use fencepost::{Fleet, Result, Row, mail, params};
 use fencepost_client::{
     Connection,
-    consumer::{Consumer, Letter, Options, Pairing, Prompt, Stop},
+    consumer::{Consumer, Letter, Options, Pairing, Stop},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -225,20 +225,20 @@ async fn take_in(
     used: &AtomicU64,
 ) -> Anyhow<Result<(), String>> {
     let Some(answer) = answer else { return Err("the model's client ended".into()) };
-    let prompt = match pairing.response(answer.to).await {
-        Ok(prompt) => prompt,
+    let letter = match pairing.response(answer.to).await {
+        Ok(letter) => letter,
         // Everything in flight is pending again.
         Err(parted) => return Ok(Err(parted.to_string())),
     };
     used.fetch_add(answer.tokens, Ordering::Relaxed);
-    match prompt {
-        Prompt::For(letter) => {
+    match letter {
+        Some(letter) => {
             let id = letter.message.id;
             store_and_complete(letter, answer.observations).await?;
             println!("stored the observations of message {id}");
         }
         // The opening has no message: what came of it is stored, and nothing is completed.
-        Prompt::WithoutMessage => store(fleet, answer.observations).await?,
+        None => store(fleet, answer.observations).await?,
     }
     Ok(Ok(()))
 }

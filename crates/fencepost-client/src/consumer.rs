@@ -35,8 +35,8 @@
 //!   mailbox that is paused is waited for. What no waiting can mend (a key that may not do this, a malformed name) is
 //!   the stream's last item.
 //! - **Dropping.** A letter that is dropped unfinished is given back, and its attempt does not count: who started it
-//!   may be restarting. If a panic drops it, it has failed and is tried again later, because a message that makes its
-//!   worker panic would go round for ever. Dropping the consumer, or [`Consumer::close`], gives back what was claimed
+//!   may be restarting. If a panic drops it, or its completion is refused (too large, an error of your own
+//!   transaction), it has failed and is tried again later: it would go round for ever. Dropping the consumer, or [`Consumer::close`], gives back what was claimed
 //!   and not handed over; letters that are in hand live on until they are finished.
 //!
 //! # In your own transaction
@@ -82,7 +82,7 @@ use futures_util::Stream;
 use hands::Hands;
 pub use hands::{Activity, Progress};
 pub use letter::Letter;
-pub use pairing::{Mispaired, Pairing, Prompt};
+pub use pairing::{Mispaired, Pairing};
 use std::{
     collections::VecDeque,
     fmt,
@@ -98,7 +98,8 @@ use tokio::{sync::watch, task::JoinHandle};
 /// How a consumer works. The defaults are meant to be right.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of its run; a fresh one (`consumer-1f03a7c2`) unless given. Two consumers must not share one.
+    /// The name of its run: a fresh one (`consumer-1f03a7c2`) unless given, which ends with the consumer. One that is
+    /// given may be shared, and is left to lapse.
     pub run: Option<String>,
     /// The agent that the run belongs to.
     pub agent: Option<String>,
@@ -124,6 +125,10 @@ impl Stop {
     /// Asked before each claim, before a message is handed over, and every 50 ms while there is nothing to do.
     pub fn when(condition: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(condition)))
+    }
+
+    fn is_never(&self) -> bool {
+        self.0.is_none()
     }
 
     fn is_due(&self) -> bool {

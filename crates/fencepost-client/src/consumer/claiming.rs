@@ -28,7 +28,6 @@ pub(super) struct Claiming {
 impl Claiming {
     pub fn new(fleet: &Connection, mailboxes: Vec<String>, options: Options) -> Self {
         let Options { run, agent, ttl, prefetch, stop } = options;
-        let run = run.unwrap_or_else(|| format!("consumer-{:08x}", fastrand::u32(..)));
         let hands = Arc::new(Hands::new(fleet.clone(), run, ttl));
         Self { hands, stop, mailboxes, agent, prefetch: prefetch.clamp(1, 1000) }
     }
@@ -90,6 +89,9 @@ impl Claiming {
     }
 
     async fn stopped(&self) {
+        if self.stop.is_never() {
+            return std::future::pending().await;
+        }
         while !self.stop.is_due() {
             sleep(LOOK).await;
         }

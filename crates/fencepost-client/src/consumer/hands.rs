@@ -1,22 +1,19 @@
-//! What a consumer has in hand: how much it is, keeping it alive, and learning that it is lost.
+//! What a consumer has in hand, and the claims on it.
+
+mod keeping;
 
 use super::Letter;
 use crate::{Connection, again::Pauses};
 use fencepost::{
-    Code, Error, Op, Result, claim,
+    Code, Error, Result,
     mail::{self, claim::ClaimedMessage},
-    run,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     // Real time: a lease is counted from before it was asked for, on a clock that cannot be set. Whether it is over
     // is the fleet's to say.
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -55,20 +52,30 @@ pub(super) struct Hands {
     pub connection: Connection,
     pub run: String,
     pub ttl: Duration,
+    /// Nobody else knows the run's name.
+    own_run: bool,
     state: watch::Sender<State>,
     progress: watch::Sender<Progress>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By token; cancelled, if it is lost.
-    held: BTreeMap<String, CancellationToken>,
+    /// By token.
+    held: BTreeMap<String, Held>,
     lease: Lease,
     activity: Activity,
     /// Is there still someone who may claim more?
     open: bool,
     /// Did the run ever begin?
     begun: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// Cancelled, if it is.
+    lost: CancellationToken,
+    /// Its holder is about to end the claim: that the fleet knows it no more is then no loss.
+    ending: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +86,7 @@ struct Lease {
 }
 
 impl Hands {
-    pub fn new(connection: Connection, run: String, ttl: Duration) -> Self {
+    pub fn new(connection: Connection, run: Option<String>, ttl: Duration) -> Self {
         let now = Instant::now();
         let state = State {
             held: BTreeMap::new(),
@@ -91,7 +98,8 @@ impl Hands {
         let progress = Progress { activity: Activity::Busy, in_flight: 0 };
         Self {
             connection,
-            run,
+            own_run: run.is_none(),
+            run: run.unwrap_or_else(|| format!("consumer-{:08x}", fastrand::u32(..))),
             ttl,
             state: watch::Sender::new(state),
             progress: watch::Sender::new(progress),
@@ -129,13 +137,23 @@ impl Hands {
     pub fn take(self: &Arc<Self>, claimed: Vec<ClaimedMessage>, asked: Instant) -> Vec<Letter> {
         let letters: Vec<_> = claimed.into_iter().map(|claimed| Letter::new(self.clone(), claimed)).collect();
         self.change(|state| {
-            let held = letters.iter().map(|letter| (letter.token().to_owned(), letter.loss()));
-            state.held.extend(held);
+            let held =
+                |letter: &Letter| (letter.token().to_owned(), Held { lost: letter.loss(), ending: false });
+            state.held.extend(letters.iter().map(held));
             (state.begun, state.activity) = (true, Activity::Busy);
             // A claim is heard, and being heard is written when a quarter of the lease is used: this much is left.
             state.renewed(asked, self.ttl * 3 / 4, self.ttl);
         });
         letters
+    }
+
+    /// Its claim is about to be ended.
+    pub fn ending(&self, token: &str) {
+        self.change(|state| {
+            if let Some(held) = state.held.get_mut(token) {
+                held.ending = true;
+            }
+        });
     }
 
     /// It is in hand no more: finished, given back, or lost and known to be.
@@ -147,101 +165,6 @@ impl Hands {
     pub fn close(&self) -> usize {
         self.change(|state| (state.open, state.activity) = (false, Activity::Idle));
         self.state.borrow().held.len()
-    }
-
-    /// Keeps what is in hand alive, until there is nothing and will be nothing more. Then the run ends.
-    pub async fn keep(self: Arc<Self>) {
-        let mut pauses = Pauses::new(FIRST, LONGEST);
-        while let Some(renew_at) = self.next_renewal().await {
-            tokio::select! {
-                () = sleep_until(renew_at) => {}
-                // Perhaps it is not for now: something was put down, or heard.
-                () = self.changed_from(renew_at) => continue,
-            }
-            match self.renew().await {
-                Ok(()) => pauses.reset(),
-                Err(error) => {
-                    tracing::warn!("run `{}` could not be renewed, and tries again: {error}", self.run);
-                    // The loss of the lease is told in time.
-                    sleep_until(self.until().min(Instant::now() + pauses.next())).await;
-                }
-            }
-        }
-        self.end().await;
-    }
-
-    /// When to renew, as soon as there is something to keep; never, if there will be nothing.
-    async fn next_renewal(&self) -> Option<Instant> {
-        let mut state = self.state.subscribe();
-        let found = state.wait_for(|state| state.is_keeping() || state.is_over()).await.ok()?;
-        found.is_keeping().then_some(found.lease.renew_at)
-    }
-
-    async fn changed_from(&self, renew_at: Instant) {
-        let changed = |state: &State| !state.is_keeping() || state.lease.renew_at != renew_at;
-        let _ = self.state.subscribe().wait_for(changed).await;
-    }
-
-    /// One renewal covers all that is in hand; what the run no longer holds is lost. An error leaves that open, until
-    /// the lease is certainly over.
-    pub async fn renew(&self) -> Result<()> {
-        let known = self.alive();
-        for token in &known {
-            // Before it is sent: the lease may have begun at any moment since.
-            let asked = Instant::now();
-            match self.ask(claim::Renew::new(token)).await {
-                Ok(renewed) => {
-                    let left = Duration::from_millis(renewed.lease_ms.0.unsigned_abs());
-                    self.change(|state| state.renewed(asked, left, self.ttl));
-                    return self.compare(&known).await;
-                }
-                Err(error) if is_over(&error) => self.lose(|other| other == token),
-                Err(error) => {
-                    if Instant::now() >= self.until() {
-                        self.lose(|_| true);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// An operator may have taken one of many away. What was put down meanwhile is not missed.
-    async fn compare(&self, known: &BTreeSet<String>) -> Result<()> {
-        if known.len() < 2 {
-            return Ok(());
-        }
-        let list = claim::List { run: Some(self.run.clone()), limit: Some(1000) };
-        let held: BTreeSet<String> =
-            self.ask(list).await?.claims.into_iter().map(|claim| claim.token).collect();
-        self.lose(|token| known.contains(token) && !held.contains(token));
-        Ok(())
-    }
-
-    fn until(&self) -> Instant {
-        self.state.borrow().lease.until
-    }
-
-    fn alive(&self) -> BTreeSet<String> {
-        let state = self.state.borrow();
-        let alive = state.held.iter().filter(|(_, lost)| !lost.is_cancelled());
-        alive.map(|(token, _)| token.clone()).collect()
-    }
-
-    fn lose(&self, which: impl Fn(&str) -> bool) {
-        self.change(|state| {
-            for (_, lost) in state.held.iter().filter(|(token, _)| which(token)) {
-                lost.cancel();
-            }
-        });
-    }
-
-    /// A database that does not answer must not keep the loss of a lease from being told.
-    async fn ask<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let limit = self.until().saturating_duration_since(Instant::now()).min(self.ttl / 5);
-        let late = |_| Error::unavailable(format!("the fleet did not answer in {limit:?}"));
-        timeout(limit, self.connection.call(op)).await.map_err(late)?
     }
 
     /// Asks until there is an answer, for as long as the claim lasts. Asking twice is safe for all that ends a claim.
@@ -273,24 +196,11 @@ impl Hands {
         let release = || self.connection.call(mail::Release { tokens: tokens.clone() });
         self.insist(lost, release).await.map(drop)
     }
-
-    /// What a call that was given up may have claimed goes back first: the end of a run counts as an attempt.
-    async fn end(&self) {
-        if !self.state.borrow().begun {
-            return;
-        }
-        let reset = mail::Reset { run: Some(self.run.clone()), mailbox: None };
-        let end = run::End { run: self.run.clone(), reason: Some("closed".into()), lease: None };
-        let _ = self.connection.call(reset).await;
-        if let Err(error) = self.connection.call(end).await {
-            tracing::debug!("run `{}` could not be ended, and will lapse: {error}", self.run);
-        }
-    }
 }
 
 impl State {
     fn is_keeping(&self) -> bool {
-        self.held.values().any(|lost| !lost.is_cancelled())
+        self.held.values().any(|held| !held.lost.is_cancelled())
     }
 
     fn is_over(&self) -> bool {

@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 /// A message in hand: claimed, and kept alive until it is finished, given back, or lost. Dropped unfinished it is given
-/// back, and the attempt does not count; unless a panic drops it, which counts.
+/// back, and the attempt does not count; unless a panic drops it, or its completion was refused.
 #[derive(Debug)]
 #[must_use = "dropping it gives the message back"]
 pub struct Letter {
@@ -21,12 +21,14 @@ pub struct Letter {
     lost: CancellationToken,
     hands: Arc<Hands>,
     in_hand: bool,
+    /// Why it could not be finished.
+    trouble: Option<String>,
 }
 
 impl Letter {
     pub(super) fn new(hands: Arc<Hands>, claimed: ClaimedMessage) -> Self {
         let ClaimedMessage { claim, message } = claimed;
-        Self { message, claim, lost: CancellationToken::new(), hands, in_hand: true }
+        Self { message, claim, lost: CancellationToken::new(), hands, in_hand: true, trouble: None }
     }
 
     pub(super) fn hands(&self) -> &Hands {
@@ -48,7 +50,6 @@ impl Letter {
     }
 
     /// Returns when it is known that the message is no longer ours: stop work on it, what you did is not accepted.
-    /// Also returns when it was finished elsewhere.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         self.lost.clone().cancelled_owned()
     }
@@ -74,7 +75,7 @@ impl Letter {
     }
 
     /// Completes it in a transaction with your own tables, on a fleet that is opened in this process. The work may run
-    /// again, so it must not have side effects elsewhere; if it fails, nothing is done, and the message goes back.
+    /// again, so it must not have side effects elsewhere. If it fails, nothing is done, and the message is tried again.
     pub async fn complete_in<F>(mut self, work: F) -> Result<()>
     where
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<()>> + Send + Sync + 'static,
@@ -94,8 +95,8 @@ impl Letter {
                 })
             })
         };
-        let ended = self.hands.insist(&self.lost, both).await;
-        let ended = match ended {
+        self.hands.ending(self.token());
+        let ended = match self.hands.insist(&self.lost, both).await {
             // The answer to the first try was lost, and it had been accepted.
             Err(error) if error.field("repeat") == Some(&true.into()) => Ok(()),
             ended => ended,
@@ -138,15 +139,16 @@ impl Letter {
     }
 
     async fn end<O: Op>(mut self, op: O) -> Result<O::Reply> {
+        self.hands.ending(self.token());
         let ended = self.hands.insist(&self.lost, || self.hands.connection.call(op.clone())).await;
         self.settle(&ended);
         ended
     }
 
-    /// Whatever else went wrong, the message is still ours, and goes back when this is dropped.
     fn settle<T>(&mut self, ended: &Result<T>) {
-        if ended.as_ref().err().is_none_or(is_over) {
-            self.put_down();
+        match ended {
+            Err(error) if !is_over(error) => self.trouble = Some(error.to_string()),
+            _ => self.put_down(),
         }
     }
 
@@ -168,14 +170,15 @@ impl Drop for Letter {
             );
             return hands.put_down(&token);
         };
-        let panicked = std::thread::panicking();
+        let panic = std::thread::panicking().then(|| "its worker panicked".to_owned());
+        let trouble = self.trouble.take().or(panic);
         runtime.spawn(async move {
-            let given = match panicked {
-                true => {
-                    let fail = mail::Fail { retry: true, ..mail::Fail::new(&token, "its worker panicked") };
+            let given = match trouble {
+                Some(reason) => {
+                    let fail = mail::Fail { retry: true, ..mail::Fail::new(&token, reason) };
                     hands.insist(&lost, || hands.connection.call(fail.clone())).await.map(drop)
                 }
-                false => {
+                None => {
                     let release = mail::Release { tokens: vec![token.clone()] };
                     hands.insist(&lost, || hands.connection.call(release.clone())).await.map(drop)
                 }

@@ -14,18 +14,10 @@ use std::{collections::VecDeque, fmt};
 /// anew, with a pairing of its own.
 #[derive(Debug, Default)]
 pub struct Pairing {
-    waiting: VecDeque<(u64, Prompt)>,
+    /// By number. A prompt without a message has no letter.
+    waiting: VecDeque<(u64, Option<Letter>)>,
     sent: u64,
     broken: bool,
-}
-
-/// What a prompt was about.
-#[derive(Debug)]
-pub enum Prompt {
-    /// No message: an opening, a continuation. Store what came of it; there is nothing to complete.
-    WithoutMessage,
-    /// A message: complete it with what came of it, also if that is nothing.
-    For(Letter),
 }
 
 /// Prompts and responses do not fit. All messages in flight were given back.
@@ -54,17 +46,17 @@ impl Pairing {
 
     /// A prompt about this message is sent. Gives the number to send along.
     pub fn sent(&mut self, letter: Letter) -> u64 {
-        self.send(Prompt::For(letter))
+        self.send(Some(letter))
     }
 
     /// A prompt without a message is sent. Gives the number to send along.
     pub fn sent_without_message(&mut self) -> u64 {
-        self.send(Prompt::WithoutMessage)
+        self.send(None)
     }
 
-    fn send(&mut self, prompt: Prompt) -> u64 {
+    fn send(&mut self, letter: Option<Letter>) -> u64 {
         self.sent += 1;
-        self.waiting.push_back((self.sent, prompt));
+        self.waiting.push_back((self.sent, letter));
         self.sent
     }
 
@@ -73,13 +65,14 @@ impl Pairing {
         self.waiting.len()
     }
 
-    /// A response to the prompt of this number has come.
-    pub async fn response(&mut self, to: u64) -> Result<Prompt, Mispaired> {
+    /// A response to the prompt of this number has come. Gives the message that the prompt was about: complete it with
+    /// what came of it, also if that is nothing. If there is none, store what came of it, and complete nothing.
+    pub async fn response(&mut self, to: u64) -> Result<Option<Letter>, Mispaired> {
         let oldest = self.waiting.front().map(|(number, _)| *number);
         let what = match oldest {
             _ if self.broken => format!("a response to prompt {to} came after prompts and responses parted"),
             Some(number) if number == to => {
-                return Ok(self.waiting.pop_front().map_or(Prompt::WithoutMessage, |(_, prompt)| prompt));
+                return Ok(self.waiting.pop_front().and_then(|(_, letter)| letter));
             }
             Some(number) if to > number && to <= self.sent => {
                 format!("a response to prompt {to} came, and none to prompt {number}")
@@ -91,9 +84,9 @@ impl Pairing {
 
     /// A turn has ended, with these responses: as many as there are prompts, or something was lost or added. For clients
     /// that echo no numbers; before the turn has ended it cannot be known which response is whose.
-    pub async fn turn<R>(&mut self, responses: Vec<R>) -> Result<Vec<(Prompt, R)>, Mispaired> {
+    pub async fn turn<R>(&mut self, responses: Vec<R>) -> Result<Vec<(Option<Letter>, R)>, Mispaired> {
         if !self.broken && responses.len() == self.waiting.len() {
-            return Ok(self.waiting.drain(..).map(|(_, prompt)| prompt).zip(responses).collect());
+            return Ok(self.waiting.drain(..).map(|(_, letter)| letter).zip(responses).collect());
         }
         let what =
             format!("the turn ended with {} responses to {} prompts", responses.len(), self.waiting.len());
@@ -110,11 +103,7 @@ impl Pairing {
 
     async fn part(&mut self, what: String) -> Mispaired {
         self.broken = true;
-        let letters = self.waiting.drain(..).filter_map(|(_, prompt)| match prompt {
-            Prompt::For(letter) => Some(letter),
-            Prompt::WithoutMessage => None,
-        });
-        let letters: Vec<Letter> = letters.collect();
+        let letters: Vec<Letter> = self.waiting.drain(..).filter_map(|(_, letter)| letter).collect();
         let returned = letters.iter().map(|letter| letter.message.id).collect();
         hands::give_back(letters).await;
         Mispaired { what, returned }

@@ -1,7 +1,7 @@
 //! Letters: leases that are kept, leases that are lost, and what their verbs do.
 
 use crate::{
-    consumer::{Desk, letter, next, reach, text},
+    consumer::{Desk, letter, reach, text},
     everywhere,
     world::{World, refused},
 };
@@ -149,6 +149,18 @@ everywhere! {
     }
 }
 
+/// A completion that is refused for what it says is not asked again at once: the model would be, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completion_that_is_too_large_counts_as_an_attempt() {
+    let desk = Desk::here(&World::sqlite().await).await;
+    let ids = desk.push(&["one"]).await;
+    let letter = letter(&mut desk.prefetch(1)).await;
+    let large = Json::from("x".repeat(2 << 20).as_str());
+    assert_eq!(refused(letter.complete([large]).await).code(), Code::TooLarge);
+    let failed = desk.until(ids[0], Status::Pending).await;
+    assert!(failed.attempts == 1 && failed.delayed_until.is_some(), "{failed:?}");
+}
+
 /// Rows of the embedder's own and the completion commit together, on both databases.
 async fn completes_with_its_own_tables(world: World) -> Result<()> {
     let fleet = world.fleet.clone();
@@ -162,12 +174,15 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     let first = letter(&mut consumer).await;
     first.complete_in(|tx| insert(tx, Some("one"))).await?;
 
-    // The embedder's own error: nothing is stored, and the message goes back.
+    // The embedder's own error: nothing is stored, and the attempt counts, or it would go round for ever.
     let second = letter(&mut consumer).await;
     let failed = second.complete_in(|tx| insert(tx, None)).await;
     assert_eq!(refused(failed).code(), Code::Internal);
-    let second = next(&mut consumer).await.expect("given back");
-    assert_eq!((text(&second), second.message.attempts), ("two".into(), 1));
+    let failed = desk.until(2, Status::Pending).await;
+    assert!(failed.failure_reason.expect("a reason").starts_with("internal: "));
+    world.pass(10);
+    let second = letter(&mut consumer).await;
+    assert_eq!((text(&second), second.message.attempts), ("two".into(), 2));
 
     // A lease that is over: neither.
     world.pass(60);
@@ -242,6 +257,21 @@ async fn over_http_there_is_no_transaction() {
     let letter = letter(&mut desk.prefetch(1)).await;
     assert_eq!(refused(letter.complete_in(|tx| insert(tx, None)).await).code(), Code::Invalid);
     desk.until(ids[0], Status::Pending).await;
+}
+
+/// A run that was given by name may be another's, too: whoever closes leaves it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_consumers_can_share_a_run() {
+    let desk = Desk::here(&World::sqlite().await).await;
+    desk.push(&["one", "two"]).await;
+    let shared = || desk.consumer(Options { run: Some("shared".into()), ..Options::default() });
+    let (mut one, mut two) = (shared(), shared());
+    let (first, second) = (letter(&mut one).await, letter(&mut two).await);
+    first.complete([]).await.expect("completed");
+    one.close().await;
+    two.renew().await.expect("an answer");
+    assert!(!second.is_lost());
+    second.complete([]).await.expect("completed");
 }
 
 /// The server is gone for good: the worker is told before the lease is over, and no completion is waited for for ever.

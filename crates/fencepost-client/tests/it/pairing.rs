@@ -5,7 +5,7 @@ use crate::{
     everywhere,
 };
 use fencepost::{Json, mail::Status};
-use fencepost_client::consumer::{Consumer, Letter, Mispaired, Pairing, Prompt};
+use fencepost_client::consumer::{Consumer, Letter, Mispaired, Pairing};
 
 /// Prompts an opening, and three messages ahead.
 async fn prompted(consumer: &mut Consumer, pairing: &mut Pairing) -> Vec<u64> {
@@ -16,11 +16,8 @@ async fn prompted(consumer: &mut Consumer, pairing: &mut Pairing) -> Vec<u64> {
     numbers
 }
 
-fn of(prompt: Prompt) -> Letter {
-    match prompt {
-        Prompt::For(letter) => letter,
-        Prompt::WithoutMessage => panic!("a prompt for a message"),
-    }
+fn of(letter: Option<Letter>) -> Letter {
+    letter.expect("a prompt about a message")
 }
 
 fn returned(parted: Result<impl std::fmt::Debug, Mispaired>) -> (String, Vec<i64>) {
@@ -34,7 +31,7 @@ everywhere! {
         let (mut consumer, mut pairing) = (desk.prefetch(3), Pairing::new());
         let numbers = prompted(&mut consumer, &mut pairing).await;
         assert_eq!((numbers.as_slice(), pairing.waiting()), ([1, 2, 3, 4].as_slice(), 4));
-        assert!(matches!(pairing.response(1).await, Ok(Prompt::WithoutMessage)));
+        assert!(matches!(pairing.response(1).await, Ok(None)));
         assert_eq!(desk.counts().await, (0, 3, 0), "nothing was completed by it");
         for (number, expected) in [(2, "one"), (3, "two")] {
             let letter = of(pairing.response(number).await.expect("it fits"));
@@ -44,7 +41,7 @@ everywhere! {
         // A continuation between messages.
         assert_eq!(pairing.sent_without_message(), 5);
         of(pairing.response(4).await.expect("it fits")).complete([]).await.expect("nothing to store, and complete");
-        assert!(matches!(pairing.response(5).await, Ok(Prompt::WithoutMessage)));
+        assert!(matches!(pairing.response(5).await, Ok(None)));
         pairing.ended().await.expect("all were answered");
         assert_eq!(desk.counts().await, (0, 0, 3));
         assert_eq!(desk.message(ids[1]).await.outputs, [Json::from("saw two")]);
@@ -100,8 +97,8 @@ everywhere! {
         let mut pairing = Pairing::new();
         prompted(&mut consumer, &mut pairing).await;
         let pairs = pairing.turn(vec!["ready", "one", "two", "three"]).await.expect("they fit");
-        for (prompt, response) in pairs.into_iter().skip(1) {
-            let letter = of(prompt);
+        for (letter, response) in pairs.into_iter().skip(1) {
+            let letter = of(letter);
             assert_eq!(text(&letter), response);
             letter.complete([Json::from(response)]).await.expect("completed");
         }
