@@ -5,6 +5,7 @@
 
 mod engine;
 mod hand;
+mod mail;
 mod processes;
 mod seed;
 
@@ -52,9 +53,11 @@ async fn main() -> Result<()> {
     let mut targets = Vec::new();
     if args.only.as_deref() != Some("postgres") {
         sqlite(span, scale, &mut targets).await?;
+        mail::sqlite(span, scale, &mut targets).await?;
     }
     if args.only.as_deref() != Some("sqlite") {
         postgres(span, scale, &mut targets).await?;
+        mail::postgres(span, scale, &mut targets).await?;
     }
     println!("\nTargets");
     for (name, reached, wanted) in targets {

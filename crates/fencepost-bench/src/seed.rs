@@ -84,6 +84,9 @@ impl Postgres {
         let sql = format!("drop schema if exists {} cascade", self.schema);
         self.client.batch_execute(&sql).await.expect("dropped");
     }
+    pub async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.expect("by plain SQL");
+    }
     pub async fn clear(&self) {
         self.client.batch_execute("truncate task, task_doc, event, edge, note").await.expect("cleared");
     }

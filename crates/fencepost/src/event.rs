@@ -28,6 +28,8 @@ pub(crate) struct Event {
     pub agent: Option<String>,
     pub fence: Option<i64>,
     pub details: Option<serde_json::Value>,
+    /// The mailbox of a message.
+    pub mailbox: Option<String>,
 }
 
 impl Event {
@@ -46,10 +48,26 @@ impl Event {
         self.agent.as_deref().or(tx.caller.agent.as_deref())
     }
 
+    /// Whom it could concern of those who wait to take something; see [`Topic`].
+    fn topic(&self) -> Topic {
+        match (self.kind, &self.mailbox) {
+            // What is taken, or told of while it is held, makes nothing free.
+            (
+                "task.claimed" | "task.progress" | "task.checkpoint" | "task.noted" | "lock.claimed"
+                | "message.claimed" | "message.checkpoint" | "mailbox.paused",
+                _,
+            ) => Topic::Nobody,
+            (_, Some(mailbox)) => Topic::mail(mailbox),
+            (kind, _) if kind.starts_with("task.") => Topic::tasks(),
+            (kind, _) if kind.starts_with("lock.") => Topic::Of(self.resource.clone()),
+            _ => Topic::Everyone,
+        }
+    }
+
     pub fn insert(self, tx: &Tx<'_>) -> Stmt {
         Stmt::new(
-            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             params![
                 tx.now,
                 self.kind,
@@ -61,6 +79,7 @@ impl Event {
                 self.fence,
                 tx.opening.request.as_deref(),
                 self.details.as_ref().map(ToString::to_string),
+                self.topic().text(),
             ],
         )
     }
@@ -74,16 +93,53 @@ impl Event {
             serde_json::json!({
                 "kind": event.kind, "resource": event.resource, "from": event.from, "to": event.to,
                 "run": event.run, "agent": event.agent(tx), "fence": event.fence,
-                "details": event.details.as_ref().map(ToString::to_string),
+                "details": event.details.as_ref().map(ToString::to_string), "topic": event.topic().text(),
             })
         });
         Ok(Stmt::new(
-            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details)
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic)
              select cast(?1 as bigint), value ->> 'kind', value ->> 'resource', value ->> 'from', value ->> 'to',
-               value ->> 'run', value ->> 'agent', cast(value ->> 'fence' as bigint), ?2, value ->> 'details'
+               value ->> 'run', value ->> 'agent', cast(value ->> 'fence' as bigint), ?2, value ->> 'details',
+               value ->> 'topic'
              from json_each(?3) order by key",
             params![tx.now, tx.opening.request.as_deref(), set(rows)?],
         ))
+    }
+}
+
+/// Whom an event could concern of those who wait to take something. An event that leaves somebody out who could take
+/// something now leaves them asleep; one that names too many costs a look each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Topic {
+    Everyone,
+    Nobody,
+    Of(String),
+}
+
+impl Topic {
+    pub fn tasks() -> Self {
+        Topic::Of("task".into())
+    }
+    pub fn lock(name: &str) -> Self {
+        Topic::Of(format!("lock/{name}"))
+    }
+    pub fn mail(mailbox: &str) -> Self {
+        Topic::Of(format!("mail/{mailbox}"))
+    }
+    /// As it is stored.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Topic::Everyone => None,
+            Topic::Nobody => Some(""),
+            Topic::Of(topic) => Some(topic),
+        }
+    }
+    pub fn read(text: Option<String>) -> Self {
+        match text {
+            None => Topic::Everyone,
+            Some(text) if text.is_empty() => Topic::Nobody,
+            Some(text) => Topic::Of(text),
+        }
     }
 }
 

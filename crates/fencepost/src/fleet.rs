@@ -11,7 +11,7 @@ use crate::{
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
-    wait::{Look, Pace, Waiters},
+    wait::{Look, News, Pace, Waiters},
 };
 use std::{
     path::{Path, PathBuf},
@@ -43,11 +43,11 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Has the log grown since this was last asked?
-    pub async fn has_news(&self) -> Result<bool> {
+    /// What is new in the log since this was last asked?
+    pub async fn news(&self) -> Result<News> {
         match self {
-            Store::Sqlite(db, _) => db.has_news().await,
-            Store::Postgres(db) => db.has_news().await,
+            Store::Sqlite(db, _) => db.news().await,
+            Store::Postgres(db) => db.news().await,
         }
     }
     pub fn pace(&self) -> Pace {

@@ -15,6 +15,7 @@ use crate::{
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
     tx::{Answer, BoxFuture, Caller, Db, Place, Row, Stmt, Tx, Value},
+    wait::News,
 };
 pub(crate) use open::copy_backup;
 use readers::Readers;
@@ -125,11 +126,10 @@ impl Sqlite {
     }
 
     /// Has the log grown since this was last asked? (The first time: perhaps.)
-    pub async fn has_news(&self) -> Result<bool> {
+    pub async fn news(&self) -> Result<News> {
         let watch = self.watch.clone();
-        let asking = tokio::task::spawn_blocking(move || {
-            watch.lock().unwrap_or_else(PoisonError::into_inner).has_news()
-        });
+        let asking =
+            tokio::task::spawn_blocking(move || watch.lock().unwrap_or_else(PoisonError::into_inner).news());
         asking.await.map_err(Error::internal)?
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     op::Op,
     postgres::Session,
     sqlite::Lite,
+    wait::Wish,
 };
 use std::{
     pin::Pin,
@@ -50,7 +51,7 @@ pub struct Tx<'a> {
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
     /// What it looked for and did not find: everyone with this wish would come away empty, too.
-    pub(crate) wish: Option<Arc<str>>,
+    pub(crate) wish: Option<Wish>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
 }

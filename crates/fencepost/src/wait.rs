@@ -18,6 +18,7 @@ use crate::{
     fleet::Store,
 };
 use line::{Line, Place};
+pub(crate) use line::{News, Wish};
 use std::{
     sync::{
         Arc, Mutex as StdMutex, PoisonError,
@@ -110,7 +111,7 @@ pub(crate) struct Look<T> {
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
     /// What it looked for and did not find: of those with the same wish, one speaks for all.
-    pub wish: Option<Arc<str>>,
+    pub wish: Option<Wish>,
     /// The claims that the answer hands over.
     pub handed: Vec<Handed>,
 }
@@ -199,7 +200,7 @@ impl Waiters {
         // A watcher also ends with its runtime.
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
             // News is what comes after this. If the database does not answer, the look that follows says so.
-            let _ = self.store.has_news().await;
+            let _ = self.store.news().await;
             self.store.listen();
             *watcher = Some(tokio::spawn(self.clone().watch()));
         }
@@ -230,12 +231,12 @@ impl Waiters {
                 () = sleep_until(asked + pause) => {}
             }
             // A database that does not answer is news: those who wait look, and are told.
-            let news = self.store.has_news().await.unwrap_or(true);
+            let news = self.store.news().await.unwrap_or(News::OfAll);
             let pace = self.store.pace();
             let anyway = pace.anyway.is_some_and(|anyway| told.elapsed() >= anyway);
-            if news || anyway {
+            if anyway || news != News::Nothing {
                 (pause, told) = (pace.least, Instant::now());
-                self.line.wake();
+                self.line.wake(if anyway { &News::OfAll } else { &news });
                 sleep(BREATH).await;
             } else {
                 pause = pace.longer(pause);

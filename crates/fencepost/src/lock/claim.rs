@@ -8,12 +8,13 @@ use crate::{
     },
     clock::Millis,
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{Resource, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
     tx::{Stmt, Tx},
+    wait::Wish,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -160,7 +161,7 @@ impl Claim {
             deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
-        tx.wish = Some(format!("lock {}", self.name).into());
+        tx.wish = Some(Wish::new(("lock", &self.name), [Topic::lock(&self.name)]));
         let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
         Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
             .with("holder", &hold.run)

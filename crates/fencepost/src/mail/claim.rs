@@ -13,11 +13,13 @@ use crate::{
     },
     clock::Millis,
     error::{Code, Error, Result},
+    event::Topic,
     names::{CLAIMS_MAX, MAILBOXES_MAX, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
     tx::{Row, Stmt, Tx, by_keys, set},
+    wait::Wish,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -175,9 +177,9 @@ fn update(tx: &Tx<'_>, keys: &[i64], run_key: i64, until: Option<crate::clock::T
 fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
     by_keys!(
         keys,
-        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request)
+        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic)
          select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),
-           cast(?4 as text), fence, cast(?5 as text) from message where id",
+           cast(?4 as text), fence, cast(?5 as text), '' from message where id",
         "order by id",
         tx.now,
         &holder.name,
@@ -194,7 +196,7 @@ pub(super) async fn pick(
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
-    tx.wish = Some(format!("{:?}", ("mail", names)).into());
+    tx.wish = Some(Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name))));
     let own = before.is_some();
     let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();
     // Of one mailbox the order is known: no need to ask for it first.

@@ -66,7 +66,10 @@ impl Op for Configure {
                 .with("field", "strict")
                 .hint("choose another name: a new mailbox can be either"));
         }
-        let event = Event::new("mailbox.configured", format!("mailbox/{}", self.mailbox));
+        let event = Event {
+            mailbox: Some(self.mailbox.clone()),
+            ..Event::new("mailbox.configured", format!("mailbox/{}", self.mailbox))
+        };
         let details = serde_json::to_value(&self).map_err(Error::internal)?;
         let statements = vec![
             Stmt::new(
@@ -113,6 +116,7 @@ pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>
         let kind = if reason.is_some() { "mailbox.paused" } else { "mailbox.resumed" };
         let event = Event {
             details: reason.map(|reason| serde_json::json!({ "reason": reason })),
+            mailbox: Some(name.into()),
             ..Event::new(kind, format!("mailbox/{name}"))
         };
         let pause = Stmt::new("update mailbox set paused = ?2 where name = ?1", params![name, reason]);

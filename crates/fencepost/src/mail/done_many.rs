@@ -1,6 +1,6 @@
 use super::{
     Done, Message, Status, message_token,
-    record::{Record, after_the_end, held, load_locked},
+    record::{Record, held, kept_until, load_locked, pass_on},
 };
 use crate::{
     before::Before,
@@ -144,20 +144,25 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     let keys: Vec<i64> = changes.iter().map(|(_, after, _)| after.id).collect();
     let mut statements = vec![
         Stmt::new(
-            "update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
+            concat!(
+                "update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
                until_at = null, claimed_at = null, last_fence = fence, last_verb = 'done',
-               last_digest = item.value ->> 'digest', failure_reason = null, updated_at = ?2, finished_at = ?2
+               last_digest = item.value ->> 'digest', failure_reason = null, updated_at = ?2, finished_at = ?2,
+               prune_at = ",
+                kept_until!("?2"),
+                "
              from json_each(?1) as item
              where message.id = cast(item.value ->> 'k' as bigint)
              and message.fence = cast(item.value ->> 'fence' as bigint)
              and message.run = cast(item.value ->> 'run' as bigint)
              and exists (select 1 from run where key = message.run and ended_at is null and expires_at > ?2)
-             and (until_at is null or until_at > ?2)",
+             and (until_at is null or until_at > ?2)"
+            ),
             params![set(rows)?, tx.now],
         ),
         by_keys!(keys.as_slice(), "update message_doc set payload = null where message", ""),
     ];
-    statements.extend(after_the_end(&changes.iter().map(|(_, after, _)| after).collect::<Vec<_>>()));
+    statements.extend(pass_on(changes.iter().map(|(_, after, _)| after)));
     // What is completed together was claimed by one run, or by a few.
     let mut by_run: BTreeMap<(&str, Option<&str>), Vec<i64>> = BTreeMap::new();
     for (before, after, _) in changes {
@@ -186,9 +191,10 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
 fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
     by_keys!(
         keys,
-        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request)
+        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic)
          select cast(?2 as bigint), 'message.completed', 'message/' || id, 'processing', 'processed',
-           cast(?3 as text), cast(?4 as text), fence, cast(?5 as text) from message where id",
+           cast(?3 as text), cast(?4 as text), fence, cast(?5 as text),
+           case when lane is null then '' else 'mail/' || mailbox end from message where id",
         "order by id",
         tx.now,
         run,

@@ -237,6 +237,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         let mut event = Event::new("message.pushed", format!("message/{}", message.id))
             .details(json!({ "mailbox": message.mailbox }));
         event.to = Some(Status::Pending.as_str());
+        event.mailbox = Some(message.mailbox.clone());
         event
     });
     let statements = vec![

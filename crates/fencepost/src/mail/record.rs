@@ -6,7 +6,6 @@ use crate::{
     clock::Time,
     error::{Error, Result},
     event::Event,
-    event::prune::{HISTORY, REQUESTS_KEPT},
     names::{Resource, Token},
     params,
     tx::{Row, Stmt, Tx, by_keys, key_set, set},
@@ -71,6 +70,23 @@ macro_rules! unheld {
 }
 pub(crate) use unheld;
 
+/// Until when a message is kept that is finished at this time: as its mailbox says (30 days unless it does), and for as
+/// long as its key may be used again (7 days).
+macro_rules! kept_until {
+    ($finished:literal) => {
+        concat!(
+            "case when idempotency_key is not null and created_at + 604800000 > ",
+            $finished,
+            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000)
+              then created_at + 604800000
+              else ",
+            $finished,
+            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000) end"
+        )
+    };
+}
+pub(crate) use kept_until;
+
 pub(crate) const RUN_BEHIND: &str =
     "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
      from message join run on run.key = message.run where message.id = ?1 and message.fence = ?2";
@@ -133,6 +149,7 @@ impl Record {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: hold.map(|hold| hold.fence),
+            mailbox: Some(self.mailbox.clone()),
             ..Event::new(kind, self.resource().to_string())
                 .states(before.status.as_str(), self.status.as_str())
         }
@@ -230,35 +247,25 @@ pub(super) async fn save(
         Under::Claim => 2,
     };
     let update = Stmt::new(
-        "update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
+        concat!("update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
            attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
            delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),
            fence = cast(item.value ->> 'fence' as bigint), until_at = cast(item.value ->> 'until' as bigint),
            claimed_at = cast(item.value ->> 'since' as bigint),
            last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
            last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'reason',
-           finished_at = cast(item.value ->> 'finished' as bigint), updated_at = ?2
+           finished_at = cast(item.value ->> 'finished' as bigint), updated_at = ?2,
+           prune_at = case when item.value ->> 'finished' is not null then ", kept_until!("?2"), " end
          from json_each(?1) as item
          where message.id = cast(item.value ->> 'k' as bigint)
          and message.fence = cast(item.value ->> 'was' as bigint)
          and (?3 = 0 or exists (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
            and ended_at is null and expires_at > ?2))
-         and (?3 < 2 or until_at is null or until_at > ?2)",
+         and (?3 < 2 or until_at is null or until_at > ?2)"),
         params![set(rows)?, tx.now, authority],
     );
     let mut statements = vec![update, Event::insert_many(tx, events)?];
-    let finished: Vec<&Record> =
-        changes.iter().map(|(_, after)| after).filter(|after| after.finished_at.is_some()).collect();
-    statements.extend(after_the_end(&finished));
-    // What is brought back is not to be removed any more.
-    if changes.iter().any(|(before, after)| before.finished_at.is_some() && after.finished_at.is_none()) {
-        let keys: Vec<i64> = changes.iter().map(|(_, after)| after.id).collect();
-        statements.push(by_keys!(
-            keys.as_slice(),
-            "update message set prune_at = null where id",
-            "and finished_at is null"
-        ));
-    }
+    statements.extend(pass_on(changes.iter().map(|(_, after)| after)));
     let written = tx.pipeline(statements).await?[0].affected;
     if written < changes.len() as u64 {
         return Err(Error::again("a run ended at this moment"));
@@ -266,28 +273,20 @@ pub(super) async fn save(
     Ok(())
 }
 
-/// What follows once messages are finished: until when they are kept (and as long as their keys may be used again), and
-/// whose turn is next.
-pub(super) fn after_the_end(finished: &[&Record]) -> Vec<Stmt> {
-    let keys: Vec<i64> = finished.iter().map(|message| message.id).collect();
-    if keys.is_empty() {
-        return Vec::new();
+/// Whose turn is next in the lanes of what is finished.
+pub(super) fn pass_on<'r>(changed: impl Iterator<Item = &'r Record>) -> Option<Stmt> {
+    let finished = changed.filter(|message| message.lane.is_some() && message.finished_at.is_some());
+    let lanes: Vec<i64> = finished.map(|message| message.id).collect();
+    (!lanes.is_empty()).then(|| lane::next(&lanes))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::event::prune::{HISTORY, REQUESTS_KEPT};
+
+    #[test]
+    fn the_statement_knows_how_long_things_are_kept() {
+        let sql = kept_until!("?1");
+        assert!(sql.contains(&REQUESTS_KEPT.0.to_string()) && sql.contains(&HISTORY.0.to_string()));
     }
-    let mut statements = vec![by_keys!(
-        keys.as_slice(),
-        "update message set prune_at = case
-           when idempotency_key is not null and created_at + ?3 > finished_at
-             + coalesce((select retain_ms from mailbox where name = message.mailbox), ?2) then created_at + ?3
-           else finished_at + coalesce((select retain_ms from mailbox where name = message.mailbox), ?2) end
-         where id",
-        "",
-        HISTORY,
-        REQUESTS_KEPT
-    )];
-    let lanes: Vec<i64> =
-        finished.iter().filter(|message| message.lane.is_some()).map(|message| message.id).collect();
-    if !lanes.is_empty() {
-        statements.push(lane::next(&lanes));
-    }
-    statements
 }

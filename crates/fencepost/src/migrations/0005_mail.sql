@@ -1,5 +1,9 @@
 -- Mailboxes: durable queues, and the messages in them.
 
+-- `topic`: whom an event could concern of those who wait to take something, so that it wakes only them: `task`,
+-- `lock/NAME`, `mail/NAME`. Null: everyone. Empty: nobody.
+alter table event add column topic text;
+
 -- A row is made by the first push, or by whoever sets something. What is null is the default. `in_order`: strict, for
 -- good: it cannot be changed while there may be messages that were put in under the other rule. `paused`: why.
 create table mailbox (

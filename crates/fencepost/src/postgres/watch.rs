@@ -2,7 +2,13 @@
 //! one was lost.
 
 use super::Postgres;
-use crate::{error::Result, params, tx::Stmt, wait::Pace};
+use crate::{
+    error::{Error, Result},
+    event::Topic,
+    params,
+    tx::Stmt,
+    wait::{News, Pace},
+};
 use std::sync::{PoisonError, atomic::Ordering};
 
 impl Postgres {
@@ -11,7 +17,7 @@ impl Postgres {
     /// Numbers are given out before they are committed, so the end of the log says nothing. A snapshot does: it
     /// names every transaction that had been committed. New are the events of those that it did not see, and, for
     /// who follows the log, those that were held back then because an older transaction was still running.
-    pub async fn has_news(&self) -> Result<bool> {
+    pub async fn news(&self) -> Result<News> {
         let session = self.session().await?;
         let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ask = Stmt::new(
@@ -25,13 +31,28 @@ impl Postgres {
                    and (not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot)
                      or xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint))
                end as news,
+               case when ?1::text is not null and ?1::text <> pg_current_snapshot()::text then (
+                 select json_agg(distinct topic)::text from event
+                 where xact >= pg_snapshot_xmin(?1::text::pg_snapshot)::text::bigint
+                 and not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot))
+               end as topics,
                exists (
                  select 1 from event where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
                ) as held_back",
-            params![before],
+            params![before.clone()],
         );
         let rows = session.pipeline(&[ask]).await?.remove(0).rows;
-        let news = rows[0].get("news")?;
+        // Of what was held back those who take things knew already: it concerns only those who follow the log.
+        let news = match (&before, rows[0].get("news")?, rows[0].get::<Option<String>>("topics")?) {
+            (_, false, _) => News::Nothing,
+            (None, true, _) => News::OfAll,
+            (Some(_), true, topics) => {
+                let topics: Vec<Option<String>> = topics
+                    .map_or(Ok(Vec::new()), |list| serde_json::from_str(&list))
+                    .map_err(Error::internal)?;
+                topics.into_iter().map(Topic::read).collect()
+            }
+        };
         self.held_back.store(rows[0].get("held_back")?, Ordering::SeqCst);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows[0].get("seen")?);
         Ok(news)

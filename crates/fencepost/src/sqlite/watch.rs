@@ -1,7 +1,7 @@
 //! Is there something new in the log? Asked again and again while someone waits, so it must cost next to nothing.
 
 use super::{open, sqlite_error};
-use crate::{error::Result, fleet::Stats};
+use crate::{error::Result, event::Topic, fleet::Stats, wait::News};
 use rusqlite::Connection;
 use std::{
     path::{Path, PathBuf},
@@ -35,26 +35,41 @@ impl Watch {
     }
 
     /// Since this was last asked. What was missed before the first time, or by a connection that failed, is not
-    /// known, so the answer is yes.
+    /// known, so it may concern everyone.
     ///
     /// While nothing is written, all that is asked is `data_version`: no table is read, only a word of the memory
     /// that all processes share. It is not counted as a statement.
-    pub fn has_news(&mut self) -> Result<bool> {
+    pub fn news(&mut self) -> Result<News> {
         let Some(mut seen) = self.seen.take() else {
             let conn = open::reader(&self.path, crate::fleet::Durability::Full)?;
             let version = version(&conn)?;
             self.seen = Some(Seen { version, end: self.end(&conn)?, conn });
-            return Ok(true);
+            return Ok(News::OfAll);
         };
         let version = version(&seen.conn)?;
-        let mut news = false;
+        let mut news = News::Nothing;
         if version != seen.version {
             let end = self.end(&seen.conn)?;
-            news = end != seen.end;
+            if end > seen.end {
+                news = self.topics(&seen.conn, seen.end)?;
+            } else if end < seen.end {
+                // The file is another: a backup was put in its place.
+                news = News::OfAll;
+            }
             (seen.version, seen.end) = (version, end);
         }
         self.seen = Some(seen);
         Ok(news)
+    }
+
+    /// Whom the events after this one could concern.
+    fn topics(&self, conn: &Connection, after: i64) -> Result<News> {
+        self.stats.statement();
+        let mut prepared =
+            conn.prepare_cached("select distinct topic from event where id > ?1").map_err(sqlite_error)?;
+        let topics =
+            prepared.query_map([after], |row| row.get::<_, Option<String>>(0)).map_err(sqlite_error)?;
+        topics.map(|topic| topic.map(Topic::read)).collect::<Result<_, _>>().map_err(sqlite_error)
     }
 
     fn end(&self, conn: &Connection) -> Result<i64> {

@@ -8,7 +8,7 @@ use crate::{
     },
     clock::{Millis, Time},
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
@@ -143,7 +143,7 @@ impl Wish {
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
-        tx.wish = Some(format!("{:?}", (id, &holder.agent)).into());
+        tx.wish = Some(crate::wait::Wish::new((id, &holder.agent), [Topic::tasks()]));
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
@@ -209,7 +209,7 @@ impl Wish {
             }
             _ => {
                 let wish = ("task", &self.board, &self.tag, &agent);
-                tx.wish = Some(format!("{wish:?}").into());
+                tx.wish = Some(crate::wait::Wish::new(wish, [Topic::tasks()]));
                 Err(self.nothing(tx).await?)
             }
         }

@@ -1,17 +1,49 @@
 //! The line of those who wait, and whom news wakes.
 //!
 //! Who takes things says what it looked for. Of all who look for the same, one finds what any of them would find, so
-//! news wakes the first of them. If it comes away empty, so would the others, and they sleep on. If it leaves the
+//! news that could concern them wakes the first of them. If it comes away empty, so would the others, and they sleep on. If it leaves the
 //! line instead (it found something, it failed, it hung up), there may be more: the next two are woken. Two,
 //! because a crowd of tasks is then taken by a crowd, whose commits share a disk write; one task costs three looks.
 //!
 //! Who only watches takes nothing away from the others, and all of them are woken.
 
+use crate::event::Topic;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::Notify;
+
+/// What one who takes things looked for and did not find: everyone with this wish would come away empty, too. `topics`
+/// are the events that could change that.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Wish {
+    what: Arc<str>,
+    topics: Arc<[Topic]>,
+}
+
+impl Wish {
+    /// `what`: all that the answer depends on, except who asks.
+    pub fn new(what: impl std::fmt::Debug, topics: impl IntoIterator<Item = Topic>) -> Self {
+        Self { what: format!("{what:?}").into(), topics: topics.into_iter().collect() }
+    }
+}
+
+/// What is new in the log, for those who wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    Nothing,
+    /// It concerns those who wait for these topics, and all who follow the log.
+    Of(HashSet<Topic>),
+    OfAll,
+}
+
+impl FromIterator<Topic> for News {
+    fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Self {
+        let topics: HashSet<Topic> = topics.into_iter().collect();
+        if topics.contains(&Topic::Everyone) { News::OfAll } else { News::Of(topics) }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
@@ -24,13 +56,15 @@ struct Waiting {
     next: u64,
     all: BTreeMap<u64, Waiter>,
     /// Those who look for the same, in the order in which they came.
-    wishes: HashMap<Arc<str>, BTreeSet<u64>>,
+    wishes: HashMap<Wish, BTreeSet<u64>>,
+    /// Which wishes an event of a topic could fulfil.
+    topics: HashMap<Topic, HashSet<Wish>>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     /// What it looked for and did not find. `None`: it watches, or it has not looked yet.
-    wish: Option<Arc<str>>,
+    wish: Option<Wish>,
     /// It is to look, and has not begun to.
     woken: bool,
     bell: Arc<Notify>,
@@ -45,7 +79,7 @@ impl Waiter {
 
 impl Waiting {
     /// The first of those who look for this and are not woken yet.
-    fn wake(&mut self, wish: &str, count: usize) {
+    fn wake(&mut self, wish: &Wish, count: usize) {
         let Some(ids) = self.wishes.get(wish) else { return };
         let asleep = ids.iter().filter(|id| !self.all[*id].woken).take(count).copied().collect::<Vec<_>>();
         for id in asleep {
@@ -53,11 +87,26 @@ impl Waiting {
         }
     }
 
-    fn forget_wish(&mut self, id: u64, wish: &Arc<str>) {
-        if let Some(ids) = self.wishes.get_mut(wish) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.wishes.remove(wish);
+    fn add_wish(&mut self, id: u64, wish: Wish) {
+        for topic in &*wish.topics {
+            self.topics.entry(topic.clone()).or_default().insert(wish.clone());
+        }
+        self.wishes.entry(wish).or_default().insert(id);
+    }
+
+    fn forget_wish(&mut self, id: u64, wish: &Wish) {
+        let Some(ids) = self.wishes.get_mut(wish) else { return };
+        ids.remove(&id);
+        if !ids.is_empty() {
+            return;
+        }
+        self.wishes.remove(wish);
+        for topic in &*wish.topics {
+            if let Some(wishes) = self.topics.get_mut(topic) {
+                wishes.remove(wish);
+                if wishes.is_empty() {
+                    self.topics.remove(topic);
+                }
             }
         }
     }
@@ -77,10 +126,20 @@ impl Line {
         self.emptied.notified().await;
     }
 
-    /// There is news.
-    pub fn wake(&self) {
-        self.lock().all.values_mut().filter(|waiter| waiter.wish.is_none()).for_each(Waiter::wake);
-        self.wake_takers();
+    /// There is news: all who watch are woken, and one of each wish that it could fulfil.
+    pub fn wake(&self, news: &News) {
+        let mut waiting = self.lock();
+        waiting.all.values_mut().filter(|waiter| waiter.wish.is_none()).for_each(Waiter::wake);
+        let wishes: HashSet<Wish> = match news {
+            News::Nothing => HashSet::new(),
+            News::Of(topics) => {
+                topics.iter().filter_map(|topic| waiting.topics.get(topic)).flatten().cloned().collect()
+            }
+            News::OfAll => waiting.wishes.keys().cloned().collect(),
+        };
+        for wish in wishes {
+            waiting.wake(&wish, 1);
+        }
     }
 
     /// One of each wish.
@@ -120,7 +179,7 @@ impl Place<'_> {
     }
 
     /// It came away empty. `settled`: so would the others who wish for this. If not, it goes on for them.
-    pub fn rest(&mut self, wish: Option<Arc<str>>, settled: bool) {
+    pub fn rest(&mut self, wish: Option<Wish>, settled: bool) {
         let mut waiting = self.line.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this place");
         let had = std::mem::replace(&mut waiter.wish, wish.clone());
@@ -129,7 +188,7 @@ impl Place<'_> {
                 waiting.forget_wish(self.id, &had);
             }
             if let Some(wish) = wish {
-                waiting.wishes.entry(wish).or_default().insert(self.id);
+                waiting.add_wish(self.id, wish);
             }
         }
         self.owes = !settled;
@@ -167,10 +226,14 @@ impl Drop for Place<'_> {
 mod tests {
     use super::*;
 
+    fn wish(what: &str) -> Wish {
+        Wish::new(what, [Topic::mail(what)])
+    }
+
     fn parked<'l>(line: &'l Line, wish: Option<&str>) -> Place<'l> {
         let mut place = line.enter();
         place.begin();
-        place.rest(wish.map(Into::into), true);
+        place.rest(wish.map(self::wish), true);
         place
     }
 
@@ -183,26 +246,38 @@ mod tests {
         let line = Line::default();
         let (a, b, c) = (parked(&line, Some("x")), parked(&line, Some("x")), parked(&line, Some("y")));
         let (d, e) = (parked(&line, None), parked(&line, None));
-        line.wake();
+        line.wake(&News::OfAll);
         assert_eq!(woken(&[&a, &b, &c, &d, &e]), [true, false, true, true, true]);
         // More of it, before the first has begun to look: the next.
-        line.wake();
+        line.wake(&News::OfAll);
         assert_eq!(woken(&[&a, &b]), [true, true]);
+    }
+
+    #[test]
+    fn news_of_a_topic_wakes_those_whom_it_concerns() {
+        let line = Line::default();
+        let (a, b, c) = (parked(&line, Some("x")), parked(&line, Some("y")), parked(&line, None));
+        line.wake(&[Topic::mail("y"), Topic::Nobody, Topic::tasks()].into_iter().collect());
+        assert_eq!(woken(&[&a, &b, &c]), [false, true, true]);
+        line.wake(&[Topic::mail("z"), Topic::Everyone].into_iter().collect());
+        assert_eq!(woken(&[&a]), [true]);
+        drop((a, b, c));
+        assert!(line.lock().topics.is_empty() && line.lock().wishes.is_empty());
     }
 
     #[test]
     fn a_wake_is_used_up_by_coming_away_empty_and_passed_on_by_leaving() {
         let line = Line::default();
         let [mut a, b, c, d] = [(); 4].map(|()| parked(&line, Some("x")));
-        line.wake();
+        line.wake(&News::OfAll);
         a.begin();
-        a.rest(Some("x".into()), true);
+        a.rest(Some(wish("x")), true);
         assert_eq!(woken(&[&a, &b, &c, &d]), [false; 4]);
         // Leaving without having been woken wakes nobody.
         drop(a);
         assert_eq!(woken(&[&b, &c, &d]), [false; 3]);
         // Before it began to look.
-        line.wake();
+        line.wake(&News::OfAll);
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
     }
@@ -211,13 +286,13 @@ mod tests {
     fn who_leaves_in_the_middle_of_a_look_passes_it_on() {
         let line = Line::default();
         let [mut a, mut b, c] = [(); 3].map(|()| parked(&line, Some("x")));
-        line.wake();
+        line.wake(&News::OfAll);
         a.begin();
         drop(a);
         assert_eq!(woken(&[&b, &c]), [true, true]);
         // And who could not settle what is due goes on for the others.
         b.begin();
-        b.rest(Some("x".into()), false);
+        b.rest(Some(wish("x")), false);
         let d = parked(&line, Some("x"));
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
@@ -228,14 +303,14 @@ mod tests {
         let line = Line::default();
         let mut only = parked(&line, Some("x"));
         only.begin();
-        line.wake();
-        only.rest(Some("x".into()), true);
+        line.wake(&News::OfAll);
+        only.rest(Some(wish("x")), true);
         assert_eq!(woken(&[&only]), [true]);
         // Nor before the first look is over.
         let mut new = line.enter();
         new.begin();
-        line.wake();
-        new.rest(Some("y".into()), true);
+        line.wake(&News::OfAll);
+        new.rest(Some(wish("y")), true);
         assert_eq!(woken(&[&new]), [true]);
     }
 }

@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usize) -> Option<String>) {
@@ -168,6 +169,32 @@ on_both! {
         assert_eq!(ids.len(), 4);
     }
 
+    /// A push wakes who waits for its mailbox, and leaves the others alone: each look costs statements.
+    async fn a_push_wakes_only_those_whom_it_concerns(world: World) {
+        let wait = |i: i64| {
+            let fleet = world.fleet.clone();
+            tokio::spawn(async move {
+                let claim = mail::Claim { wait_ms: Some(Millis::minutes(5)), ..mail::Claim::next(format!("s/{i}"), format!("w{i}")) };
+                fleet.call(claim).await
+            })
+        };
+        let waiters: Vec<_> = (0..100).map(wait).collect();
+        while world.fleet.stats().waiting < 100 {
+            tokio::task::yield_now().await;
+        }
+        let before = world.fleet.stats().statements;
+        let id = world.push("s/42", "x").await;
+        let mut waiters = waiters;
+        let claimed = waiters.remove(42).await.unwrap().unwrap();
+        assert_eq!(claimed.claims[0].message.id, id);
+        let statements = world.fleet.stats().statements - before;
+        assert!(statements < 100, "{statements} statements for one push and one claim");
+        for (i, waiter) in waiters.into_iter().enumerate() {
+            assert!(!waiter.is_finished(), "{i}");
+            waiter.abort();
+        }
+    }
+
     /// A waiter is woken by a push, by the end of a delay, by a lease, by a turn that is passed on, and by a resume.
     async fn waiting_for_the_next_message(world: World) {
         let wait = |mailbox: &'static str| {
@@ -176,7 +203,9 @@ on_both! {
                 let claim = mail::Claim {
                     wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
                 };
-                fleet.call(claim).await.map(|claimed| claimed.claims[0].claim.token.clone())
+                // Real time: so that a wake that does not come is a failure, and not a hang.
+                let woken = tokio::time::timeout(Duration::from_secs(20), fleet.call(claim)).await;
+                woken.expect("it is woken").map(|claimed| claimed.claims[0].claim.token.clone())
             })
         };
         let parked = async || {
@@ -222,4 +251,112 @@ on_both! {
 
 fn admin_settle() -> fencepost::admin::Settle {
     fencepost::admin::Settle {}
+}
+
+/// Driven step by step on PostgreSQL: the first is held at its commit while the second runs.
+mod steps {
+    use crate::{
+        steps::meet,
+        world::{World, code},
+    };
+    use fencepost::{Code, claim::Verdict, mail, run};
+
+    async fn strict(world: &World) {
+        let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
+        world.fleet.call(strict).await.unwrap();
+    }
+
+    /// Without the lock on the run's row, ending does not see the claim, and the message is held for ever.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_claim_that_races_the_end_of_its_run_leaves_nothing_held() {
+        let world = World::postgres().await;
+        world.push("s", "one").await;
+        world.push("t", "two").await;
+        world.claim_mail("t", "a", 1).await.unwrap();
+        let end = run::End { run: "a".into(), ..run::End::default() };
+        let (claimed, ended) = meet(&world, mail::Claim::next("s", "a"), end).await;
+        ended.unwrap();
+        assert_eq!(world.guard(&claimed.unwrap().claims[0].claim.token).await, Verdict::LeaseExpired);
+        world.assert_sound().await;
+    }
+
+    /// Without the lane's lock the push sees the head, takes its place behind it, and the head's end does not see the
+    /// push: the lane would stand still for ever.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_push_that_races_the_end_of_its_lanes_head_is_not_stuck() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        world.push("s", "one").await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (done, pushed) = meet(&world, mail::Done::new(&token), mail::Push::new("s", "two")).await;
+        done.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (pushed, done) = meet(&world, mail::Push::new("s", "three"), mail::Done::new(&token)).await;
+        pushed.unwrap();
+        done.unwrap();
+        world.assert_sound().await;
+        world.claim_mail("s", "a", 1).await.unwrap();
+    }
+
+    /// Two who find the lane empty: one has the turn.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn two_first_messages_of_a_lane_do_not_both_have_the_turn() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        let (first, second) = meet(&world, mail::Push::new("s", "one"), mail::Push::new("s", "two")).await;
+        first.unwrap();
+        second.unwrap();
+        world.assert_sound().await;
+        assert_eq!(world.claim_mail("s", "a", 9).await.unwrap().len(), 1);
+    }
+
+    /// The last attempt lapses while its lane gets another message.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lapse_that_races_a_push_passes_the_turn_on() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        let last = mail::Push { max_attempts: Some(1), ..mail::Push::new("s", "one") };
+        world.fleet.call(last).await.unwrap();
+        world.claim_mail("s", "a", 1).await.unwrap();
+        world.pass(30);
+        let (settled, pushed) = meet(&world, super::admin_settle(), mail::Push::new("s", "two")).await;
+        settled.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        assert_eq!(world.claim_mail("s", "b", 1).await.unwrap(), ["message/2@1"]);
+    }
+
+    /// Who comes second finds it strict, or is told that it is not.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_mailbox_that_is_made_twice_at_once_is_one_or_the_other() {
+        let world = World::postgres().await;
+        let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
+        let (made, pushed) = meet(&world, strict.clone(), mail::Push::new("s", "one")).await;
+        made.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        let other = mail::Configure { mailbox: "t".into(), ..strict };
+        let (pushed, refused) = meet(&world, mail::Push::new("t", "one"), other).await;
+        pushed.unwrap();
+        assert_eq!(code(refused), Code::NotReady);
+        world.assert_sound().await;
+    }
+
+    /// Given back or completed, never both.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_reset_that_races_a_completion_decides_once() {
+        let world = World::postgres().await;
+        world.push("s", "one").await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let reset = mail::Reset { mailbox: Some("s".into()), ..Default::default() };
+        let (back, done) = meet(&world, reset.clone(), mail::Done::new(&token)).await;
+        assert_eq!((back.unwrap().reset, code(done)), (1, Code::LeaseExpired));
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let (done, back) = meet(&world, mail::Done::new(&token), reset).await;
+        done.unwrap();
+        assert_eq!(back.unwrap().reset, 0);
+        world.assert_sound().await;
+    }
 }
