@@ -255,6 +255,20 @@ everywhere! {
         assert_eq!(desk.world.times("message.claimed").await, 20);
     }
 
+    /// Nor does a consumer that is dropped in the middle of a claim keep what it claimed.
+    async fn a_consumer_can_be_dropped_at_any_moment(desk: Desk) {
+        let ids = desk.push(&["one"]).await;
+        for _ in 0..20 {
+            let mut consumer = desk.prefetch(1);
+            let patience = Duration::from_micros(fastrand::u64(0..3000));
+            drop(timeout(patience, consumer.next()).await);
+            drop(consumer);
+        }
+        let mut last = desk.prefetch(1);
+        let letter = letter(&mut last).await;
+        assert_eq!((letter.message.id, letter.message.attempts), (ids[0], 1));
+    }
+
     async fn idle_and_busy_are_told(desk: Desk) {
         let mut consumer = desk.prefetch(2);
         let mut progress = consumer.progress();
