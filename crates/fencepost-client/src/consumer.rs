@@ -226,6 +226,7 @@ impl Consumer {
         let unstarted = take(&mut self.ready);
         Box::pin(async move {
             hands::give_back(unstarted).await;
+            claiming.hands.sweep().await;
             claiming.hands.turn(Activity::Idle);
             Step::Stopped
         })

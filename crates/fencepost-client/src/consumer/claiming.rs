@@ -63,7 +63,10 @@ impl Claiming {
                 request: Some(request.clone()),
                 ..mail::Claim::default()
             };
-            let error = match self.hands.connection.call(claim).await {
+            self.hands.asking(true);
+            let answer = self.hands.connection.call(claim).await;
+            self.hands.asking(false);
+            let error = match answer {
                 Ok(claimed) => return Ok(self.hands.take(claimed.claims, asked)),
                 Err(error) => error,
             };

@@ -66,8 +66,10 @@ struct State {
     activity: Activity,
     /// Is there still someone who may claim more?
     open: bool,
-    /// Did the run ever begin?
+    /// Did the run ever begin? It may have, as soon as a claim was asked for.
     begun: bool,
+    /// A claim was asked for, and its answer has not come; if it was given up, it may have come to nobody.
+    asking: bool,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl Hands {
             activity: Activity::Busy,
             open: true,
             begun: false,
+            asking: false,
         };
         let progress = Progress { activity: Activity::Busy, in_flight: 0 };
         Self {
@@ -140,11 +143,19 @@ impl Hands {
             let held =
                 |letter: &Letter| (letter.token().to_owned(), Held { lost: letter.loss(), ending: false });
             state.held.extend(letters.iter().map(held));
-            (state.begun, state.activity) = (true, Activity::Busy);
+            state.activity = Activity::Busy;
             // A claim is heard, and being heard is written when a quarter of the lease is used: this much is left.
             state.renewed(asked, self.ttl * 3 / 4, self.ttl);
         });
         letters
+    }
+
+    /// A claim is asked for, or has been answered.
+    pub fn asking(&self, asking: bool) {
+        self.change(|state| {
+            state.asking = asking;
+            state.begun |= asking;
+        });
     }
 
     /// Its claim is about to be ended.

@@ -1,6 +1,9 @@
 //! Consumers: what they claim, when they stop, and what becomes of what they had in hand.
 
-use crate::world::{World, refused};
+use crate::{
+    script::{Script, Then},
+    world::{World, refused},
+};
 use fencepost::{Code, Fleet, Json, Result, mail, mail::Status};
 use fencepost_client::{
     Connection,
@@ -269,6 +272,29 @@ everywhere! {
         assert_eq!((letter.message.id, letter.message.attempts), (ids[0], 1));
     }
 
+    /// Nor one that is told to stop in the middle of a claim.
+    async fn a_consumer_can_be_stopped_at_any_moment(desk: Desk) {
+        let ids = desk.push(&["one"]).await;
+        for _ in 0..10 {
+            let (switch, stop) = flag();
+            let mut consumer = desk.consumer(Options { stop, ..Options::default() });
+            let patience = Duration::from_micros(fastrand::u64(0..3000));
+            let stopping = tokio::spawn(async move {
+                tokio::time::sleep(patience).await;
+                switch.store(true, Ordering::SeqCst);
+            });
+            let got = next(&mut consumer).await;
+            stopping.await.expect("no panic");
+            if let Some(letter) = got {
+                letter.release().await.expect("given back");
+                assert!(next(&mut consumer).await.is_none());
+            }
+            drop(consumer);
+            desk.until(ids[0], Status::Pending).await;
+        }
+        assert_eq!(desk.message(ids[0]).await.attempts, 0);
+    }
+
     async fn idle_and_busy_are_told(desk: Desk) {
         let mut consumer = desk.prefetch(2);
         let mut progress = consumer.progress();
@@ -406,4 +432,26 @@ async fn a_server_that_goes_away_is_survived() -> Result<()> {
     let letter = asking.await.expect("a letter");
     assert_eq!(letter.message.attempts, 1);
     letter.complete([]).await.map(drop)
+}
+
+/// Each answer is lost. What the first had brought would be held for as long as the consumer lives, if it asked for
+/// something new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
+    let server = Script::of([Then::HangUp]).await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    let mut consumer = Consumer::start(&fleet, ["s"], Options::default());
+    let mut progress = consumer.progress();
+    let asking = tokio::spawn(async move { consumer.next().await.is_some() });
+    reach(&mut progress, |now| matches!(now.activity, Activity::Troubled(_))).await;
+    let before = server.asked().len();
+    let again = async {
+        while server.asked().len() == before {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, again).await.expect("it asks again, though the connection had given up");
+    let asked = server.asked();
+    assert!(asked.iter().all(|ask| ask.body["request"] == asked[0].body["request"]), "{asked:?}");
+    asking.abort();
 }

@@ -78,6 +78,27 @@ impl Hands {
         Ok(())
     }
 
+    /// A claim that was given up in the very moment of its answer is held, and nobody knows of it: a server that has sent
+    /// an answer cannot know that it was not read. (Who hangs up before that is noticed by the server.)
+    pub async fn sweep(&self) {
+        if !self.own_run || !self.state.borrow().asking {
+            return;
+        }
+        self.asking(false);
+        let list = claim::List { run: Some(self.run.clone()), limit: Some(1000) };
+        let Ok(held) = self.connection.call(list).await else { return };
+        let known = self.in_hand();
+        let unknown = held.claims.into_iter().map(|claim| claim.token).filter(|token| !known.contains(token));
+        let tokens: Vec<String> = unknown.collect();
+        if !tokens.is_empty() {
+            let _ = self.connection.call(mail::Release { tokens }).await;
+        }
+    }
+
+    fn in_hand(&self) -> BTreeSet<String> {
+        self.state.borrow().held.keys().cloned().collect()
+    }
+
     fn until(&self) -> Instant {
         self.state.borrow().lease.until
     }
