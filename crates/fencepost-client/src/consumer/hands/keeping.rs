@@ -124,14 +124,19 @@ impl Hands {
         timeout(limit, self.connection.call(op)).await.map_err(late)?
     }
 
-    /// A run that others may use is theirs. What a call that was given up may have claimed goes back first: the end of a run counts as an attempt.
+    /// A run that others may use is theirs. What a call that was given up has claimed goes back; what it claims after
+    /// that is given back where it runs, unless the run has ended: so it is left to lapse, for then the attempt would count.
     async fn end(&self) {
-        if !self.own_run || !self.state.borrow().begun {
+        let (begun, given_up) = (self.state.borrow().begun, self.state.borrow().asking);
+        if !self.own_run || !begun {
             return;
         }
-        let reset = mail::Reset { run: Some(self.run.clone()), mailbox: None };
+        if given_up {
+            let reset = mail::Reset { run: Some(self.run.clone()), mailbox: None };
+            let _ = self.connection.call(reset).await;
+            return;
+        }
         let end = run::End { run: self.run.clone(), reason: Some("closed".into()), lease: None };
-        let _ = self.connection.call(reset).await;
         if let Err(error) = self.connection.call(end).await {
             tracing::debug!("run `{}` could not be ended, and will lapse: {error}", self.run);
         }
