@@ -1,8 +1,9 @@
 //! A fleet, wherever it is. Whatever faces a user calls ops through a [`Connection`] and never knows which way
-//! they go.
+//! they go. A [`consumer`] is a mailbox as a stream.
 
 mod address;
 mod again;
+pub mod consumer;
 mod http;
 mod remote;
 
@@ -21,6 +22,12 @@ enum Way {
     Local(Fleet),
     /// A server that has it open.
     Remote(Box<Remote>),
+}
+
+impl From<Fleet> for Connection {
+    fn from(fleet: Fleet) -> Self {
+        Self(Way::Local(fleet))
+    }
 }
 
 /// Is this the address of a server, and not of a database?
@@ -85,9 +92,22 @@ impl Connection {
         })
     }
 
+    /// The fleet itself, if its database is opened in this process: for transactions with your own tables.
+    pub fn fleet(&self) -> Option<&Fleet> {
+        match &self.0 {
+            Way::Local(fleet) => Some(fleet),
+            Way::Remote(_) => None,
+        }
+    }
+
+    /// Dropping the call is hanging up: what it would have claimed goes back, wherever the fleet is.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         match &self.0 {
-            Way::Local(fleet) => fleet.call(op).await,
+            Way::Local(fleet) => {
+                let (reply, delivery) = fleet.deliver(op).await?;
+                delivery.delivered();
+                Ok(reply)
+            }
             Way::Remote(remote) => remote.call(op).await,
         }
     }
