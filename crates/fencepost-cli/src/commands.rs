@@ -87,6 +87,14 @@ impl Held {
     }
 }
 
+/// What `--key` is elsewhere, for a command that has a `--key` of its own. Without it clap would take the one for the
+/// other, and show a task's key to the server.
+#[derive(Debug, Args)]
+pub struct ServerKey {
+    #[arg(id = "key", long = "server-key", value_name = "KEY", hide = true)]
+    key: Option<String>,
+}
+
 /// A task by its id, or with the noun before it as in `task/auth-3`.
 fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())

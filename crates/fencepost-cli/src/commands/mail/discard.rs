@@ -1,4 +1,4 @@
-use super::super::text;
+use super::{super::text as read_text, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, mail};
@@ -17,8 +17,8 @@ pub struct Discard {
 
 impl Discard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reason = self.reason.map(text).transpose()?;
+        let reason = self.reason.map(read_text).transpose()?;
         let reply = context.call(mail::Discard { messages: self.messages, reason }).await?;
-        context.print(&reply, |reply| format!("{} messages are given up", reply.messages.len()))
+        context.print(&reply, |reply| format!("gave up {}", text::how_many(reply.messages.len())))
     }
 }

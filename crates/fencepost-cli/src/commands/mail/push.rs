@@ -1,7 +1,7 @@
 mod lines;
 
 use super::{
-    super::{duration, text as read_text},
+    super::{ServerKey, duration, text as read_text},
     content, text,
 };
 use crate::context::Context;
@@ -37,8 +37,10 @@ pub struct Push {
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
     /// A second message with this key is not pushed; with --lines, the number of its line is put after it
-    #[arg(long)]
+    #[arg(id = "message_key", long = "key", value_name = "KEY")]
     key: Option<String>,
+    #[command(flatten)]
+    server_key: ServerKey,
     /// 0 to 100, higher first  [default: 50]
     #[arg(long, short, allow_negative_numbers = true)]
     priority: Option<i64>,

@@ -1,3 +1,4 @@
+use super::text;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{
@@ -32,6 +33,6 @@ impl Redrive {
             sum.more = reply.more && !reply.messages.is_empty();
             sum.messages.extend(reply.messages);
         }
-        context.print(&sum, |sum| format!("{} messages are pending again", sum.messages.len()))
+        context.print(&sum, |sum| format!("{} pending again", text::how_many(sum.messages.len())))
     }
 }

@@ -1,3 +1,4 @@
+use super::text;
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{
@@ -35,6 +36,8 @@ impl Reset {
             sum = WasReset { reset: sum.reset + reply.reset, more: reply.more && reply.reset > 0 };
         }
         keeper::nudge(context);
-        context.print(&sum, |sum| format!("{} messages were given back", sum.reset))
+        context.print(&sum, |sum| {
+            format!("gave back {}", text::how_many(usize::try_from(sum.reset).unwrap_or(usize::MAX)))
+        })
     }
 }

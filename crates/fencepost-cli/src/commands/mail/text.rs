@@ -43,10 +43,13 @@ fn more(message: &Message, screen: &Screen) -> String {
     match message.status {
         Status::Processing => message.claim.as_ref().map(|claim| held(claim, screen)).unwrap_or_default(),
         Status::Processed => message.outcome.clone().unwrap_or_default(),
-        _ => {
-            let again = message.delayed_until.map(|at| screen.when(at));
-            let parts = [again.as_deref(), message.outcome.as_deref(), reason];
-            parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
+        Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
+            (Some(reason), Some(again)) => format!("{reason} (again {again})"),
+            (None, Some(first)) => format!("not before {first}"),
+            (reason, None) => reason.unwrap_or_default().to_owned(),
+        },
+        Status::Failed | Status::Held => {
+            [message.outcome.as_deref(), reason].into_iter().flatten().collect::<Vec<_>>().join(": ")
         }
     }
 }
@@ -100,6 +103,11 @@ pub fn page(message: &Message, screen: &Screen) -> String {
         let _ = write!(page, "\n{}\n", lines(content::read(payload).trim_end()));
     }
     page
+}
+
+/// `1 message`, `2 messages`.
+pub fn how_many(count: usize) -> String {
+    format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
 /// What a person can do about a message that nobody works on.

@@ -1,5 +1,6 @@
 //! A file with a message on each line, pushed a batch at a time.
 
+use super::super::text::how_many;
 use crate::{context::Context, lines::at, progress::Progress};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
 use serde::Serialize;
@@ -91,8 +92,8 @@ fn blame(error: Error, lines: &[usize]) -> Error {
 impl Sum {
     fn told(&self) -> String {
         match self.existing {
-            0 => format!("pushed {} messages", self.pushed),
-            there => format!("pushed {} messages; {there} were there already", self.pushed),
+            0 => format!("pushed {}", how_many(self.pushed)),
+            there => format!("pushed {}; {there} were there already", how_many(self.pushed)),
         }
     }
 
