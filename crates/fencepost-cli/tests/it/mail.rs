@@ -116,9 +116,9 @@ on_both! {
         assert_eq!(said.code, 1, "{said:?}");
         assert!(said.err.contains("line 3: `payload` has 1100002 bytes; at most 1048576 are allowed"), "{said:?}");
         assert!(said.err.contains("hint: pushed 1 message before it; with --key the same again goes on"), "{said:?}");
-        let said = sealed.sh("head -c 10485760 /dev/zero | tr '\\0' x | fence mail push big @-");
+        let said = sealed.sh("head -c 10485760 /dev/zero | tr '\\0' x | fence --json mail push big @-");
         assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.err.starts_with("error: ") && said.err.contains("at most"), "{said:?}");
+        assert!(said.err.starts_with("{\"error\":{\"code\":\"too_large\",\"message\":"), "{said:?}");
     }
 }
 
