@@ -253,7 +253,7 @@ mod tests {
         }
         told.push(match rule.ended() {
             None => "runs".into(),
-            Some(Ended::Exited(code)) => format!("exit {code}"),
+            Some(Ended::Exited(code) | Ended::NotStarted(code)) => format!("exit {code}"),
             Some(Ended::Lost(error)) => format!("lost: {}", error.message()),
         });
         told.join(", ")

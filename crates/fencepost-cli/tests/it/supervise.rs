@@ -64,10 +64,10 @@ impl Working {
     }
     /// What it said so far, on standard error.
     pub fn err(&self) -> String {
-        let mut file = self.err.try_clone().expect("a clone");
+        let file = self.err.try_clone().expect("a clone");
         // The place in the file is shared with the process that writes: read without moving it.
         let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
-        std::os::unix::fs::FileExt::read_exact_at(&mut file, &mut text, 0).expect("text");
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0).expect("text");
         String::from_utf8_lossy(&text).into_owned()
     }
     pub fn end(mut self) -> Said {
