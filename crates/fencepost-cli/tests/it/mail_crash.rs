@@ -35,9 +35,10 @@ on_both! {
         let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut worker = worker.expect("fence");
         let all = || sealed.ok(&["--json", "mail", "stats", "box"]).contains("\"processed\":200");
-        assert!((0..300).any(|_| all()), "{}", sealed.ok(&["mail", "list", "box", "--status", "processing"]));
+        let done = (0..300).any(|_| all());
         worker.kill().expect("killed");
         worker.wait().expect("gone");
+        assert!(done, "{}", sealed.ok(&["mail", "list", "box", "--status", "processing"]));
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let again = lines() as i64 - MESSAGES;
         assert!(again > 0, "no kill hit anything: the test did too little to mean anything");
