@@ -39,7 +39,8 @@ pub struct Serving {
 impl Serving {
     pub fn start(world: &Sealed, words: &[&str]) -> Self {
         let mut serve = world.command("fence");
-        serve.args(["serve", "--listen", "127.0.0.1:0"]).args(words).stdin(Stdio::null());
+        let anywhere: &[&str] = if words.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        serve.arg("serve").args(anywhere).args(words).stdin(Stdio::null());
         let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("fence serve");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
