@@ -39,6 +39,10 @@ check: ## All that must pass: formatting, clippy, tests
 bench: ## Measure; options go in ARGS: make bench ARGS="--quick"
 	$(WITH_POSTGRES) cargo run --release --locked -p fencepost-bench -- $(ARGS)
 
+.PHONY: fuzz
+fuzz: ## Feed the server's OpenAPI document to schemathesis (from PyPI, kept under target/)
+	$(WITH_POSTGRES) scripts/fuzz
+
 .PHONY: soak
 soak: ## Run the long tests
 	$(WITH_POSTGRES) cargo test --workspace --release --locked soak -- --ignored --nocapture

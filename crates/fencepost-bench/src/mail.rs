@@ -2,7 +2,10 @@
 
 mod hand;
 
-use crate::{Targets, open, remove, scratch, seed};
+use crate::{
+    open, remove, scratch, seed,
+    table::{Targets, median},
+};
 use fencepost::{Code, Durability, Fleet, Json, Millis, Options, Result, mail};
 use std::{
     path::Path,
@@ -49,11 +52,11 @@ pub async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result
     );
     println!("  by hand, one thread:   {by_hand:.0?}");
     println!("  engine, 16 callers:    {engine:.0?}");
-    targets.push((
+    targets.push(
         "SQLite FULL, mail claim+done in batches of 100 / by hand",
         median(engine) / median(by_hand),
         "at least 0.6",
-    ));
+    );
     drop(fleet);
     remove(&path);
 
@@ -67,7 +70,7 @@ pub async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result
         let base = *first.get_or_insert(cost);
         println!("  {pending:>8} pending {cost:>8.1}   {:.2} x", cost / base);
         if pending == 1_000_000 / scale {
-            targets.push(("SQLite, mail claim cost, most pending / 1k pending", cost / base, "at most 1.3"));
+            targets.push("SQLite, mail claim cost, most pending / 1k pending", cost / base, "at most 1.3");
         }
         drop(fleet);
         remove(&path);
@@ -99,11 +102,11 @@ pub async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Resu
         let base = *first.get_or_insert(cost);
         println!("  {pending:>8} pending {cost:>8.1}   {:.2} x", cost / base);
         if pending == 1_000_000 / scale {
-            targets.push((
+            targets.push(
                 "PostgreSQL, mail claim cost, most pending / 1k pending",
                 cost / base,
                 "at most 1.3",
-            ));
+            );
         }
         raw.run("truncate message, message_doc, message_output, event").await;
     }
@@ -214,11 +217,6 @@ async fn cost(fleet: &Fleet) -> Result<f64> {
         costs.push(start.elapsed().as_secs_f64() * 1e6);
     }
     Ok(median(costs.split_off(200)))
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }
 
 /// Where the file is, for who opens it by hand.

@@ -1,17 +1,25 @@
-//! `make bench`: the engine's speed, each figure beside the same statements written by hand in the same run.
+//! `make bench`: the engine's speed, each figure beside the same statements written by hand in the same run; and the
+//! server's, beside a bare echo.
 //! Figures, not assertions: machines are noisy. The closing table sets them beside their targets.
 
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
 mod engine;
 mod hand;
+mod http;
+mod load;
 mod mail;
 mod processes;
 mod seed;
+mod served;
+mod table;
+mod wake;
 
 use clap::Parser;
 use fencepost::{Durability, Fleet, Options, Result};
+use served::What;
 use std::{path::Path, time::Duration};
+use table::Targets;
 
 /// The one that `fence` has; by hand and engine alike.
 #[global_allocator]
@@ -26,15 +34,28 @@ struct Args {
     /// Only this database: sqlite or postgres
     #[arg(long)]
     only: Option<String>,
+    /// Only this part: engine, mail, http or wake
+    #[arg(long)]
+    part: Option<String>,
     /// Seconds for each figure
     #[arg(long)]
     seconds: Option<u64>,
-    /// Only claim+done by 64 callers on SQLite, to be watched by a profiler
+    /// Only claim+done by 64 callers on SQLite NORMAL, to be watched by a profiler: engine or http
     #[arg(long)]
-    profile: bool,
+    profile: Option<String>,
     /// (used by the bench itself) claim and complete on this file until killed or out of time
     #[arg(long, hide = true)]
     child: Option<String>,
+    /// (used by the bench itself) serve this until standard input ends
+    #[arg(long, hide = true)]
+    serve: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, part: &str, database: &str) -> bool {
+        let wants = |only: &Option<String>, this: &str| only.as_deref().is_none_or(|only| only == this);
+        wants(&self.part, part) && wants(&self.only, database)
+    }
 }
 
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
@@ -46,23 +67,29 @@ async fn main() -> Result<()> {
     if let Some(url) = &args.child {
         return processes::child(url, span).await;
     }
-    if args.profile {
-        return profile(span).await;
+    if let Some(what) = &args.serve {
+        return served::serve(what).await;
+    }
+    if let Some(part) = &args.profile {
+        return profile(part, span).await;
     }
     let scale = if args.quick { 10 } else { 1 };
-    let mut targets = Vec::new();
-    if args.only.as_deref() != Some("postgres") {
+    let mut targets = Targets::default();
+    if args.wants("engine", "sqlite") {
         sqlite(span, scale, &mut targets).await?;
+    }
+    if args.wants("mail", "sqlite") {
         mail::sqlite(span, scale, &mut targets).await?;
     }
-    if args.only.as_deref() != Some("sqlite") {
+    if args.wants("engine", "postgres") {
         postgres(span, scale, &mut targets).await?;
+    }
+    if args.wants("mail", "postgres") {
         mail::postgres(span, scale, &mut targets).await?;
     }
-    println!("\nTargets");
-    for (name, reached, wanted) in targets {
-        println!("  {name:<66} {reached:>6.2}   (target {wanted})");
-    }
+    served(&args, span, scale, &mut targets).await?;
+    woken(&args, &mut targets).await;
+    targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
     Ok(())
 }
@@ -72,16 +99,65 @@ fn scratch() -> tempfile::TempDir {
     std::fs::create_dir_all("target").and_then(|()| tempfile::tempdir_in("target")).expect("a directory")
 }
 
-async fn profile(span: Duration) -> Result<()> {
+async fn profile(part: &str, span: Duration) -> Result<()> {
     let dir = scratch();
     let path = dir.path().join("fence.db");
     let fleet = open(&path, Durability::Normal).await?;
-    seed::sqlite(&path, "work", 400_000);
-    println!("{:.0} claim+done a second", engine::cycles(&fleet, "work", 64, span).await?);
+    seed::sqlite(&path, "work", 800_000);
+    if part == "http" {
+        drop(fleet);
+        http::profile(&path, span).await;
+    } else {
+        println!("{:.0} claim+done a second", engine::cycles(&fleet, "work", 64, span).await?);
+    }
     Ok(())
 }
 
-type Targets = Vec<(&'static str, f64, &'static str)>;
+/// The server: both databases beside one echo.
+async fn served(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+    let (sqlite, postgres) = (args.wants("http", "sqlite"), args.wants("http", "postgres"));
+    if !sqlite && !postgres {
+        return Ok(());
+    }
+    let beside = http::Beside::echo(span).await;
+    if sqlite {
+        beside.sqlite(scratch().path(), 800_000 / scale, targets).await;
+    }
+    if postgres {
+        let (url, raw) = fresh_schema("bench_http").await;
+        Fleet::open(&url).await?;
+        beside.postgres(&url, &raw, 60_000).await;
+        raw.drop_schema().await;
+    }
+    Ok(())
+}
+
+/// How soon one who waits is woken.
+async fn woken(args: &Args, targets: &mut Targets) {
+    let rounds = if args.quick { 50 } else { 300 };
+    if args.wants("wake", "sqlite") {
+        let dir = scratch();
+        let url = dir.path().join("wake.db").display().to_string();
+        wake::measure("SQLite", &What::Fleet(url, Durability::Full), rounds, "below 2", targets).await;
+    }
+    if args.wants("wake", "postgres") {
+        let (url, raw) = fresh_schema("bench_wake").await;
+        wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
+        raw.drop_schema().await;
+    }
+}
+
+/// A schema of the private PostgreSQL with nothing in it, and a plain connection to it.
+async fn fresh_schema(schema: &str) -> (String, seed::Postgres) {
+    let base = postgres_url();
+    let raw = seed::Postgres::connect(&base, schema).await;
+    raw.drop_schema().await;
+    (format!("{base}?schema={schema}&sslmode=disable"), raw)
+}
+
+fn postgres_url() -> String {
+    std::env::var("FENCE_TEST_POSTGRES").expect("`make bench` starts a private PostgreSQL and says where")
+}
 
 async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
     let dir = scratch();
@@ -106,7 +182,7 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
                 "  engine, {callers:>3} callers:                   {adds:>8.0} adds  {cycles:>8.0} claim+done  ({batch:.0} calls a commit)"
             );
             if callers == 64 && durability == Durability::Full {
-                targets.push(("SQLite FULL, add, 64 callers / by hand", adds / by_hand.0, "-"));
+                targets.push("SQLite FULL, add, 64 callers / by hand", adds / by_hand.0, "-");
             }
             seed::clear_sqlite(&path);
         }
@@ -115,11 +191,11 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
 
     let path = dir.path().join("turns.db");
     let fleet = open(&path, Durability::Full).await?;
-    targets.push((
+    targets.push(
         "SQLite FULL, claim+done, 64 callers / by hand, in turns",
         in_turns(&fleet, &path, span).await?,
         "at least 0.6",
-    ));
+    );
     drop(fleet);
 
     println!(
@@ -135,7 +211,7 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
         let base = *first.get_or_insert(cost);
         println!("  {what:<44} {cost:>8.1}   {:.2} x", cost / base);
         if pending > 1000 && front == seed::Front::None && pending >= 1_000_000 / scale {
-            targets.push(("SQLite, claim cost, most pending / 1k pending", cost / base, "at most 1.3"));
+            targets.push("SQLite, claim cost, most pending / 1k pending", cost / base, "at most 1.3");
         }
         drop(fleet);
         remove(&path);
@@ -149,7 +225,7 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
     let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     let slowest = *counts.iter().min().unwrap_or(&0) as f64;
     println!("  engine: {counts:?}, mean {mean:.0}, slowest {:.2} of the mean", slowest / mean);
-    targets.push(("SQLite, slowest of 8 processes / mean", slowest / mean, "at least 0.25"));
+    targets.push("SQLite, slowest of 8 processes / mean", slowest / mean, "at least 0.25");
     let counts = processes::race_by_hand(&path, 8, span);
     let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     let slowest = *counts.iter().min().unwrap_or(&0) as f64;
@@ -172,17 +248,11 @@ async fn in_turns(fleet: &Fleet, path: &Path, span: Duration) -> Result<f64> {
     println!("\nSQLite, synchronous=FULL, claim+done a second, in turns");
     println!("  by hand, one thread, 64 to a commit: {by_hand:.0?}");
     println!("  engine,  64 callers:                 {engine:.0?}");
-    engine.sort_by(f64::total_cmp);
-    by_hand.sort_by(f64::total_cmp);
-    Ok(engine[2] / by_hand[2])
+    Ok(table::median(engine) / table::median(by_hand))
 }
 
 async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
-    let base = std::env::var("FENCE_TEST_POSTGRES")
-        .expect("`make bench` starts a private PostgreSQL and says where");
-    let url = format!("{base}?schema=bench&sslmode=disable");
-    let raw = seed::Postgres::connect(&base, "bench").await;
-    raw.drop_schema().await;
+    let (base, (url, raw)) = (postgres_url(), fresh_schema("bench").await);
     println!("\nPostgreSQL, synchronous_commit=on: calls a second");
     let mut options = Options::default();
     options.connections = 16;
@@ -202,12 +272,8 @@ async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<(
             "  engine, {callers:>3} callers on 16 connections: {adds:>8.0} adds  {cycles:>8.0} claim+done"
         );
         if callers == 16 {
-            targets.push((
-                "PostgreSQL, claim+done, 16 callers / by hand",
-                cycles / by_hand.1,
-                "at least 0.7",
-            ));
-            targets.push(("PostgreSQL, add, 16 callers / by hand", adds / by_hand.0, "-"));
+            targets.push("PostgreSQL, claim+done, 16 callers / by hand", cycles / by_hand.1, "at least 0.7");
+            targets.push("PostgreSQL, add, 16 callers / by hand", adds / by_hand.0, "-");
         }
         raw.clear().await;
     }
@@ -221,7 +287,7 @@ async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<(
         let base = *first.get_or_insert(cost);
         println!("  {what:<44} {cost:>8.1}   {:.2} x", cost / base);
         if pending >= 1_000_000 / scale && front == seed::Front::None {
-            targets.push(("PostgreSQL, claim cost, most pending / 1k pending", cost / base, "at most 1.3"));
+            targets.push("PostgreSQL, claim cost, most pending / 1k pending", cost / base, "at most 1.3");
         }
     }
     raw.drop_schema().await;

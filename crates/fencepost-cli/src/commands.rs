@@ -35,7 +35,7 @@ commands! {
     }
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
-        done::Done, fail::Fail, release::Release, guard::Guard, lock::Lock, watchdog::Watchdog,
+        done::Done, fail::Fail, release::Release, guard::Guard, lock::Lock, mail::Mail, watchdog::Watchdog,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
@@ -87,6 +87,14 @@ impl Held {
     }
 }
 
+/// What `--key` is elsewhere, for a command that has a `--key` of its own. Without it clap would take the one for the
+/// other, and show a task's key to the server.
+#[derive(Debug, Args)]
+pub struct ServerKey {
+    #[arg(id = "key", long = "server-key", value_name = "KEY", hide = true)]
+    key: Option<String>,
+}
+
 /// A task by its id, or with the noun before it as in `task/auth-3`.
 fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())
@@ -108,14 +116,14 @@ fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// TEXT as it is, `@file` from a file, `-` from standard input; `@@` for a text that begins with an `@`.
+/// TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text that begins with an `@`.
 fn text(given: String) -> Result<String> {
     let unreadable = |e: std::io::Error| {
         Error::new(Code::Invalid, format!("`{given}` cannot be read: {e}"))
             .hint("@FILE is a file, - is standard input; a text that begins with @ is written @@")
     };
     match given.strip_prefix('@') {
-        _ if given == "-" => std::io::read_to_string(std::io::stdin()).map_err(unreadable),
+        _ if given == "-" || given == "@-" => std::io::read_to_string(std::io::stdin()).map_err(unreadable),
         Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
         Some(path) => std::fs::read_to_string(path).map_err(unreadable),
         None => Ok(given),

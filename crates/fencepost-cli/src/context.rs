@@ -75,6 +75,12 @@ impl Context {
         self.setting("key")?.value.clone()
     }
 
+    /// Who vouches for an https server, if not those whom the system trusts. The same from every directory.
+    pub fn authority(&self) -> Option<PathBuf> {
+        let file = PathBuf::from(self.setting("ca")?.value.clone()?);
+        Some(std::path::absolute(&file).unwrap_or(file))
+    }
+
     fn setting(&self, key: &str) -> Option<&Setting> {
         self.said.settings.iter().find(|setting| setting.key == key)
     }
@@ -169,6 +175,9 @@ impl Context {
         if let Some(key) = self.key() {
             command.env("FENCE_KEY", key);
         }
+        if let Some(authority) = self.authority() {
+            command.env("FENCE_CA", authority);
+        }
         Ok(())
     }
 
@@ -199,6 +208,9 @@ impl Context {
     fn let_in(&self, mut connection: Connection, agent: Option<String>) -> Result<Connection> {
         if let Some(key) = self.key() {
             connection = connection.with_key(&key)?;
+        }
+        if let Some(authority) = self.authority() {
+            connection = connection.with_authority(&authority);
         }
         Ok(match agent {
             Some(agent) => connection.as_agent(agent),

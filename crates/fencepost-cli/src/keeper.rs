@@ -36,6 +36,7 @@ use std::{
 pub struct Order {
     url: String,
     key: Option<String>,
+    authority: Option<PathBuf>,
     run: String,
     footing: Option<Footing>,
     post: PathBuf,
@@ -81,6 +82,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     let order = Order {
         url: place.absolute_url(),
         key: context.key(),
+        authority: context.authority(),
         run: claim.run.clone(),
         footing: place.footing(),
         post: directory.join(post::file_name(&claim.run)),

@@ -18,7 +18,7 @@ mod whose;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::{Context, Said};
 use fencepost::{Code, Error};
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Calls are allocated on one thread and freed on another, which costs glibc's allocator a tenth of the writer's
 /// time: 23,000 against 25,000 claim+done a second.
@@ -51,6 +51,9 @@ struct Cli {
     /// The key that the server asks for  [env: FENCE_KEY]
     #[arg(long, global = true, value_name = "KEY", help_heading = "Everywhere")]
     key: Option<String>,
+    /// Who vouches for an https server, a PEM file  [env: FENCE_CA; default: whom the system trusts]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Everywhere")]
+    ca: Option<PathBuf>,
     /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,

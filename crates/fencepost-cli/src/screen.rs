@@ -107,8 +107,8 @@ fn rough(span: Millis) -> String {
 pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
-        "completed" | "alive" | "ok" => colour(AnsiColor::Green),
-        "in_progress" | "reviewing" | "warning" => colour(AnsiColor::Yellow),
+        "completed" | "processed" | "alive" | "ok" => colour(AnsiColor::Green),
+        "in_progress" | "processing" | "reviewing" | "held" | "warning" => colour(AnsiColor::Yellow),
         "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
         "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),

@@ -4,7 +4,7 @@
 //! the top, what one command takes in a table with its name, if a variable can give it too.
 
 use crate::context::text_variable;
-use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, parser::ValueSource};
 use fencepost::{Code, Error, Result};
 use std::{
     collections::BTreeMap,
@@ -61,7 +61,7 @@ struct Known<'c> {
 
 /// What all commands take. The variables of these are read here, not by clap, which would take them for words of the
 /// command line and show them in every usage.
-const COMMON: [&str; 4] = ["url", "db", "key", "agent"];
+const COMMON: [&str; 5] = ["url", "db", "key", "ca", "agent"];
 
 impl File {
     /// What `FENCE_CONFIG` names, else the nearest at or above this directory, else the user's own.
@@ -83,18 +83,23 @@ impl File {
             let line = e.span().map_or(0, |span| text[..span.start].lines().count().max(1));
             wrong(&path, format!("line {line}: {}", e.message()))
         })?;
-        let known: Vec<String> = known(command).into_iter().map(|known| known.key).collect();
+        let known = known(command);
         let mut values = BTreeMap::new();
         for (key, value) in flat(table) {
-            if !known.contains(&key) {
+            let Some(setting) = known.iter().find(|known| known.key == key) else {
+                let known: Vec<_> = known.iter().map(|known| known.key.as_str()).collect();
                 return Err(wrong(&path, format!("there is no setting `{key}`"))
                     .with("field", &key)
                     .hint(format!("there are {}", known.join(", "))));
-            }
-            let text = plain(&value).ok_or_else(|| {
+            };
+            let mut text = plain(&value).ok_or_else(|| {
                 let kinds = "a text, a number, true or false, or a list of such";
                 wrong(&path, format!("`{key}` is not {kinds}")).with("field", &key)
             })?;
+            // A path is meant from where the file is, wherever the command is run.
+            if setting.arg.get_value_hint() == ValueHint::AnyPath {
+                text.iter_mut().for_each(|text| *text = beside(&path, text));
+            }
             values.insert(key, text);
         }
         Ok(Self { path, values })
@@ -238,6 +243,10 @@ fn plain(value: &toml::Value) -> Option<Vec<String>> {
         toml::Value::Array(values) => Some(values.iter().map(plain).collect::<Option<Vec<_>>>()?.concat()),
         _ => None,
     }
+}
+
+fn beside(path: &Path, file: &str) -> String {
+    path.parent().unwrap_or(path).join(file).display().to_string()
 }
 
 fn wrong(path: &Path, what: impl std::fmt::Display) -> Error {

@@ -8,6 +8,7 @@
 
 mod group;
 mod keep;
+mod pipes;
 mod rule;
 mod signals;
 pub mod watchdog;
@@ -15,7 +16,9 @@ pub mod watchdog;
 use crate::context::Context;
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use group::Group;
+pub use group::Seat;
 pub use keep::Keep;
+pub use pipes::Pipes;
 pub use rule::Ended;
 use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
@@ -46,8 +49,23 @@ pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<C
     Ok(command)
 }
 
-/// Runs the command under the claim, which must be alive, and keeps the claim for as long.
-pub async fn run(keep: Keep, command: Command, grace: Millis, mut signals: Signals) -> Result<Ended> {
+/// A command to be run under a claim.
+#[derive(Debug)]
+pub struct Job {
+    pub command: Command,
+    pub seat: Seat,
+    /// Between telling it to end and killing it.
+    pub grace: Millis,
+}
+
+/// Runs the command under the claim, which must be alive, and keeps the claim for as long. If it is recalled, it is
+/// ended as if its claim were lost.
+pub async fn run(
+    keep: Keep,
+    job: Job,
+    mut signals: Signals,
+    recall: impl Future<Output = Error>,
+) -> Result<Ended> {
     let lease = match keep.renew(PATIENCE).await {
         Event::Kept(lease) => lease,
         Event::Lost(error) => return Ok(Ended::Lost(error)),
@@ -58,23 +76,29 @@ pub async fn run(keep: Keep, command: Command, grace: Millis, mut signals: Signa
         }
     };
     let mut watchdog = Watchdog::start()?;
-    let program = command.get_program().to_string_lossy().into_owned();
-    let mut group = match Group::start(command) {
+    let program = job.command.get_program().to_string_lossy().into_owned();
+    let mut group = match Group::start(job.command, job.seat) {
         Ok(group) => group,
         Err(error) => {
             watchdog.dismiss();
             return Ok(not_started(&program, &error));
         }
     };
-    let mut rule = Rule::new(keep.token(), lease, grace);
+    let mut rule = Rule::new(keep.token(), lease, job.grace);
     watchdog.order(group.id(), rule.watchdog_kills_at());
 
     let (news, mut heard) = mpsc::channel(1);
     let keeping = tokio::spawn(keep.clone().run(lease, news));
+    let mut recalled = false;
+    tokio::pin!(recall);
     let ended = loop {
         let wake = nap(&rule);
         let event = tokio::select! {
             signal = signals.next() => Event::Signal(signal),
+            error = &mut recall, if !recalled => {
+                recalled = true;
+                Event::Lost(error)
+            }
             Some(event) = heard.recv() => event,
             () = tokio::time::sleep(wake) => Event::Tick,
         };
@@ -109,7 +133,7 @@ impl Ended {
     /// The command's own code; 5 if its claim was lost, and the reason.
     pub fn code(self) -> Result<ExitCode> {
         match self {
-            Ended::Exited(code) => Ok(ExitCode::from(code)),
+            Ended::Exited(code) | Ended::NotStarted(code) => Ok(ExitCode::from(code)),
             // A claim that is not to be found is over, too.
             Ended::Lost(error) if error.code() == Code::NotFound => {
                 Err(Error::new(Code::LeaseExpired, error.message())
@@ -129,7 +153,7 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
     };
     // A lock is held, and is to be given back whether this can be said or not.
     let _ = writeln!(io::stderr(), "error: `{program}`: {what}");
-    Ended::Exited(code)
+    Ended::NotStarted(code)
 }
 
 fn is_childs(event: &Event) -> bool {

@@ -57,26 +57,50 @@ const LONGEST: Duration = Duration::from_secs(1);
 const UNKNOWN: Duration = Duration::from_secs(2);
 const KNOWN: Duration = Duration::from_secs(15);
 
+/// The pauses between tries.
+#[derive(Debug, Clone)]
+pub struct Pauses {
+    first: Duration,
+    next: Duration,
+    longest: Duration,
+}
+
+impl Pauses {
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, next: first, longest }
+    }
+
+    pub fn next(&mut self) -> Duration {
+        let pause = self.next.mul_f64(0.5 + fastrand::f64());
+        self.next = (self.next * 2).min(self.longest);
+        pause
+    }
+
+    /// It went well: whatever fails after is a first failure.
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
 /// The tries of one call.
 #[derive(Debug)]
 pub struct Tries {
     until: Option<Instant>,
-    pause: Duration,
+    pauses: Pauses,
     known: bool,
 }
 
 impl Tries {
     /// `known`: has this server answered before?
     pub fn new(known: bool) -> Self {
-        Self { until: None, pause: FIRST, known }
+        Self { until: None, pauses: Pauses::new(FIRST, LONGEST), known }
     }
 
     /// How long to wait before the next try; `None` if it was tried for long enough.
     pub fn next(&mut self, now: Instant) -> Option<Duration> {
         let patience = if self.known { KNOWN } else { UNKNOWN };
         let until = *self.until.get_or_insert(now + patience);
-        let pause = self.pause.mul_f64(0.5 + fastrand::f64());
-        self.pause = (self.pause * 2).min(LONGEST);
+        let pause = self.pauses.next();
         (now + pause < until).then_some(pause)
     }
 }

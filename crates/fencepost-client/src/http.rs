@@ -1,17 +1,20 @@
 //! One request to a server and its answer, or why there is none.
 
-use crate::address::Address;
 use bytes::Bytes;
-use fencepost::{Error, Result};
+use fencepost::{Code, Error, Result};
 use http_body_util::{BodyExt, Full};
-use hyper::{HeaderMap, Request, StatusCode, Uri, header};
+use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use std::{sync::Arc, time::Duration};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use std::{path::Path, sync::Arc, time::Duration};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// A server that lost its power says nothing. Who waits for it for minutes should know after one.
@@ -35,7 +38,8 @@ pub enum Silence {
 }
 
 impl Http {
-    pub fn to(addresses: &[Address]) -> Result<Self> {
+    /// Https servers must be vouched for by the authorities in this PEM file; else by those that the system trusts.
+    pub fn new(https: bool, authority: Option<&Path>) -> Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -44,7 +48,7 @@ impl Http {
         tcp.set_keepalive_interval(Some(ALIVE));
         tcp.set_keepalive_retries(Some(2));
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(addresses)?)
+            .with_tls_config(tls(https, authority)?)
             .https_or_http()
             .enable_http1()
             .wrap_connector(tcp);
@@ -67,14 +71,24 @@ impl Http {
         *request.headers_mut() = headers.clone();
         let json = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json);
+        let response = self.send(request, limit).await?;
+        Ok((response.status(), response.into_body()))
+    }
+
+    /// Sends it once, and gives what was answered.
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        limit: Duration,
+    ) -> Result<Response<Bytes>, Silence> {
         let answer = async {
             let response = self.client.request(request).await.map_err(|e| {
                 let reason = deepest(&e);
                 if e.is_connect() { Silence::NotSent(reason) } else { Silence::Lost(reason) }
             })?;
-            let status = response.status();
-            let body = response.into_body().collect().await.map_err(|e| Silence::Lost(deepest(&e)))?;
-            Ok((status, body.to_bytes()))
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.map_err(|e| Silence::Lost(deepest(&e)))?;
+            Ok(Response::from_parts(head, body.to_bytes()))
         };
         let late = |_| Silence::Lost(format!("it did not answer within {} s", limit.as_secs()));
         tokio::time::timeout(limit, answer).await.map_err(late)?
@@ -90,18 +104,31 @@ fn deepest(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// The system's authorities, or those of `SSL_CERT_FILE`. Reading them takes milliseconds, so only if needed.
-fn tls(addresses: &[Address]) -> Result<ClientConfig> {
+/// Reading what the system trusts takes milliseconds, so only if needed.
+fn tls(https: bool, authority: Option<&Path>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
-    if addresses.iter().any(Address::is_https) {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(Error::unavailable("this system has no trusted certificates")
-                .hint("SSL_CERT_FILE names a file with the authority's certificate"));
+    match authority {
+        _ if !https => {}
+        Some(file) => {
+            roots.add_parsable_certificates(read(file)?);
+            if roots.is_empty() {
+                return Err(unfit(file, "there is no certificate in it"));
+            }
         }
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(Error::internal)?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn read(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    certificates.map_err(|e| unfit(file, e))
+}
+
+fn unfit(file: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(Code::Invalid, format!("the authorities in `{}` cannot be trusted: {why}", file.display()))
+        .hint("--ca or FENCE_CA names a PEM file with the certificate of who signed the server's")
 }

@@ -1,12 +1,14 @@
 //! A fleet, wherever it is. Whatever faces a user calls ops through a [`Connection`] and never knows which way
-//! they go.
+//! they go. A [`consumer`] is a mailbox as a stream.
 
 mod address;
 mod again;
+pub mod consumer;
 mod http;
 mod remote;
 
 use fencepost::{Code, Error, Fleet, Op, Options, Result, op};
+pub use http::{Http, Silence};
 use remote::Remote;
 use std::{path::Path, time::Duration};
 
@@ -20,6 +22,12 @@ enum Way {
     Local(Fleet),
     /// A server that has it open.
     Remote(Box<Remote>),
+}
+
+impl From<Fleet> for Connection {
+    fn from(fleet: Fleet) -> Self {
+        Self(Way::Local(fleet))
+    }
 }
 
 /// Is this the address of a server, and not of a database?
@@ -57,6 +65,15 @@ impl Connection {
         })
     }
 
+    /// An https server must be vouched for by the authorities in this PEM file, and not by those that the system trusts.
+    #[must_use]
+    pub fn with_authority(self, file: &Path) -> Self {
+        match self.0 {
+            Way::Remote(remote) => Self(Way::Remote(Box::new(remote.with_authority(file.to_owned())))),
+            local => Self(local),
+        }
+    }
+
     /// The same, for who only looks: a fleet that is not there is not made, and one that is behind is refused as it is.
     pub async fn inspect(url: &str) -> Result<Self> {
         let mut options = Options::default();
@@ -75,9 +92,22 @@ impl Connection {
         })
     }
 
+    /// The fleet itself, if its database is opened in this process: for transactions with your own tables.
+    pub fn fleet(&self) -> Option<&Fleet> {
+        match &self.0 {
+            Way::Local(fleet) => Some(fleet),
+            Way::Remote(_) => None,
+        }
+    }
+
+    /// Dropping the call is hanging up: what it would have claimed goes back, wherever the fleet is.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         match &self.0 {
-            Way::Local(fleet) => fleet.call(op).await,
+            Way::Local(fleet) => {
+                let (reply, delivery) = fleet.deliver(op).await?;
+                delivery.delivered();
+                Ok(reply)
+            }
             Way::Remote(remote) => remote.call(op).await,
         }
     }

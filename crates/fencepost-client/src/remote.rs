@@ -18,12 +18,14 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
+use tokio::sync::OnceCell;
 // Real time: a server is awaited. Leases are decided by the fleet's clock.
 use tokio::time::Instant;
 
@@ -37,7 +39,10 @@ const AGENT: HeaderName = HeaderName::from_static("fence-agent");
 pub struct Remote {
     /// Servers of the same fleet. Where one does not answer, the next is asked.
     addresses: Arc<[Address]>,
-    http: Http,
+    /// Made by the first call.
+    http: Arc<OnceCell<Http>>,
+    /// Who vouches for https servers, if not those whom the system trusts.
+    authority: Option<PathBuf>,
     /// Whose key, and which agent. A key is marked as sensitive, so that no log shows it.
     headers: HeaderMap,
     /// An agent's name that no header can carry.
@@ -87,8 +92,24 @@ struct Refused {
 impl Remote {
     pub fn open(url: &str) -> Result<Self> {
         let addresses: Arc<[_]> = Address::parse_all(url)?.into();
-        let http = Http::to(&addresses)?;
-        Ok(Self { addresses, http, headers: HeaderMap::new(), nameless: None, seen: Arc::default() })
+        Ok(Self {
+            addresses,
+            http: Arc::default(),
+            authority: None,
+            headers: HeaderMap::new(),
+            nameless: None,
+            seen: Arc::default(),
+        })
+    }
+
+    pub fn with_authority(mut self, file: PathBuf) -> Self {
+        (self.authority, self.http) = (Some(file), Arc::default());
+        self
+    }
+
+    async fn http(&self) -> Result<&Http> {
+        let https = self.addresses.iter().any(Address::is_https);
+        self.http.get_or_try_init(async || Http::new(https, self.authority.as_deref())).await
     }
 
     pub fn with_key(mut self, key: &str) -> Result<Self> {
@@ -129,6 +150,7 @@ impl Remote {
         if let Some(agent) = &self.nameless {
             return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
         }
+        let http = self.http().await?;
         let sending = Sending::new(request, self.twice(entry));
         let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
         let mut lost = false;
@@ -136,7 +158,7 @@ impl Remote {
             let (body, limit) = sending.now(Instant::now());
             let turn = self.seen.turns.load(Ordering::Relaxed);
             let server = &self.addresses[turn % self.addresses.len()];
-            let failed = match self.http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
+            let failed = match http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
                 Ok((status, body)) => match self.read(server, status, &body) {
                     Ok(reply) => return Ok(reply),
                     Err(refused) => refused,
@@ -194,8 +216,11 @@ impl Remote {
 }
 
 fn away(server: &Address, reason: &str) -> Error {
-    Error::unavailable(format!("the fleet at {server} does not answer: {reason}"))
-        .hint("is `fence serve` running there, and is FENCE_URL right?")
+    let hint = match reason.contains("certificate") {
+        true => "if its certificate is of your own making, --ca or FENCE_CA names the file of who signed it",
+        false => "is `fence serve` running there, and is FENCE_URL right?",
+    };
+    Error::unavailable(format!("the fleet at {server} does not answer: {reason}")).hint(hint)
 }
 
 /// One try that brought no reply.

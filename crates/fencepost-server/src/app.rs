@@ -28,7 +28,7 @@ impl App {
         Self(Arc::new(Parts {
             fleet,
             door: Door::new(&settings),
-            keys: Keys::default(),
+            keys: Keys::new(settings.key_trust),
             metrics: Metrics::default(),
             begun: TaskTracker::new(),
             waiters: Arc::new(Semaphore::new(settings.waiters)),

@@ -8,6 +8,7 @@ use crate::{
     query::Fields,
 };
 use axum::{
+    body::Body,
     extract::Request,
     http::{HeaderMap, StatusCode, header, request},
     response::{IntoResponse, Response},
@@ -28,6 +29,9 @@ pub struct Verb {
 /// The agent that acts, for callers whose key does not say it.
 pub const AGENT: &str = "fence-agent";
 
+/// How long a client may go on sending what will not be read.
+const SEEN_OFF: Duration = Duration::from_secs(1);
+
 impl Verb {
     pub fn new(entry: Entry) -> Self {
         let fields = Fields::of(&(entry.request)().to_value());
@@ -35,14 +39,17 @@ impl Verb {
     }
 
     pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
-        let line = Line::new(app.clone(), self.entry.name);
-        let (head, body) = request.into_parts();
-        let read = read(&app, &head.headers, Limited::new(body, app.settings.body_size)).await;
+        let line = Line::new(app.clone(), self.entry.name, request.headers());
+        let (head, mut body) = request.into_parts();
+        let read = read(&app, &head.headers, &mut body).await;
+        if matches!(&read, Err(refusal) if refusal.error.code() == Code::TooLarge) {
+            see_off(body).await;
+        }
         self.answer(app, line, head, read).await
     }
 
     pub async fn get(self: Arc<Self>, app: App, request: Request) -> Response {
-        let line = Line::new(app.clone(), self.entry.name);
+        let line = Line::new(app.clone(), self.entry.name, request.headers());
         let (head, _) = request.into_parts();
         let read = self.fields.read(head.uri.query().unwrap_or_default());
         let read = read.map(|request| Bytes::from(request.to_string())).map_err(Refusal::from);
@@ -84,15 +91,16 @@ impl Verb {
     ) -> Result<Response, Refusal> {
         let key = head.extensions.get::<Key>();
         let asked = Asked::of(&body);
-        line.asked(asked.clone(), key);
+        let wait = asked.wait;
+        line.asked(asked, key);
         let fleet = caller(&app.fleet, key, &head.headers)?;
-        let served = deliver::run(app, self, fleet, body, &asked).await?;
+        let served = deliver::run(app, self, fleet, body, wait).await?;
         Ok(answer::json(StatusCode::OK, deliver::body(served)))
     }
 }
 
 /// What the server itself wants to know of a request. What does not fit is for the op to refuse.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Asked {
     pub run: Option<String>,
     pub agent: Option<String>,
@@ -134,13 +142,15 @@ fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet
 }
 
 /// The body, if it is JSON, not too large, and here in time.
-async fn read(app: &App, headers: &HeaderMap, body: Limited<axum::body::Body>) -> Result<Bytes, Refusal> {
+async fn read(app: &App, headers: &HeaderMap, body: &mut Body) -> Result<Bytes, Refusal> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > app.settings.body_size) {
         return Err(too_large(app));
     }
     // Real time: a client that sends slowly is not waited for.
-    let collected = tokio::time::timeout(app.settings.body_time, body.collect()).await;
+    let collected =
+        tokio::time::timeout(app.settings.body_time, Limited::new(body, app.settings.body_size).collect())
+            .await;
     let bytes = match collected {
         Err(_) => return Err(slow(app.settings.body_time)),
         Ok(Err(e)) if e.is::<LengthLimitError>() => return Err(too_large(app)),
@@ -156,6 +166,14 @@ async fn read(app: &App, headers: &HeaderMap, body: Limited<axum::body::Body>) -
         given if is_json(given.and_then(|kind| kind.to_str().ok())) => Ok(bytes),
         given => Err(wrong_type(given.and_then(|kind| kind.to_str().ok()))),
     }
+}
+
+/// A client that is still sending when its connection is closed may never see why. So what is too large is taken, and
+/// thrown away, for a moment.
+async fn see_off(mut body: Body) {
+    let gone = async { while let Some(Ok(_)) = body.frame().await {} };
+    // Real time: nobody is waited for longer.
+    let _ = tokio::time::timeout(SEEN_OFF, gone).await;
 }
 
 fn is_json(given: Option<&str>) -> bool {
@@ -174,7 +192,7 @@ fn too_large(app: &App) -> Refusal {
     let most = app.settings.body_size;
     let error = Error::new(Code::TooLarge, format!("the request is larger than {most} bytes"))
         .with("limit", most)
-        .hint("send less at once: several smaller requests");
+        .hint("send less at once, or let the server take more: fence serve --body-size");
     Refusal::from(error).and_close()
 }
 

@@ -3,14 +3,10 @@
 //! What writes runs to its end, whether or not its client still listens. What was claimed for a client that is gone
 //! before its answer was handed to the socket is given back: wherever the answer is dropped, its [`Delivery`] goes with it.
 
-use crate::{
-    App,
-    app::stopping,
-    call::{Asked, Verb},
-};
+use crate::{App, app::stopping, call::Verb};
 use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, claim::Delivery, op::Served};
+use fencepost::{Code, Error, Fleet, Result, Unbroken, claim::Delivery, op::Served};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::{
     convert::Infallible,
@@ -19,19 +15,26 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{sync::oneshot, time::sleep};
+use tokio::time::sleep;
 
-pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &Asked) -> Result<Served> {
-    let waits = asked.wait.is_some();
+pub async fn run(
+    app: &App,
+    verb: Arc<Verb>,
+    fleet: Fleet,
+    body: Bytes,
+    wait: Option<Duration>,
+) -> Result<Served> {
+    let waits = wait.is_some();
     let _place = waits.then(|| app.waiter()).transpose()?;
-    let limit = app.settings.request_time + asked.wait.unwrap_or_default();
+    let limit = app.settings.request_time + wait.unwrap_or_default();
     let reads = verb.entry.reads;
     let call = async {
         // What only reads, or waits, can be dropped with its client: the engine sees to what it takes meanwhile.
         if reads || waits {
             verb.entry.serve(&fleet, &body).await
         } else {
-            begin(app, verb, fleet, body).await
+            let call = async move { verb.entry.serve(&fleet, &body).await };
+            Unbroken::new(app.begun.track_future(call)).await?
         }
     };
     tokio::select! {
@@ -40,15 +43,6 @@ pub async fn run(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes, asked: &
         // Real time: it bounds what a client waits for.
         () = sleep(limit) => Err(too_long(if reads { Code::Unavailable } else { Code::OutcomeUnknown }, limit)),
     }
-}
-
-/// Runs it in a task of its own. If nobody is left to take the answer, it is dropped there.
-async fn begin(app: &App, verb: Arc<Verb>, fleet: Fleet, body: Bytes) -> Result<Served> {
-    let (reply, answer) = oneshot::channel();
-    app.begun.spawn(async move {
-        let _ = reply.send(verb.entry.serve(&fleet, &body).await);
-    });
-    answer.await.unwrap_or_else(|_| Err(Error::internal("the op ended without an answer")))
 }
 
 fn too_long(code: Code, limit: Duration) -> Error {

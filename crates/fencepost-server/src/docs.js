@@ -1,16 +1,27 @@
-// Without this the page says the same; with it, lines can be copied and ops be found.
-for (const pre of document.querySelectorAll(".copy pre")) {
+// Without this the page says the same; with it, lines are those of this very server, can be copied, and ops be found.
+const lines = [...document.querySelectorAll(".copy pre")];
+for (const pre of lines) {
+  pre.textContent = pre.textContent.replace("http://127.0.0.1:7373", location.origin);
   const button = document.createElement("button");
   button.textContent = "copy";
   button.onclick = async () => {
-    const text = pre.textContent.replaceAll("http://127.0.0.1:7373", location.origin);
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(pre.textContent);
     button.textContent = "copied";
     setTimeout(() => { button.textContent = "copy"; }, 1500);
   };
-  pre.parentElement.append(button);
+  // Only a page that was sent safely, or from this machine, may do it.
+  if (navigator.clipboard) pre.parentElement.append(button);
 }
-const find = document.querySelector("input");
+const key = document.querySelector("label input");
+key.parentElement.hidden = false;
+key.onchange = () => {
+  const header = ' -H "Authorization: Bearer $FENCE_KEY"';
+  for (const pre of lines) {
+    const line = pre.textContent.replace(header, "");
+    pre.textContent = key.checked ? line.replace("curl -s", "curl -s" + header) : line;
+  }
+};
+const find = document.querySelector("[type=search]");
 find.hidden = false;
 find.oninput = () => {
   const words = find.value.toLowerCase().split(/\s+/);

@@ -39,8 +39,6 @@ pub struct Door {
 
 /// What says nothing about the fleet: anyone may ask.
 const PUBLIC: [&str; 4] = ["/healthz", "/readyz", "/docs", "/v1/openapi.json"];
-/// Unknown keys that one address may try in a second.
-const STRANGERS: u32 = 20;
 
 impl Door {
     pub fn new(settings: &Settings) -> Self {
@@ -56,7 +54,7 @@ impl Door {
             any_address: listen.is_unspecified(),
             open_rate: Rate::new(settings.open_rate),
             key_rate: Rate::new(settings.key_rate),
-            stranger_rate: Rate::new(STRANGERS),
+            stranger_rate: Rate::new(settings.guess_rate),
         }
     }
 
@@ -69,12 +67,13 @@ impl Door {
     /// Who is calling: someone with a key, or anyone at all if this machine is all there is.
     async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
         self.check(request)?;
-        let peer = request.extensions().get::<Peer>().map_or(String::new(), |peer| peer.0.ip().to_string());
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+        let peer = || peer.map_or(String::new(), |ip| ip.to_string());
         if PUBLIC.contains(&request.uri().path()) {
             return Ok(());
         }
         if app.settings.listen.ip().is_loopback() && !app.keys.exist(&app.fleet).await? {
-            return Ok(self.open_rate.take(&peer)?);
+            return Ok(self.open_rate.take(peer)?);
         }
         let Some(secret) = bearer(request.headers()) else {
             let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
@@ -84,20 +83,20 @@ impl Door {
         };
         let Some(key) = app.keys.find(&app.fleet, secret).await? else {
             // Guessing is slow, and costs the database little.
-            self.stranger_rate.take(&peer)?;
+            self.stranger_rate.take(peer)?;
             let error = Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
                 .hint("fence key list shows those there are; an admin makes one: fence key add NAME");
             return Err(unauthorized(error, "Bearer realm=\"fence\", error=\"invalid_token\""));
         };
-        self.key_rate.take(&key.name)?;
+        self.key_rate.take(|| key.name.clone())?;
         request.extensions_mut().insert(key);
         Ok(())
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
         let name = host.host().to_ascii_lowercase();
-        let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-        if self.names.contains(&name) || (self.any_address && is_address) {
+        let is_address = || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        if self.names.contains(&name) || (self.any_address && is_address()) {
             return Ok(());
         }
         Err(Error::new(Code::Forbidden, format!("this server is not called `{name}`"))
@@ -107,14 +106,14 @@ impl Door {
 
 /// Lets requests in, or tells why not.
 pub async fn enter(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
+    let uri = request.uri().clone();
     let response = match app.door.admit(&app, &mut request).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     // What an op answers is told where it was called.
     if let Some(Outcome(code)) = response.extensions().get() {
-        tracing::info!(target: "fence::request", path, outcome = code.as_str(), "refused");
+        tracing::info!(target: "fence::request", path = uri.path(), outcome = code.as_str(), "refused");
     }
     response
 }
@@ -166,9 +165,9 @@ impl Rate {
         Self { each, start: Instant::now(), until: Mutex::default() }
     }
 
-    pub fn take(&self, who: &str) -> Result<()> {
+    pub fn take(&self, who: impl FnOnce() -> String) -> Result<()> {
         let Some(each) = self.each else { return Ok(()) };
-        self.take_at(who, each, self.start.elapsed())
+        self.take_at(&who(), each, self.start.elapsed())
     }
 
     fn take_at(&self, who: &str, each: Duration, now: Duration) -> Result<()> {

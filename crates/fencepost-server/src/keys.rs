@@ -12,24 +12,28 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// So long what the database said of a key is believed: a key that is revoked may be used that much longer.
-const BELIEVED: Duration = Duration::from_secs(1);
 /// Keys that are remembered at the same time.
 const REMEMBERED: usize = 1000;
 
 type Secret = [u8; 32];
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Keys {
+    /// So long what the database said is believed.
+    trust: Duration,
     // Real time: it decides how often the database is asked.
     known: Mutex<HashMap<Secret, (Instant, Key)>>,
     any: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Keys {
+    pub fn new(trust: Duration) -> Self {
+        Self { trust, known: Mutex::default(), any: Mutex::default() }
+    }
+
     /// Is there a key at all?
     pub async fn exist(&self, fleet: &Fleet) -> Result<bool> {
-        if let Some(any) = fresh(*self.any.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(any) = self.fresh(*self.any.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(any);
         }
         let any = !fleet.call(key::List { limit: Some(1), ..key::List::default() }).await?.keys.is_empty();
@@ -41,7 +45,7 @@ impl Keys {
     pub async fn find(&self, fleet: &Fleet, secret: &str) -> Result<Option<Key>> {
         let digest: Secret = Sha256::digest(secret).into();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
-        if let Some(key) = fresh(known) {
+        if let Some(key) = self.fresh(known) {
             return Ok(Some(key));
         }
         let found = fleet.key(secret).await?;
@@ -65,8 +69,8 @@ impl Keys {
         Err(Error::new(fencepost::Code::Forbidden, message)
             .hint("fence key add NAME --role admin makes one; or listen on 127.0.0.1, which needs none"))
     }
-}
 
-fn fresh<T>(believed: Option<(Instant, T)>) -> Option<T> {
-    believed.filter(|(since, _)| since.elapsed() < BELIEVED).map(|(_, value)| value)
+    fn fresh<T>(&self, believed: Option<(Instant, T)>) -> Option<T> {
+        believed.filter(|(since, _)| since.elapsed() < self.trust).map(|(_, value)| value)
+    }
 }

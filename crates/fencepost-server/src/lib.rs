@@ -18,6 +18,7 @@ mod query;
 mod router;
 mod serve;
 mod settings;
+mod span;
 mod tls;
 
 pub use app::App;

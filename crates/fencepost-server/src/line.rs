@@ -1,6 +1,7 @@
 //! One line for each request: op, agent, run, outcome and time.
 
-use crate::{App, call::Asked};
+use crate::{App, call::Asked, span::Span};
+use axum::http::HeaderMap;
 use fencepost::{Code, key::Key};
 use tokio::time::Instant;
 
@@ -14,11 +15,13 @@ pub struct Line {
     // Real time: it is measured for people, and decides nothing.
     began: Instant,
     outcome: Option<&'static str>,
+    span: Option<Span>,
 }
 
 impl Line {
-    pub fn new(app: App, op: &'static str) -> Self {
-        Self { app, op, asked: Asked::default(), key: None, began: Instant::now(), outcome: None }
+    pub fn new(app: App, op: &'static str, headers: &HeaderMap) -> Self {
+        let span = Span::begin(&app, op, headers);
+        Self { app, op, asked: Asked::default(), key: None, began: Instant::now(), outcome: None, span }
     }
 
     pub fn asked(&mut self, asked: Asked, key: Option<&Key>) {
@@ -28,6 +31,9 @@ impl Line {
     }
 
     pub fn end(mut self, outcome: Option<Code>) {
+        if let (Some(span), Some(code)) = (&mut self.span, outcome) {
+            span.refused(code);
+        }
         self.outcome = Some(outcome.map_or("ok", Code::as_str));
     }
 }
@@ -37,6 +43,9 @@ impl Drop for Line {
         let took = self.began.elapsed();
         let outcome = self.outcome.unwrap_or("gone");
         self.app.metrics.answered(self.op, outcome, took, self.asked.wait.is_some());
+        if let Some(span) = self.span.take() {
+            span.end(&self.asked, self.key.as_deref(), outcome);
+        }
         tracing::info!(
             target: "fence::request",
             op = self.op,

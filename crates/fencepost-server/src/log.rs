@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Millis, Op, Result, event, op};
+use fencepost::{Code, Error, Fleet, Millis, Op, Result, WAIT_MAX, event, op};
 use std::convert::Infallible;
 use tokio::sync::{
     OwnedSemaphorePermit,
@@ -20,9 +20,8 @@ use tokio::sync::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Events in one page, and pages that a slow reader may be behind.
+/// Events in one page.
 const PAGE: i64 = 100;
-const PAGES: usize = 8;
 
 /// Where a connection can be cut off from within a request.
 #[derive(Debug, Clone)]
@@ -66,7 +65,7 @@ impl Follower {
     }
 
     fn stream(mut self, cut: Option<Cut>) -> Response {
-        let (pages, mut page) = mpsc::channel::<Bytes>(PAGES + 1);
+        let (pages, mut page) = mpsc::channel::<Bytes>(self.app.settings.reader_buffer.max(1) + 1);
         let gone = CancellationToken::new();
         let reading = gone.clone().drop_guard();
         let app = self.app.clone();
@@ -96,7 +95,8 @@ impl Follower {
     /// Hands on what is logged. Gives why it ends, unless the reader is gone.
     async fn read_on(&mut self, pages: &mpsc::Sender<Bytes>, gone: &CancellationToken) -> Option<Error> {
         let settings = &self.app.settings;
-        let heartbeat = Some(Millis(i64::try_from(settings.heartbeat.as_millis()).unwrap_or(i64::MAX)));
+        let heartbeat = Millis(i64::try_from(settings.heartbeat.as_millis()).unwrap_or(i64::MAX));
+        let heartbeat = Some(heartbeat.min(WAIT_MAX));
         let mut text = self.list.since.as_ref().map_or("retry: 1000\n\n".to_owned(), |since| {
             // An id with no data: where to read on from, if nothing comes.
             format!("retry: 1000\nid: {since}\n\n")

@@ -62,11 +62,12 @@ impl Chapter {
 
     /// The least that can be asked, with values as people write them.
     pub fn example(&self) -> Value {
-        let mut example = example(&self.request, &self.request);
+        let mut example = Samples { noun: self.noun(), root: &self.request }.least(&self.request);
         // Some ask for one of several fields, and some say more with one that may be left out.
         let besides = match self.entry.name {
             "task/add" | "task/claim" | "task/list" | "task/ready" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-3"] }),
+            "mail/reset" | "mail/redrive" => json!({ "mailbox": "builds" }),
             "task/edit" => json!({ "title": "write the parser" }),
             _ => json!({}),
         };
@@ -76,7 +77,8 @@ impl Chapter {
         example
     }
 
-    /// What it may answer instead. What is asked under a token can be over; what takes things can come away empty.
+    /// What it may answer instead. What is asked under a token or a run can be over; what takes things can come away
+    /// empty.
     pub fn codes(&self) -> Vec<Code> {
         let has = |name: &str| self.request["properties"].get(name).is_some();
         let mut codes = vec![Code::Invalid, Code::Unauthorized, Code::Forbidden, Code::NotFound];
@@ -86,8 +88,14 @@ impl Chapter {
         if self.entry.name.contains("/claim") {
             codes.extend([Code::NoneReady, Code::BoardFinished, Code::AlreadyClaimed, Code::NotReady]);
             codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
-        } else if !self.entry.reads && self.noun() == "task" {
+        } else if !self.entry.reads && ["task", "mail"].contains(&self.noun()) {
             codes.extend([Code::AlreadyClaimed, Code::NotReady, Code::AlreadyFinished]);
+        }
+        if ["mail/claim", "mail/take"].contains(&self.entry.name) {
+            codes.extend([Code::NoneReady, Code::Paused]);
+        }
+        if !self.entry.reads && has("run") {
+            codes.extend([Code::NotReady, Code::LeaseExpired]);
         }
         codes.extend([Code::TooLarge, Code::RateLimited, Code::Unavailable, Code::Internal]);
         if !self.entry.reads {
@@ -138,50 +146,61 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-fn example(root: &Value, schema: &Value) -> Value {
-    let schema = resolve(root, schema);
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let fields = required.map(|name| (name.to_owned(), sample(root, name, &schema["properties"][name])));
-    Value::Object(fields.collect::<Map<_, _>>())
+/// Values such as people give, for the fields of one op.
+struct Samples<'a> {
+    noun: &'a str,
+    /// What schemas refer to is in here.
+    root: &'a Value,
 }
 
-/// A value such as people give.
-fn sample(root: &Value, name: &str, schema: &Value) -> Value {
-    let schema = resolve(root, schema);
-    if let Some(first) = schema["enum"].as_array().and_then(|all| all.first()) {
-        return first.clone();
+impl Samples<'_> {
+    /// Only what must be there.
+    fn least(&self, schema: &Value) -> Value {
+        let schema = self.resolve(schema);
+        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let fields = required.map(|name| (name.to_owned(), self.of(name, &schema["properties"][name])));
+        Value::Object(fields.collect::<Map<_, _>>())
     }
-    if let Some(first) = schema["oneOf"].as_array().and_then(|all| all.first()) {
-        return first.get("const").cloned().unwrap_or_else(|| sample(root, name, first));
-    }
-    match schema["type"].as_str() {
-        Some("integer") => json!(1),
-        Some("boolean") => json!(true),
-        Some("array") => json!([sample(root, name.trim_end_matches('s'), &schema["items"])]),
-        Some("object") => example(root, schema),
-        _ => json!(text(name)),
-    }
-}
 
-fn text(name: &str) -> &'static str {
-    match name {
-        "token" => "task/auth-3@1",
-        "resource" => "task/auth-3",
-        "task" | "id" => "auth-3",
-        "depends_on" | "after" | "on" => "auth-2",
-        "board" => "auth",
-        "title" => "write the parser",
-        "run" => "r-1",
-        "agent" | "to" => "codex-1",
-        "name" => "deploy",
-        "request" => "9f1c",
-        _ => "as it was agreed",
+    fn of(&self, name: &str, schema: &Value) -> Value {
+        let schema = self.resolve(schema);
+        if let Some(first) = schema["enum"].as_array().and_then(|all| all.first()) {
+            return first.clone();
+        }
+        if let Some(first) = schema["oneOf"].as_array().and_then(|all| all.first()) {
+            return first.get("const").cloned().unwrap_or_else(|| self.of(name, first));
+        }
+        match schema["type"].as_str() {
+            Some("integer") => json!(1),
+            Some("boolean") => json!(true),
+            Some("array") => json!([self.of(name, &schema["items"])]),
+            Some("object") => self.least(schema),
+            _ => json!(self.text(name)),
+        }
     }
-}
 
-fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    match schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
-        Some(name) => &root["$defs"][name],
-        None => schema,
+    fn text(&self, name: &str) -> &'static str {
+        match name {
+            "token" | "tokens" if self.noun == "mail" => "message/812@1",
+            "token" | "tokens" => "task/auth-3@1",
+            "resource" => "task/auth-3",
+            "task" | "tasks" | "id" => "auth-3",
+            "depends_on" | "after" | "on" => "auth-2",
+            "board" => "auth",
+            "mailbox" | "mailboxes" => "builds",
+            "title" => "write the parser",
+            "run" => "r-1",
+            "agent" | "to" => "codex-1",
+            "name" => "deploy",
+            "request" => "9f1c",
+            _ => "as it was agreed",
+        }
+    }
+
+    fn resolve<'v>(&'v self, schema: &'v Value) -> &'v Value {
+        match schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
+            Some(name) => &self.root["$defs"][name],
+            None => schema,
+        }
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::{App, log};
 use fencepost::{
-    Error, Result,
+    Counts, Error, Result,
     board::{self, list::Board},
-    event,
+    claim, event, mail,
 };
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
     metrics::{
+        MetricType,
         counter::Counter,
         family::Family,
         gauge::Gauge,
@@ -35,7 +36,14 @@ struct Of {
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reason {
+    noun: &'static str,
     reason: &'static str,
+}
+
+/// What a claim is on.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Noun {
+    noun: &'static str,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -47,6 +55,12 @@ struct Kind {
 struct Depth {
     board: String,
     status: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct In {
+    mailbox: String,
+    status: &'static str,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -85,8 +99,10 @@ impl Metrics {
     /// An op has answered, after so long. What waited is counted apart: it says nothing about speed.
     pub fn answered(&self, op: &'static str, outcome: &'static str, took: Duration, waited: bool) {
         self.ops.get_or_create(&Done { op, outcome }).inc();
-        if outcome != "ok" && op.contains("/claim") {
-            self.refused.get_or_create(&Reason { reason: outcome }).inc();
+        if let (Some((noun, verb)), true) = (op.split_once('/'), outcome != "ok")
+            && verb.starts_with("claim")
+        {
+            self.refused.get_or_create(&Reason { noun, reason: outcome }).inc();
         }
         let histogram = if waited { &self.waited } else { &self.seconds };
         histogram.get_or_create(&Of { op }).observe(took.as_secs_f64());
@@ -113,8 +129,7 @@ impl Metrics {
             counter.inc_by(n);
             counter
         };
-        registry.register("batches", "SQLite: transactions of the writer", counted(counts.batches));
-        registry.register("batched_calls", "SQLite: calls in those transactions", counted(counts.batched));
+        registry.register("batch_size", "SQLite: calls in one transaction of the writer", Batches(counts));
         registry.register("statements", "Statements run", counted(counts.statements));
         let waiters: Gauge = Gauge::default();
         waiters.set(app.waiting() as i64);
@@ -124,26 +139,47 @@ impl Metrics {
     async fn of_the_fleet(&self, registry: &mut Registry, app: &App) -> Result<()> {
         self.read_on(app).await?;
         registry.register("events", "Events of the fleet since this server counts", self.events.clone());
-        let expired: Counter = Counter::default();
-        for kind in ["task.lapsed", "lock.lapsed"] {
-            expired.inc_by(self.events.get_or_create(&Kind { kind: kind.into() }).get());
+        let expired = Family::<Noun, Counter>::default();
+        for (noun, kind) in [("task", "task.lapsed"), ("lock", "lock.lapsed"), ("message", "message.lapsed")]
+        {
+            let lapsed = self.events.get_or_create(&Kind { kind: kind.into() }).get();
+            expired.get_or_create(&Noun { noun }).inc_by(lapsed);
         }
         registry.register("claims_expired", "Claims whose holder was not heard from in time", expired);
         let depths = Family::<Depth, Gauge>::default();
         let ready = Family::<On, Gauge>::default();
-        let live: Gauge = Gauge::default();
+        let live = Family::<Noun, Gauge>::default();
+        let locks = locks(app).await?;
+        live.get_or_create(&Noun { noun: "lock" }).set(locks);
+        let held = live.get_or_create_owned(&Noun { noun: "task" });
         for Board { name, ready: n, tasks, .. } in app.fleet.call(board::List {}).await?.boards {
             ready.get_or_create(&On { board: name.clone() }).set(n);
             for (status, n) in tasks {
                 if matches!(status.as_str(), "in_progress" | "reviewing") {
-                    live.inc_by(n);
+                    held.inc_by(n);
                 }
                 depths.get_or_create(&Depth { board: name.clone(), status }).set(n);
             }
         }
         registry.register("tasks", "Tasks, by board and status", depths);
         registry.register("tasks_ready", "Tasks that could be claimed now, by board", ready);
-        registry.register("claims_live", "Tasks that a run holds", live);
+        let messages = Family::<In, Gauge>::default();
+        let processing = live.get_or_create_owned(&Noun { noun: "message" });
+        let some = mail::Stats { limit: Some(1000), ..mail::Stats::default() };
+        for mailbox in app.fleet.call(some).await?.mailboxes {
+            processing.inc_by(mailbox.processing);
+            for (status, n) in [
+                ("ready", mailbox.ready),
+                ("waiting", mailbox.waiting),
+                ("processing", mailbox.processing),
+                ("held", mailbox.held),
+                ("failed", mailbox.failed),
+            ] {
+                messages.get_or_create(&In { mailbox: mailbox.name.clone(), status }).set(n);
+            }
+        }
+        registry.register("messages", "Messages, by mailbox (the first 1000) and status", messages);
+        registry.register("claims_live", "What runs hold; of locks and mailboxes the first 1000", live);
         Ok(())
     }
 
@@ -172,5 +208,28 @@ impl Metrics {
         }
         *position = Some(since);
         Ok(())
+    }
+}
+
+/// How many locks are held. (Of tasks the boards know it.)
+async fn locks(app: &App) -> Result<i64> {
+    let held = app.fleet.call(claim::List { run: None, limit: Some(1000) }).await?.claims;
+    Ok(held.iter().filter(|claim| claim.resource.starts_with("lock/")).count() as i64)
+}
+
+/// The engine counts its batches by size itself.
+#[derive(Debug)]
+struct Batches(Counts);
+
+impl EncodeMetric for Batches {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        let sizes = self.0.batch_sizes.iter().enumerate();
+        let buckets: Vec<_> =
+            sizes.map(|(power, n)| (f64::from(1 << power), *n)).chain([(f64::INFINITY, 0)]).collect();
+        encoder.encode_histogram::<NoLabelSet>(self.0.batched as f64, self.0.batches, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
     }
 }

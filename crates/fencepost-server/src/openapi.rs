@@ -12,7 +12,8 @@ pub fn document() -> Value {
         let path = chapter.path();
         paths.insert(path, methods(&chapter, &mut schemas));
     }
-    schemas.made.insert("Error".into(), error());
+    // Not `Error`: that is the name of what is within, also where a part of a reply is one.
+    schemas.made.insert("Refusal".into(), refusal());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -51,7 +52,8 @@ fn methods(chapter: &Chapter, schemas: &mut Schemas) -> Value {
     };
     let mut post = about(&id);
     post["requestBody"] = json!({
-        "required": true,
+        // Nothing at all is a request with nothing in it.
+        "required": chapter.fields().iter().any(|field| field.required),
         "content": { "application/json": { "schema": request, "example": chapter.example() } },
     });
     let mut methods = json!({ "post": post });
@@ -105,14 +107,14 @@ fn responses(chapter: &Chapter, reply: &Value) -> Value {
         let codes: Vec<_> = codes.iter().map(|code| format!("`{code}`")).collect();
         let refused = json!({
             "description": format!("Refused: {}.", codes.join(", ")),
-            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
         });
         responses.insert(status.to_string(), refused);
     }
     Value::Object(responses)
 }
 
-fn error() -> Value {
+fn refusal() -> Value {
     let codes: BTreeSet<_> =
         op::registry().into_iter().map(Chapter::new).flat_map(|c| c.codes()).map(Code::as_str).collect();
     json!({
@@ -141,7 +143,7 @@ fn beside() -> Map<String, Value> {
         let done = json!({ "description": "Done.", "content": { kind: {} } });
         let refused = json!({
             "description": "Refused.",
-            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
         });
         json!({ "get": {
             "operationId": id, "tags": ["server"], "summary": summary,

@@ -1,6 +1,7 @@
 //! What can be set. The defaults are meant to be right.
 
 use crate::tls::Files;
+use opentelemetry_sdk::trace::SdkTracer;
 use std::{net::SocketAddr, time::Duration};
 
 /// Where to listen, and a limit on everything.
@@ -28,25 +29,34 @@ pub struct Settings {
     pub key_rate: u32,
     /// The same for each address, where no key is asked for.
     pub open_rate: u32,
+    /// Unknown keys a second that each address may try.
+    pub guess_rate: u32,
+    /// So long what the database said of a key is believed: one that is revoked may be used that much longer.
+    pub key_trust: Duration,
     /// A follower of the log hears at least this often that the server is there.
     pub heartbeat: Duration,
     /// A follower that has not taken what was sent for this long is cut off.
     pub slow_reader: Duration,
+    /// Pages of a hundred events that are kept for a follower that is behind.
+    pub reader_buffer: usize,
     /// How often the server looks whether something is due that nobody asked for.
     pub tick: Duration,
     /// How often it removes what ended longer ago than `history`.
     pub prune_every: Duration,
     /// How long what ended is kept, at least 7 days; `None` keeps everything.
     pub history: Option<Duration>,
+    /// Who is told of each call, as a span; `None` is nobody.
+    pub tracer: Option<SdkTracer>,
 }
 
 impl Settings {
-    pub fn new(listen: SocketAddr) -> Self {
+    pub const fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
             names: Vec::new(),
             tls: None,
-            body_size: 2 * 1024 * 1024,
+            // A plan of 10,000 tasks, each with a word to say, is one request.
+            body_size: 16 * 1024 * 1024,
             header_size: 16 * 1024,
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),
@@ -55,11 +65,15 @@ impl Settings {
             key_rate: 10_000,
             // Who can reach a loopback address can open the database, too.
             open_rate: 0,
+            guess_rate: 20,
+            key_trust: Duration::from_secs(1),
             heartbeat: Duration::from_secs(15),
             slow_reader: Duration::from_secs(10),
+            reader_buffer: 8,
             tick: Duration::from_secs(1),
             prune_every: Duration::from_secs(60 * 60),
             history: Some(Duration::from_secs(30 * 24 * 60 * 60)),
+            tracer: None,
         }
     }
 }

@@ -243,6 +243,7 @@ pub(crate) fn is_repeat(
         let message = format!("claim `{token}` has ended already, by `{}` and not in this way", last.verb);
         return Err(Error::new(Code::AlreadyFinished, message)
             .with("fence", last.fence)
+            .with("ended_by", &last.verb)
             .hint("the first answer stands"));
     }
     if tx.place == Place::Embedded {

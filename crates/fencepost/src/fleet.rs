@@ -11,6 +11,7 @@ use crate::{
     postgres::Postgres,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
+    unbroken::Unbroken,
     wait::{Look, News, Pace, Waiters, Wish},
 };
 use std::{
@@ -21,7 +22,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::oneshot;
 
 /// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
 pub(crate) type Work<T> =
@@ -76,7 +76,7 @@ impl Store {
     async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
         match self {
             Store::Sqlite(db, _) => db.read(caller, work).await,
-            Store::Postgres(db) => db.read(caller, work).await,
+            Store::Postgres(db) => Box::pin(db.read(caller, work)).await,
         }
     }
     async fn write<T: Send + 'static>(
@@ -88,7 +88,10 @@ impl Store {
     ) -> Result<T> {
         match self {
             Store::Sqlite(db, _) => db.write(before, caller, place, work).await,
-            Store::Postgres(db) => db.write(before, caller, place, work).await,
+            // Apart, as all that is long: what a call could become is part of every call, and is moved with it. With
+            // this, the waiting and the replies apart, a claim is 1.5 KB instead of 10. (Before, all copying together was
+            // 28 % of what the server's async threads did outside of the kernel; after, it was not profiled.)
+            Store::Postgres(db) => Box::pin(db.write(before, caller, place, work)).await,
         }
     }
 }
@@ -242,9 +245,19 @@ impl Fleet {
     /// its time is over; dropping the call is hanging up.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         self.caller.may(O::NAME, O::ACCESS)?;
-        let Some(wait) = op.wait() else { return self.look(op, false).await.answer };
+        let Some(wait) = op.wait() else {
+            if O::PEEKS {
+                return Box::pin(self.look(op, false)).await.answer;
+            }
+            let before = op.before();
+            let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
+                let run = op.clone().run(tx);
+                Box::pin(async move { run.await.map(Box::new) })
+            });
+            return self.run::<O>(before, work).await.map(|reply| *reply);
+        };
         check::wait(wait)?;
-        self.waiters.wait(wait, |glance| self.look(op.clone(), glance)).await
+        Box::pin(self.waiters.wait(wait, |glance| self.look(op.clone(), glance))).await
     }
 
     /// The same, for one who may hang up at any moment. A claim that this call makes is given back unless its delivery
@@ -256,19 +269,18 @@ impl Fleet {
         self.may(O::NAME, O::ACCESS)?;
         let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
         check::wait(wait)?;
-        self.waiters.wait(wait, |glance| self.hand(op.clone(), glance)).await
+        Box::pin(self.waiters.wait(wait, |glance| self.hand(op.clone(), glance))).await
     }
 
-    /// One look in a task of its own: if nobody is there to hear of it, what it took is dropped, and so given back.
+    /// One look, to its end: if nobody is there to hear of it, what it took is dropped, and so given back.
     async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
-        let (tell, told) = oneshot::channel();
         let fleet = self.clone();
-        tokio::spawn(async move {
+        let looking = Unbroken::new(async move {
             let Look { answer, not_yet, again_in, wishes, handed } = fleet.look(op, glance).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
-            let _ = tell.send(Look { answer, not_yet, again_in, wishes, handed: Vec::new() });
+            Look { answer, not_yet, again_in, wishes, handed: Vec::new() }
         });
-        told.await.unwrap_or_else(|_| Look::failed(Error::internal("the op panicked")))
+        looking.await.unwrap_or_else(Look::failed)
     }
 
     /// Gives back what one reply handed over, except for what was handed over again since.
@@ -288,7 +300,7 @@ impl Fleet {
         done
     }
 
-    async fn run<O: Op>(&self, before: Before, work: Work<O::Reply>) -> Result<O::Reply> {
+    async fn run<O: Op>(&self, before: Before, work: Work<Box<O::Reply>>) -> Result<Box<O::Reply>> {
         if O::READS {
             return self.store.read(self.caller.clone(), work).await;
         }
@@ -312,14 +324,14 @@ impl Fleet {
         }
         let (before, seen) = (op.before(), Seen::default());
         let found = seen.clone();
-        let work: Work<O::Reply> = Arc::new(move |tx| {
+        let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
             let (op, found) = (op.clone(), found.clone());
             Box::pin(async move {
                 tx.glance = glance;
-                found.note(op.run(tx).await, tx)
+                found.note(op.run(tx).await.map(Box::new), tx)
             })
         });
-        seen.look::<O>(self.run::<O>(before, work).await)
+        seen.look::<O>(self.run::<O>(before, work).await.map(|reply| *reply))
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -425,6 +437,7 @@ pub(crate) struct Stats {
     round_trips: AtomicU64,
     batches: AtomicU64,
     batched: AtomicU64,
+    batch_sizes: [AtomicU64; 9],
     notices: AtomicU64,
 }
 
@@ -437,6 +450,8 @@ pub struct Counts {
     /// SQLite: transactions of the writer, and the calls in them.
     pub batches: u64,
     pub batched: u64,
+    /// How many of those transactions had at most 1, 2, 4, … 256 calls, and more than the one before.
+    pub batch_sizes: [u64; 9],
     /// PostgreSQL: how often other nodes were told that there is news.
     pub notices: u64,
     /// Calls that have looked, and are waiting now.
@@ -453,6 +468,8 @@ impl Stats {
     pub fn batch(&self, calls: u64) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batched.fetch_add(calls, Ordering::Relaxed);
+        let size = calls.max(1).next_power_of_two().trailing_zeros() as usize;
+        self.batch_sizes[size.min(self.batch_sizes.len() - 1)].fetch_add(1, Ordering::Relaxed);
     }
     pub fn notice(&self) {
         self.notices.fetch_add(1, Ordering::Relaxed);
@@ -463,6 +480,7 @@ impl Stats {
             round_trips: self.round_trips.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             batched: self.batched.load(Ordering::Relaxed),
+            batch_sizes: self.batch_sizes.each_ref().map(|size| size.load(Ordering::Relaxed)),
             notices: self.notices.load(Ordering::Relaxed),
             waiting: 0,
         }

@@ -31,6 +31,7 @@ pub mod run;
 mod sqlite;
 pub mod task;
 mod tx;
+mod unbroken;
 mod wait;
 
 pub use before::Before;
@@ -38,6 +39,7 @@ pub use clock::{Clock, ManualClock, Millis, Time};
 pub use error::{Code, Error, Result};
 pub use fleet::{Counts, Durability, Fleet, Options};
 pub use json::Json;
-pub use names::{Resource, TaskId, Token, WAIT_MAX};
+pub use names::{OUTPUT_MAX, Resource, TaskId, Token, WAIT_MAX};
 pub use op::{Access, Op};
 pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
+pub use unbroken::Unbroken;

@@ -1,4 +1,4 @@
-use super::text;
+use super::{ServerKey, text};
 use crate::{context::Context, lines};
 use clap::Args;
 use fencepost::{Result, task};
@@ -23,7 +23,7 @@ pub struct Add {
     #[arg(
         long,
         short,
-        conflicts_with_all = ["title", "body", "done_when", "kind", "priority", "after", "tag", "key", "to", "offer"]
+        conflicts_with_all = ["title", "body", "done_when", "kind", "priority", "after", "tag", "task_key", "to", "offer"]
     )]
     file: Option<String>,
     /// The board it goes to (default: main); made if it is not there
@@ -48,8 +48,10 @@ pub struct Add {
     #[arg(long)]
     tag: Vec<String>,
     /// A second task with this key is not added
-    #[arg(long)]
+    #[arg(id = "task_key", long = "key", value_name = "KEY")]
     key: Option<String>,
+    #[command(flatten)]
+    server_key: ServerKey,
     /// Assign it to this agent
     #[arg(long, value_name = "AGENT")]
     to: Option<String>,

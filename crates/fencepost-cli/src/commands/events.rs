@@ -114,7 +114,7 @@ impl Events {
     }
 }
 
-fn table(events: &[Entry], screen: &Screen) -> String {
+pub fn table(events: &[Entry], screen: &Screen) -> String {
     let mut table = Table::new(&["WHEN", "KIND", "RESOURCE", "STATE", "BY", "DETAILS"]);
     for event in events {
         table.row(cells(event, screen));

@@ -1,7 +1,7 @@
 use super::{Held, duration};
 use crate::{
     context::Context,
-    supervise::{self, Ended, Keep, Signals},
+    supervise::{self, Ended, Job, Keep, Seat, Signals},
     whose,
 };
 use clap::Args;
@@ -50,7 +50,8 @@ impl Guard {
         // `fence` within it acts under the claim.
         command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
         let keep = Keep::new(context.connection().await?, footing, claim);
-        supervise::run(keep, command, self.grace, signals).await?.code()
+        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
+        supervise::run(keep, job, signals, std::future::pending()).await?.code()
     }
 }
 

@@ -1,7 +1,7 @@
 use super::duration;
 use crate::{
     context::{Context, unique},
-    supervise::{self, Ended, Keep, Signals},
+    supervise::{self, Ended, Job, Keep, Seat, Signals},
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
@@ -66,9 +66,10 @@ impl Lock {
         // Whoever takes a lock for a while works on under its own run and claim.
         command.env("FENCE_LOCK", &claim.token);
         let keep = Keep::new(context.connection().await?, footing, claim);
-        let ended = supervise::run(keep, command, self.grace, signals).await;
+        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
+        let ended = supervise::run(keep, job, signals, std::future::pending()).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.
-        let is_held = matches!(ended, Ok(Ended::Exited(_)));
+        let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(_)));
         let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
         if let (Err(error), true) = (give_back(context, &run, patience).await, is_held) {
             context.warn(&error);

@@ -1,23 +1,29 @@
+mod limits;
+mod logs;
+mod traces;
+
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
 use fencepost_server::{App, Server, Settings, TlsFiles};
+use limits::{History, Limits};
+use logs::Logs;
 use std::{
     io::{IsTerminal, Write},
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
-    time::Duration,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use traces::Traces;
 
 /// Put the fleet on the network
 ///
 /// Every command works against it by setting FENCE_URL. It says where it listens once it does, and serves until it is
 /// sent SIGTERM or SIGINT: then it finishes what was begun. A second one ends it at once. What it logs goes to
-/// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said).
+/// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said). Traces go where
+/// OTEL_EXPORTER_OTLP_ENDPOINT says, if it does.
 ///
 /// Examples:
 ///   fence serve
@@ -37,63 +43,11 @@ pub struct Serve {
     /// The certificate's key, a PEM file
     #[arg(long, value_name = "FILE", env = "FENCE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// How long what is finished is kept, at least 7d; `ever` keeps all of it  [default: 30d]
-    #[arg(long, value_name = "AGE", env = "FENCE_HISTORY", hide_env_values = true, value_parser = history)]
-    history: Option<History>,
+    /// How long what is finished is kept, at least 7d; `ever` keeps all of it
+    #[arg(long, value_name = "AGE", env = "FENCE_HISTORY", hide_env_values = true, default_value_t = History::default())]
+    history: History,
     #[command(flatten)]
     limits: Limits,
-}
-
-/// How long what ended is kept.
-#[derive(Debug, Clone, Copy)]
-enum History {
-    Ever,
-    For(Duration),
-}
-
-fn history(text: &str) -> Result<History, String> {
-    const LEAST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-    match text {
-        "ever" => Ok(History::Ever),
-        text => match time(text)? {
-            short if short < LEAST => Err("less than 7d: so long anything may be asked for again".into()),
-            span => Ok(History::For(span)),
-        },
-    }
-}
-
-/// What is left out is the server's default.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Limits")]
-struct Limits {
-    /// The largest body of a request, in bytes  [default: 2 MiB]
-    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_SIZE", hide_env_values = true)]
-    body_size: Option<usize>,
-    /// The largest head of a request, in bytes  [default: 16 KiB]
-    #[arg(long, value_name = "BYTES", env = "FENCE_HEADER_SIZE", hide_env_values = true)]
-    header_size: Option<usize>,
-    /// How long the head of a request may take to arrive  [default: 10s]
-    #[arg(long, value_name = "TIME", env = "FENCE_HEADER_TIME", hide_env_values = true, value_parser = time)]
-    header_time: Option<Duration>,
-    /// How long the body of a request may take to arrive  [default: 20s]
-    #[arg(long, value_name = "TIME", env = "FENCE_BODY_TIME", hide_env_values = true, value_parser = time)]
-    body_time: Option<Duration>,
-    /// How long a request may take, apart from what it asked to wait  [default: 60s]
-    #[arg(long, value_name = "TIME", env = "FENCE_REQUEST_TIME", hide_env_values = true, value_parser = time)]
-    request_time: Option<Duration>,
-    /// How many may wait, or follow the log, at the same time  [default: 4096]
-    #[arg(long, value_name = "N", env = "FENCE_WAITERS", hide_env_values = true)]
-    waiters: Option<usize>,
-    /// Requests a second for each key; 0 is no limit  [default: 10000]
-    #[arg(long, value_name = "N", env = "FENCE_KEY_RATE", hide_env_values = true)]
-    key_rate: Option<u32>,
-    /// Requests a second for each address, where no key is asked for; 0 is no limit  [default: 0]
-    #[arg(long, value_name = "N", env = "FENCE_OPEN_RATE", hide_env_values = true)]
-    open_rate: Option<u32>,
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    super::duration(text).map(|span| Duration::from_millis(span.0.unsigned_abs()))
 }
 
 impl Serve {
@@ -111,14 +65,16 @@ impl Serve {
                 .hint("fence init makes it; --db or FENCE_DB names another"));
         }
         let (url, shown, json) = (place.url.clone(), place.shown(), context.json());
-        logs();
+        let logs = Logs::begin();
         more_files();
         // Many calls at once need more threads than the one that a short command has.
         let serving = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Runtime::new().map_err(Error::internal)?;
             runtime.block_on(serve(url, shown, self.settings(), json))
         });
-        serving.await.map_err(Error::internal)??;
+        let served = serving.await.map_err(Error::internal);
+        logs.end();
+        served??;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -126,36 +82,21 @@ impl Serve {
         let mut settings = Settings::new(self.listen);
         settings.names = self.names;
         settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
-        settings.history = match self.history {
-            None => settings.history,
-            Some(History::Ever) => None,
-            Some(History::For(span)) => Some(span),
-        };
-        fn set<T>(setting: &mut T, said: Option<T>) {
-            if let Some(said) = said {
-                *setting = said;
-            }
-        }
-        let said = self.limits;
-        set(&mut settings.body_size, said.body_size);
-        set(&mut settings.header_size, said.header_size);
-        set(&mut settings.header_time, said.header_time);
-        set(&mut settings.body_time, said.body_time);
-        set(&mut settings.request_time, said.request_time);
-        set(&mut settings.waiters, said.waiters);
-        set(&mut settings.key_rate, said.key_rate);
-        set(&mut settings.open_rate, said.open_rate);
+        settings.history = self.history.span();
+        self.limits.set(&mut settings);
         settings
     }
 }
 
-async fn serve(url: String, shown: String, settings: Settings, json: bool) -> Result<()> {
+async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -> Result<()> {
     let unheard = |e| Error::internal(format!("signals cannot be heard: {e}"));
     let term = signal(SignalKind::terminate()).map_err(unheard)?;
     let int = signal(SignalKind::interrupt()).map_err(unheard)?;
     let mut options = Options::default();
     options.create = false;
     let fleet = Fleet::open_with(&url, options).await?;
+    let traces = Traces::begin();
+    settings.tracer = traces.as_ref().map(Traces::tracer);
     let server = Server::bind(App::new(fleet, settings)).await?;
     let at = server.url();
     let line = match json {
@@ -178,11 +119,15 @@ async fn serve(url: String, shown: String, settings: Settings, json: bool) -> Re
     });
     let (stop, stopped) = oneshot::channel();
     tokio::spawn(heed(term, int, stop));
-    server
+    let served = server
         .run(async {
             let _ = stopped.await;
         })
-        .await
+        .await;
+    if let Some(traces) = traces {
+        traces.end().await;
+    }
+    served
 }
 
 /// The first signal asks us to finish, the second to end at once.
@@ -198,18 +143,6 @@ async fn heed(mut term: Signal, mut int: Signal, stop: oneshot::Sender<()>) {
     let _ = stop.send(());
     let signal = next().await;
     std::process::exit(128 + signal);
-}
-
-/// Text for a person, JSON for whatever collects it.
-fn logs() {
-    let filter = EnvFilter::try_from_env("FENCE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr);
-    // Whoever has set up logs already keeps them.
-    let _ = match std::io::stderr().is_terminal() {
-        true => logs.with(lines.with_target(false)).try_init(),
-        false => logs.with(lines.json().flatten_event(true)).try_init(),
-    };
 }
 
 /// Each connection is a file, and a thousand who wait are more than a process may have open unless it asks.

@@ -137,9 +137,12 @@ impl Service {
 
     /// The fleet is opened anew each time: keepers sleep, and connections that do nothing are dear on a server.
     async fn fleet(&self) -> Result<Connection> {
-        let fleet = Connection::open_existing(&self.order.url).await?;
+        let mut fleet = Connection::open_existing(&self.order.url).await?;
         if !self.is_same_fleet() {
             return Err(Error::new(Code::NotFound, "the fleet is gone"));
+        }
+        if let Some(authority) = &self.order.authority {
+            fleet = fleet.with_authority(authority);
         }
         match &self.order.key {
             Some(key) => fleet.with_key(key),

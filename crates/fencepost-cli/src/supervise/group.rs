@@ -23,11 +23,21 @@ pub struct Group {
     exited: bool,
 }
 
+/// Where a command works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat {
+    /// It may have the terminal that we were started on.
+    Foreground,
+    /// It is one of several, and none of them has the terminal.
+    Background,
+}
+
 impl Group {
-    pub fn start(mut command: Command) -> io::Result<Self> {
+    pub fn start(mut command: Command, seat: Seat) -> io::Result<Self> {
         let leader = command.process_group(0).spawn()?;
         let id = Pid::from_child(&leader);
-        let mut group = Self { leader, id, terminal: Terminal::open(), exited: false };
+        let terminal = if seat == Seat::Foreground { Terminal::open() } else { None };
+        let mut group = Self { leader, id, terminal, exited: false };
         // In a pipeline the terminal may be our neighbour's to read. A command that wants it will be stopped for
         // asking, and gets it then.
         if io::stdin().is_terminal() && io::stdout().is_terminal() {

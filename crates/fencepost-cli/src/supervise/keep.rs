@@ -34,39 +34,88 @@ pub struct Keep {
     connection: Connection,
     footing: Option<Footing>,
     claim: Claim,
+    /// Claims of the same run that the same command works under.
+    others: Vec<Claim>,
 }
 
 impl Keep {
     /// The footing is that from before the connection was opened: else another file may have come between.
     pub fn new(connection: &Connection, footing: Option<Footing>, claim: Claim) -> Self {
-        Self { connection: connection.clone(), footing, claim }
+        Self { connection: connection.clone(), footing, claim, others: Vec::new() }
+    }
+
+    /// And these, of the same run: if one of them is lost, all count as lost.
+    #[must_use]
+    pub fn and(self, others: Vec<Claim>) -> Self {
+        Self { others, ..self }
     }
 
     pub fn token(&self) -> &str {
         &self.claim.token
     }
 
-    /// Asks for the whole lease anew.
+    fn claims(&self) -> impl Iterator<Item = &Claim> {
+        std::iter::once(&self.claim).chain(&self.others)
+    }
+
+    /// Asks for the whole lease anew. One that is not handed in yet speaks for the run.
     pub async fn renew(&self, limit: Duration) -> Event {
+        for claim in self.claims() {
+            match self.renew_one(claim, limit).await {
+                Event::HandedIn => {}
+                event => return event,
+            }
+        }
+        Event::HandedIn
+    }
+
+    async fn renew_one(&self, claim: &Claim, limit: Duration) -> Event {
         // Before it is sent: the lease may have begun at any moment since.
         let asked: Ticks = ask_the_clock();
-        match self.ask(limit, claim::Renew::new(self.token())).await {
-            Ok(renewed) if !self.is_ours(&renewed.claim) => Event::Lost(self.elsewhere()),
+        match self.ask(limit, claim::Renew::new(&claim.token)).await {
+            Ok(renewed) if !is_same(&renewed.claim, claim) => Event::Lost(self.elsewhere()),
             Ok(renewed) => Event::Kept(Lease { asked, left: renewed.lease_ms }),
-            Err(error) => self.over(error),
+            Err(error) => over(&claim.token, error),
         }
     }
 
     /// Asks whether it is still ours. `None`: it is.
     pub async fn check(&self, limit: Duration) -> Option<Event> {
+        if !self.others.is_empty() {
+            return self.check_all(limit).await;
+        }
         match self.ask(limit, claim::Guard::new(self.token())).await {
-            Ok(guarded) if guarded.ok && guarded.claim.as_ref().is_some_and(|claim| self.is_ours(claim)) => {
+            Ok(guarded)
+                if guarded.ok && guarded.claim.as_ref().is_some_and(|claim| is_same(claim, &self.claim)) =>
+            {
                 None
             }
             // The refusal of a renewal says more.
             Ok(_) => Some(self.renew(limit).await),
-            Err(error) => Some(self.over(error)),
+            Err(error) => Some(over(self.token(), error)),
         }
+    }
+
+    /// The same of several, with one question. What is not in the answer is looked at by itself.
+    async fn check_all(&self, limit: Duration) -> Option<Event> {
+        let list = claim::List { run: Some(self.claim.run.clone()), limit: Some(1000) };
+        let held = match self.ask(limit, list).await {
+            Ok(held) => held.claims,
+            Err(error) => return Some(over(self.token(), error)),
+        };
+        let mut handed_in = true;
+        for claim in self.claims() {
+            if held.iter().any(|held| held.token == claim.token && is_same(held, claim)) {
+                handed_in = false;
+                continue;
+            }
+            match self.renew_one(claim, limit).await {
+                Event::Kept(_) => handed_in = false,
+                Event::HandedIn => {}
+                event => return Some(event),
+            }
+        }
+        handed_in.then_some(Event::HandedIn)
     }
 
     /// Until it is lost, or nobody listens. What was handed in is looked at, too: a task that failed can be retried.
@@ -126,34 +175,29 @@ impl Keep {
         }
     }
 
-    /// In a fleet that was made anew, fences are given out anew.
-    fn is_ours(&self, claim: &Claim) -> bool {
-        (&claim.run, claim.claimed_at) == (&self.claim.run, self.claim.claimed_at)
-    }
-
     fn elsewhere(&self) -> Error {
         let token = self.token();
         Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet is gone, or was made anew"))
             .hint("fence doctor looks at the fleet that is there now")
     }
+}
 
-    /// What an error says of the claim.
-    fn over(&self, error: Error) -> Event {
-        let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
-        match error.code() {
-            Code::AlreadyFinished if FINISH.contains(&by) => Event::HandedIn,
-            Code::LeaseExpired if by == "unclaim" => Event::Lost(
-                Error::new(
-                    Code::LeaseExpired,
-                    format!("claim `{}` was taken away by an operator", self.token()),
-                )
+/// In a fleet that was made anew, fences are given out anew.
+fn is_same(one: &Claim, other: &Claim) -> bool {
+    (&one.run, one.claimed_at) == (&other.run, other.claimed_at)
+}
+
+/// What an error says of a claim.
+fn over(token: &str, error: Error) -> Event {
+    let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
+    match error.code() {
+        Code::AlreadyFinished if FINISH.contains(&by) => Event::HandedIn,
+        Code::LeaseExpired if by == "unclaim" => Event::Lost(
+            Error::new(Code::LeaseExpired, format!("claim `{token}` was taken away by an operator"))
                 .hint("fence events says by whom and why"),
-            ),
-            Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound => {
-                Event::Lost(error)
-            }
-            _ => Event::Silent(error),
-        }
+        ),
+        Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound => Event::Lost(error),
+        _ => Event::Silent(error),
     }
 }
 

@@ -58,6 +58,8 @@ pub enum Act {
 #[derive(Debug)]
 pub enum Ended {
     Exited(u8),
+    /// It is not there or may not be run; this is how a shell would say so.
+    NotStarted(u8),
     /// It was stopped, or never started, because its claim is over. The reason is for people.
     Lost(Error),
 }
@@ -251,7 +253,7 @@ mod tests {
         }
         told.push(match rule.ended() {
             None => "runs".into(),
-            Some(Ended::Exited(code)) => format!("exit {code}"),
+            Some(Ended::Exited(code) | Ended::NotStarted(code)) => format!("exit {code}"),
             Some(Ended::Lost(error)) => format!("lost: {}", error.message()),
         });
         told.join(", ")

@@ -31,8 +31,18 @@ impl Signals {
     /// What we were started to ignore (`nohup`, a job in the background of a plain `sh`) we go on ignoring: the
     /// command inherits it only as long as we do not listen.
     pub fn listen() -> Result<Self> {
+        Self::listen_to(&HEARD)
+    }
+
+    /// For one of several commands: signals are for all of them, and somebody else hears those.
+    pub fn of_children() -> Result<Self> {
+        Self::listen_to(&[Signal::CHILD])
+    }
+
+    /// The same, of these; the others do with us what they always do.
+    pub fn listen_to(signals: &[Signal]) -> Result<Self> {
         let ignored = ignored();
-        let heard = HEARD.into_iter().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        let heard = signals.iter().copied().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
         heard
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
             .collect::<io::Result<_>>()

@@ -22,8 +22,6 @@ while :; do
 done"#;
 
 on_both! {
-    without a server:
-
     fn a_hundred_kills(sealed: Sealed) {
         sealed.ok(&["init"]);
         let acks = sealed.path().join("acks");

@@ -247,8 +247,6 @@ on_both! {
         assert_eq!(first.trim(), second.trim());
     }
 
-    without a server:
-
     /// The first call stands; the next try goes on from there.
     fn a_refusal_half_way_says_how_far_it_came(sealed: Sealed) {
         sealed.ok(&["init"]);

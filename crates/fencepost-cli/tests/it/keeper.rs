@@ -194,8 +194,6 @@ on_both! {
         all_gone(&sealed);
     }
 
-    without a server:
-
     fn what_is_still_at_work_keeps_its_claim_until_it_ends(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);

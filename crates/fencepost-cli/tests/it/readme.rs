@@ -1,6 +1,14 @@
 //! The README's commands, run as written: a reader who copies them sees what it shows.
 
-use crate::on_both;
+use crate::{
+    on_both,
+    sealed::{Said, Sealed, eventually, said},
+    secured::authority,
+};
+use std::{
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+};
 
 const README: &str = include_str!("../../../../README.md");
 
@@ -87,4 +95,63 @@ fn a_wrong_readme_would_be_noticed() {
         steps("```console\n$ a\nb\n$ c <<X\n> d\n> X\n```\n```sh\n$ no\n```"),
         [("a".into(), "b\n".into()), ("c <<X\nd\nX".into(), String::new())]
     );
+}
+
+/// The blocks of a section that are scripts, in order.
+fn scripts(section: &str) -> Vec<&'static str> {
+    let section = README.split("\n## ").find(|text| text.starts_with(section)).expect("the section");
+    section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("its end")).collect()
+}
+
+/// A script, with what it leaves in the background ended with it, and run to its last line unless one fails.
+fn bash(sealed: &Sealed, script: &str) -> Command {
+    let mut command = sealed.command("bash");
+    command
+        .args(["-ec", &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}")])
+        .env("FENCE_RUN", "me");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn ended(child: Child) -> Said {
+    said(child.wait_with_output().expect("its output"))
+}
+
+/// Each script is for a machine; here they are directories, and other names and ports.
+#[test]
+fn a_fleet_is_shared_between_machines_as_the_readme_says() {
+    let scripts = scripts("Share a fleet between machines");
+    let [first, server, client] = scripts[..] else { panic!("{scripts:#?}") };
+    let free = || TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+
+    let one = Sealed::sqlite();
+    one.ok(&["init"]);
+    let port = free();
+    let mut tried = bash(&one, &first.replace("7373", &port.to_string()));
+    // The port that it has by itself may be another's.
+    tried.env("FENCE_LISTEN", format!("127.0.0.1:{port}"));
+    let tried = ended(tried.spawn().expect("bash"));
+    assert!(tried.code == 0 && tried.out.contains("\"status\":\"completed\""), "{tried:?}");
+
+    let (here, port) = (Sealed::postgres(), free());
+    authority(&here, "cert");
+    here.sh("mv cert.key key.pem");
+    let ours =
+        |script: &str| script.replace("7373", &port.to_string()).replace("fence.example.com", "localhost");
+    let script =
+        ours(server).replace("postgres://user:password@host/database?sslmode=verify-full", &here.url());
+    assert!(script.contains(&here.url()) && script.contains("--name localhost"), "{script}");
+    let mut serving = bash(&here, &format!("{script}\nread -r _ || true")).spawn().expect("bash");
+    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(()));
+    let there = Sealed::sqlite();
+    for (from, to) in [("cert-ca.pem", "ca.pem"), ("builder.key", "builder.key")] {
+        std::fs::copy(here.path().join(from), there.path().join(to)).expect("copied");
+    }
+    let worked = ended(bash(&there, &ours(client)).spawn().expect("bash"));
+    assert!(worked.code == 0 && worked.out.contains("completed"), "{worked:?}");
+    drop(serving.stdin.take());
+    let served = ended(serving);
+    assert_eq!(served.code, 0, "{served:?}");
+    let shown = here.ok(&["--json", "show", "auth-1"]);
+    assert!(shown.contains("\"status\":\"completed\"") && shown.contains("codex-2"), "{shown}");
 }

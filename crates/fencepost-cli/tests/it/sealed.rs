@@ -39,7 +39,8 @@ pub struct Serving {
 impl Serving {
     pub fn start(world: &Sealed, words: &[&str]) -> Self {
         let mut serve = world.command("fence");
-        serve.args(["serve", "--listen", "127.0.0.1:0"]).args(words).stdin(Stdio::null());
+        let anywhere: &[&str] = if words.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        serve.arg("serve").args(anywhere).args(words).stdin(Stdio::null());
         let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("fence serve");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
@@ -97,6 +98,12 @@ impl Sealed {
         if let Some(Server { world, running }) = self.server.as_deref() {
             *running.lock().expect("not poisoned") = Serving::start(world, &[]);
         }
+    }
+
+    /// The server that has the fleet, if one has it.
+    pub fn server(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        Some(server.running.lock().expect("not poisoned").url.clone())
     }
 
     /// The same fleet in a directory of its own, by another way.

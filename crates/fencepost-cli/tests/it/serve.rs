@@ -26,7 +26,13 @@ pub struct Served {
 
 impl Served {
     pub fn start(sealed: &Sealed, words: &[&str]) -> Self {
+        Self::start_with(sealed, words, &[])
+    }
+
+    /// The same, with these variables.
+    pub fn start_with(sealed: &Sealed, words: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = sealed.command("fence");
+        command.envs(variables.iter().copied());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("fence serve");
@@ -87,17 +93,11 @@ impl Served {
     }
 
     /// How many wait, as the server tells.
-    fn waiting(&self) -> u64 {
-        let mut stream = self.connect();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)
-            .expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
-        line.parse().expect("a number")
+    pub fn waiting(&self) -> u64 {
+        waiting(&self.address)
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub fn wait(&mut self) -> ExitStatus {
         eventually("the server ends", || self.child.try_wait().expect("its state"))
     }
 
@@ -116,8 +116,18 @@ impl Drop for Served {
     }
 }
 
+/// How many wait, as the server at this address tells.
+pub fn waiting(address: &str) -> u64 {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
+    line.parse().expect("a number")
+}
+
 /// The status and the body of one answer.
-fn answer(stream: TcpStream) -> (u16, Value) {
+pub fn answer(stream: TcpStream) -> (u16, Value) {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).expect("a status");
@@ -251,6 +261,63 @@ on_both! {
         ]);
         assert_eq!(Value::from(told), wanted, "{log}");
     }
+}
+
+/// A pipe that nobody reads holds some 300 lines.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let mut command = sealed.command("fence");
+    command.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence serve");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    let unread = child.stderr.take().expect("its log");
+    let address = line.trim().rsplit_once("//").expect("where it listens").1.to_owned();
+    let mut server = Served { child, log: Arc::default(), reading: None, address };
+    for _ in 0..1000 {
+        assert_eq!(server.call("admin/about", json!({})).0, 200);
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    drop(unread);
+}
+
+/// The most tasks that a plan may have go through; what is larger than the server allows is told, and read to the end.
+#[test]
+fn a_large_plan_is_taken_or_refused_clearly() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let plan: String =
+        (0..10_000).map(|n| format!("{{\"title\":\"{n}\",\"body\":\"{}\"}}\n", "x".repeat(500))).collect();
+    let server = Served::start(&sealed, &[]);
+    let there = sealed.over(&format!("http://{}", server.address));
+    std::fs::write(there.path().join("plan.jsonl"), &plan).expect("written");
+    let added = there.ok(&["add", "-f", "plan.jsonl", "--board", "auth"]);
+    assert_eq!(added.lines().filter(|line| line.starts_with("auth-")).count(), 10_000);
+
+    let small = Served::start(&sealed, &["--body-size", "1000000"]);
+    let there = sealed.over(&format!("http://{}", small.address));
+    std::fs::write(there.path().join("plan.jsonl"), &plan).expect("written");
+    let refused = there.fence(&["add", "-f", "plan.jsonl", "--board", "more"]);
+    insta::assert_snapshot!(format!("{} (exit {})", refused.err, refused.code), @r"
+    error: the request is larger than 1000000 bytes
+    hint: send less at once, or let the server take more: fence serve --body-size (exit 1)
+    ");
+    // A client that looks for an answer only when it has sent everything.
+    let mut slow = small.connect();
+    write!(
+        slow,
+        "POST /v1/task/plan HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        small.address,
+        plan.len()
+    )
+    .expect("sent");
+    for piece in plan.as_bytes().chunks(100_000) {
+        slow.write_all(piece).expect("it is taken");
+    }
+    assert_eq!(answer(slow).0, 413);
 }
 
 #[test]

@@ -67,6 +67,40 @@ fn each_value_has_its_source() {
     assert!(own.out.contains("agent  lee\n"), "{own:?}");
 }
 
+/// Whatever the server has a setting for.
+#[test]
+fn all_that_the_server_can_be_told_can_be_set() {
+    let sealed = Sealed::sqlite();
+    let all =
+        format!("{:#?}", fencepost_server::Settings::new("127.0.0.1:7373".parse().expect("an address")));
+    let fields = all.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
+    let fields: Vec<_> = fields.map(|(name, _)| name).filter(|name| !name.starts_with(' ')).collect();
+    assert!(fields.len() > 15, "{all}");
+    let shown = in_force(&sealed, &[], &[]);
+    for field in fields {
+        let key = match field {
+            "names" => "name".into(),
+            "tls" => "tls-cert".into(),
+            // Of the usual OTEL variables.
+            "tracer" => continue,
+            field => field.replace('_', "-"),
+        };
+        assert!(shown.iter().any(|line| line.starts_with(&format!("serve.{key} "))), "{key}: {shown:?}");
+    }
+    write(&sealed, "fence.toml", "[serve]\ntick = \"2s\"\nhistory = \"ever\"\nreader-buffer = 3\n");
+    let shown = in_force(&sealed, &[("FENCE_TICK", "3s")], &[]);
+    for line in [
+        "serve.tick 3s FENCE_TICK",
+        "serve.history ever HERE/fence.toml",
+        "serve.reader-buffer 3 HERE/fence.toml",
+    ] {
+        assert!(shown.contains(&line.to_owned()), "{line}: {shown:?}");
+    }
+    sealed.ok(&["init"]);
+    let never = with(&sealed, &[], &["serve", "--tick", "0s"]);
+    assert!(never.code == 2 && never.err.contains("it must be more than 0"), "{never:?}");
+}
+
 #[test]
 fn which_fleet_it_is_and_why() {
     let sealed = Sealed::sqlite();
@@ -118,16 +152,16 @@ fn what_does_not_fit_is_refused() {
     insta::assert_snapshot!(told, @r#"
     ulr = "x"
       error: HERE/fence.toml: there is no setting `ulr`
-      hint: there are url, db, key, agent
+      hint: there are url, db, key, ca, agent
       (exit 1)
     [serve]
     port = 1
       error: HERE/fence.toml: there is no setting `serve.port`
-      hint: there are url, db, key, agent
+      hint: there are url, db, key, ca, agent
       (exit 1)
     run = "me"
       error: HERE/fence.toml: there is no setting `run`
-      hint: there are url, db, key, agent
+      hint: there are url, db, key, ca, agent
       (exit 1)
     url = 1.5
       error: HERE/fence.toml: `url` is not a text, a number, true or false, or a list of such

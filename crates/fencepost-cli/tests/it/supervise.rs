@@ -26,7 +26,7 @@ echo $$ > leader.new; mv leader.new leader
 while :; do sleep 0.02; done"#;
 
 /// A `fence` at work. What it says goes to files: a pipe would stay open for as long as anything of it lives.
-struct Working {
+pub struct Working {
     process: Child,
     out: File,
     err: File,
@@ -45,7 +45,7 @@ impl Working {
         Self { process, out, err }
     }
     /// With no signal ignored, as one that was started in the background would have them.
-    fn fence(sealed: &Sealed, words: &[&str]) -> Self {
+    pub fn fence(sealed: &Sealed, words: &[&str]) -> Self {
         Self::program(sealed, "fence", words)
     }
     fn program(sealed: &Sealed, program: &str, words: &[&str]) -> Self {
@@ -53,10 +53,24 @@ impl Working {
         command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", program]);
         Self::start(&mut command, words)
     }
-    fn send(&self, signal: Signal) {
+    pub fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is there");
     }
-    fn end(mut self) -> Said {
+    /// Has it set itself up to hear signals? Then it is about to wait, or waits.
+    pub fn listens(&self) -> bool {
+        let status = read(Path::new(&format!("/proc/{}/status", self.process.id())));
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+    }
+    /// What it said so far, on standard error.
+    pub fn err(&self) -> String {
+        let file = self.err.try_clone().expect("a clone");
+        // The place in the file is shared with the process that writes: read without moving it.
+        let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0).expect("text");
+        String::from_utf8_lossy(&text).into_owned()
+    }
+    pub fn end(mut self) -> Said {
         let mut status = None;
         until("it ends", || {
             status = self.process.try_wait().expect("its status");
@@ -81,20 +95,13 @@ fn leader(sealed: &Sealed) -> i32 {
     read(&file).trim().parse().expect("a number")
 }
 
-/// Has it set itself up to hear signals? Then it is about to wait, or waits.
-fn listens(process: &Working) -> bool {
-    let status = read(Path::new(&format!("/proc/{}/status", process.process.id())));
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-    u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
-}
-
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
 /// Nothing tells us, so we look; bounded, so that a defect ends the test.
 #[expect(clippy::disallowed_methods, reason = "the end of a stranger's child announces itself to nobody")]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..3000 {
         if is_so() {
             return;
@@ -105,7 +112,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The processes of a group that are more than a zombie.
-fn members(group: i32) -> Vec<String> {
+pub fn members(group: i32) -> Vec<String> {
     let stats = fs::read_dir("/proc").expect("proc").flatten();
     let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     stats
@@ -378,7 +385,7 @@ on_both! {
             Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
         });
         let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
-        until("it waits", || listens(&interrupted));
+        until("it waits", || interrupted.listens());
         interrupted.send(Signal::INT);
         assert_eq!(interrupted.end().code, 130);
 
@@ -404,8 +411,6 @@ on_both! {
         assert_eq!(said.code, 127, "{said:?}");
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
-
-    without a server:
 
     fn without_a_living_claim_nothing_starts(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -699,7 +704,7 @@ fn a_binary_that_was_replaced_still_supervises() {
         fence.to_str().expect("a name"),
         &["lock", "deploy", "--wait", "--", "echo", "at last"],
     );
-    until("it waits", || listens(&waiter));
+    until("it waits", || waiter.listens());
     fs::remove_file(&fence).expect("it is there");
     holder.send(Signal::KILL);
     drop(holder.end());

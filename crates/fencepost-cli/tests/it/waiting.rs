@@ -15,6 +15,13 @@ fn said(child: Child) -> Said {
 
 /// A command that waits, once it does: it has looked, and watches the log.
 fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
+    if let Some(url) = sealed.server() {
+        let address = url.trim_start_matches("http://").to_owned();
+        let before = crate::serve::waiting(&address);
+        let child = sealed.spawn(words);
+        eventually("it waits", || (crate::serve::waiting(&address) > before).then_some(()));
+        return child;
+    }
     let child = sealed.spawn(words);
     match sealed.url() {
         url if url.starts_with("postgres") => watches_postgres(&child, &url),
@@ -69,8 +76,6 @@ fn ports(child: &Child) -> Vec<i64> {
 }
 
 on_both! {
-    without a server:
-
     fn a_claim_waits_for_what_comes(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);

@@ -2,8 +2,9 @@
 
 use crate::{
     on_both,
-    world::{World, get, text},
+    world::{self, World, get, text},
 };
+use axum::body::Body;
 use fencepost::op;
 use serde_json::{Value, json};
 
@@ -55,6 +56,13 @@ async fn names_that_stand_for_two_things_are_told_apart() {
     assert!(
         properties("TaskClaimReply")["task"].is_object() && properties("LockClaimReply")["task"].is_null()
     );
+    // A refusal of the whole, and of a part. Found by `make fuzz`.
+    assert!(properties("Refusal")["error"].is_object());
+    let mut part = &schemas["MailOutcome"]["properties"]["error"]["anyOf"][0];
+    while let Some(pointer) = part["$ref"].as_str() {
+        part = document.pointer(&pointer[1..]).unwrap();
+    }
+    assert!(part["properties"]["code"].is_object(), "{part}");
     insta::assert_snapshot!(serde_json::to_string_pretty(&document["paths"]["/v1/claim/guard"]).unwrap());
 }
 
@@ -79,6 +87,32 @@ on_both! {
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
+    /// Found by `make fuzz`.
+    async fn what_the_document_says_of_bodies_and_refusals_is_so(world: World) {
+        let (_, document) = world.get("/v1/openapi.json").await;
+        let told = |op: &str| document["paths"][format!("/v1/{op}")]["post"].clone();
+        for entry in op::registry().into_iter().filter(|entry| entry.name != "key/add") {
+            let nothing = world::ask("POST", &format!("/v1/{}", entry.name)).body(Body::empty()).unwrap();
+            let status = world.send(nothing).await.status().as_u16();
+            let needed = told(entry.name)["requestBody"]["required"] == true;
+            assert!(status == 400 || !needed, "{} needs a body and answers {status} without", entry.name);
+            assert!(told(entry.name)["responses"].get(status.to_string()).is_some(), "{} {status}", entry.name);
+        }
+        world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
+        world.ok("task/claim", json!({ "run": "here" })).await;
+        let old = json!({ "opened_at": "2000-01-01T00:00:00Z", "expires_at": "2000-01-01T00:00:00Z" });
+        for (op, request) in [
+            ("run/renew", json!({ "run": "gone" })),
+            ("run/end", json!({ "run": "here", "lease": old })),
+            ("run/doubt", json!({ "run": "here", "lease": old })),
+        ] {
+            let (status, answer) = world.post(op, request).await;
+            assert_eq!(status, 409, "{op}: {answer}");
+            let refusals = told(op)["responses"]["409"]["description"].to_string();
+            assert!(refusals.contains(answer["error"]["code"].as_str().unwrap()), "{op}: {answer}, and not {refusals}");
+        }
+    }
+
     async fn metrics_tell_what_happened(world: World) {
         // From here on events are counted.
         assert_eq!(world.send(get("/metrics")).await.status(), 200);
@@ -89,11 +123,17 @@ on_both! {
         world.post("task/claim", json!({ "run": "s", "task": "auth-1" })).await;
         world.clock.advance(std::time::Duration::from_secs(2));
         world.ok("task/claim", json!({ "run": "s" })).await;
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "s" })).await;
+        world.post("lock/claim", json!({ "name": "deploy", "run": "r" })).await;
+        for _ in 0..2 {
+            world.ok("mail/push", json!({ "mailbox": "builds" })).await;
+        }
+        world.ok("mail/claim", json!({ "mailboxes": ["builds"], "run": "s", "count": 1 })).await;
         let mut told = String::new();
         // On PostgreSQL the log can be read up to the oldest transaction of anyone.
         for _ in 0..500 {
             told = text(world.send(get("/metrics")).await).await;
-            if told.contains("fence_claims_expired_total 1") {
+            if told.contains("fence_claims_expired_total{noun=\"task\"} 1") {
                 break;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -101,17 +141,31 @@ on_both! {
         for line in [
             r#"fence_ops_total{op="task/add",outcome="ok"} 2"#,
             r#"fence_ops_total{op="task/claim",outcome="ok"} 2"#,
-            r#"fence_claims_refused_total{reason="already_claimed"} 1"#,
+            r#"fence_claims_refused_total{noun="task",reason="already_claimed"} 1"#,
+            r#"fence_claims_refused_total{noun="lock",reason="already_claimed"} 1"#,
             r#"fence_op_seconds_count{op="task/add"} 2"#,
-            r#"fence_claims_expired_total 1"#,
-            r#"fence_claims_live 1"#,
+            r#"fence_claims_expired_total{noun="task"} 1"#,
+            r#"fence_claims_expired_total{noun="lock"} 0"#,
+            r#"fence_claims_live{noun="task"} 1"#,
+            r#"fence_claims_live{noun="lock"} 1"#,
+            r#"fence_claims_live{noun="message"} 1"#,
+            r#"fence_messages{mailbox="builds",status="ready"} 1"#,
+            r#"fence_messages{mailbox="builds",status="processing"} 1"#,
             r#"fence_tasks{board="auth",status="in_progress"} 1"#,
             r#"fence_tasks_ready{board="auth"} 1"#,
             r#"fence_waiters 0"#,
         ] {
             assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
         }
-        assert!(told.contains("fence_batches_total"));
+        let count = |name: &str| -> f64 {
+            let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}\n{told}"));
+            line.trim().parse().expect("a number")
+        };
+        // On PostgreSQL each call is a transaction of its own.
+        let is_sqlite = world.fleet.stats().batches > 0;
+        assert_eq!(count("fence_batch_size_count ") > 5.0, is_sqlite, "{told}");
+        assert_eq!(count("fence_batch_size_bucket{le=\"+Inf\"}"), count("fence_batch_size_count "));
+        assert!(count("fence_batch_size_sum ") >= count("fence_batch_size_count "));
     }
 }
 

@@ -36,6 +36,10 @@ on_both! {
                 let response = world.send(with(post(entry.name, "[]"), secret)).await;
                 let wanted = if *role < entry.access { 403 } else { 400 };
                 assert_eq!(response.status(), wanted, "{} by {role:?}", entry.name);
+                if entry.reads {
+                    let asked = with(get(&format!("/v1/{}?colour=red", entry.name)), secret);
+                    assert_eq!(world.send(asked).await.status(), wanted, "GET {} by {role:?}", entry.name);
+                }
             }
         }
     }

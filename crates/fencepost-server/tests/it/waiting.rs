@@ -6,9 +6,11 @@ use crate::{
 };
 use axum::body::Body;
 use axum::response::Response;
+use fencepost::task;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// A request that is under way, as a connection would drive it.
 fn send(world: &World, op: &str, body: Value) -> tokio::task::JoinHandle<Response> {
@@ -254,4 +256,43 @@ async fn a_follower_is_told_what_is_wrong() {
     told.push(pruned.rest().await);
     told.push(world.tell(get("/v1/events?since=nonsense%0adata:%20x")).await);
     insta::assert_snapshot!(told.join("\n\n"));
+}
+
+/// On PostgreSQL the order of commits is not that of events: what began first and ends last is not missed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_misses_nothing_while_transactions_commit_in_reverse_order() {
+    const TRANSACTIONS: usize = 6;
+    let world = World::postgres().await;
+    let mut follower = Follower::of(&world, "/v1/events?since=start&kind=task.added", None).await;
+    let mut open = Vec::new();
+    for n in 0..TRANSACTIONS {
+        let (written, commit) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (fleet, told, may_commit) = (world.fleet.clone(), written.clone(), commit.clone());
+        let committed = tokio::spawn(async move {
+            let work = fleet.transaction(move |tx| {
+                let (told, may_commit) = (told.clone(), may_commit.clone());
+                Box::pin(async move {
+                    tx.call(task::Add::new(format!("board{n}"), "one")).await?;
+                    told.notify_one();
+                    may_commit.notified().await;
+                    Ok(())
+                })
+            });
+            work.await.expect("committed");
+        });
+        written.notified().await;
+        open.push((commit, committed));
+    }
+    for (commit, committed) in open.into_iter().rev() {
+        commit.notify_one();
+        committed.await.expect("it committed");
+    }
+    let mut seen = Vec::new();
+    for _ in 0..TRANSACTIONS {
+        seen.push(follower.next().await["resource"].as_str().expect("a resource").to_owned());
+    }
+    seen.sort();
+    let all: Vec<_> = (0..TRANSACTIONS).map(|n| format!("task/board{n}-1")).collect();
+    assert_eq!(seen, all);
+    world.assert_sound().await;
 }

@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usize) -> Option<String>) {
@@ -141,10 +142,14 @@ on_both! {
         };
         assert_eq!(ready().await, 0);
         let mut before = 0;
-        while world.fleet.call(admin_settle()).await.unwrap().due {
+        loop {
+            let due = world.fleet.call(admin_settle()).await.unwrap().due;
             let now = ready().await;
             assert!(now - before <= 256, "a step gave back {}", now - before);
             before = now;
+            if !due {
+                break;
+            }
         }
         assert_eq!(ready().await, 5000);
         assert_eq!(claim_mail(&world.fleet, "s", "next", 10).await.unwrap(), ["message/1@2"]);
@@ -202,7 +207,9 @@ on_both! {
                 let claim = mail::Claim {
                     wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
                 };
-                fleet.call(claim).await.map(|claimed| claimed.claims[0].claim.token.clone())
+                // Real time: so that a wake that does not come is a failure, and not a hang.
+                let woken = tokio::time::timeout(Duration::from_secs(20), fleet.call(claim)).await;
+                woken.expect("it is woken").map(|claimed| claimed.claims[0].claim.token.clone())
             })
         };
         let parked = async || {

@@ -1,0 +1,63 @@
+use super::{super::duration, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Millis, Result, mail};
+use std::process::ExitCode;
+
+/// Take the next messages of a mailbox, or of several, under a lease
+///
+/// Complete them with `mail done`, or give them back. If you are not heard from for as long as the lease, others get
+/// them. Exits 3 if there is nothing to take, 6 if the mailbox is paused.
+///
+/// Examples:
+///   fence mail claim session/42 --wait 1m
+///   fence mail claim session/42 session/43 --count 10 --json
+///   TOKEN=$(fence mail claim session/42 -q) && fence mail done $TOKEN
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Claim {
+    /// Mailboxes, such as session/42
+    #[arg(required = true, value_name = "MAILBOX")]
+    mailboxes: Vec<String>,
+    /// Up to this many  [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    count: Option<i64>,
+    /// How long this run may go unheard before others get what it holds  [default: as the mailbox says, 5m]
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    ttl: Option<Millis>,
+    /// The longest that the claims may last, however often they are renewed
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    max: Option<Millis>,
+    /// If there is nothing to take, wait for it this long
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    wait: Option<Millis>,
+    /// Print only the tokens
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Claim {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = |wait_ms| mail::Claim {
+            mailboxes: self.mailboxes.clone(),
+            run: context.run(),
+            agent: context.agent(),
+            count: self.count,
+            ttl_ms: self.ttl,
+            max_ms: self.max,
+            wait_ms,
+            request: context.request(),
+        };
+        let reply = match self.wait {
+            None => context.call(op(None)).await?,
+            wait => context.call_waiting(wait, op).await?,
+        };
+        context.print(&reply, |reply| {
+            let claims = reply.claims.iter().map(|taken| match self.quiet {
+                true => taken.claim.token.clone(),
+                false => text::claimed(&taken.claim, &taken.message, &context.screen),
+            });
+            claims.collect::<Vec<_>>().join("\n")
+        })
+    }
+}

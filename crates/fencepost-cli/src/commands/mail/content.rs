@@ -1,0 +1,60 @@
+//! What people and commands write, as JSON, and back.
+
+use fencepost::{Json, Result};
+use serde_json::value::RawValue;
+
+/// A payload as it is meant: an object or an array is JSON, everything else is text. (A number or a word that happens
+/// to be JSON is what somebody wrote.)
+pub fn payload(text: &str) -> Result<Json> {
+    if text.trim_start().starts_with(['{', '[']) { output(text) } else { Json::of(text) }
+}
+
+/// What a command printed: JSON if it is that, else text.
+pub fn output(text: &str) -> Result<Json> {
+    match serde_json::from_str::<&RawValue>(text.trim()) {
+        Ok(json) => Json::of(json),
+        Err(_) => Json::of(text),
+    }
+}
+
+/// A payload as a program reads it: text as it is, anything else as JSON in a line.
+pub fn read(payload: &Json) -> String {
+    payload.read::<String>().unwrap_or_else(|_| in_a_line(payload.text()) + "\n")
+}
+
+/// Within JSON's texts a line's end is written as an escape, so those that are there mean nothing.
+pub fn in_a_line(json: &str) -> String {
+    json.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_json_and_text_is_text() {
+        for (text, payload_is, output_is) in [
+            ("hello", r#""hello""#, r#""hello""#),
+            ("42", r#""42""#, "42"),
+            ("null", r#""null""#, "null"),
+            (" {\"a\": 1.50}\n", r#"{"a": 1.50}"#, r#"{"a": 1.50}"#),
+            ("[1]", "[1]", "[1]"),
+            ("{not json", r#""{not json""#, r#""{not json""#),
+            ("{} {}", r#""{} {}""#, r#""{} {}""#),
+            ("a\n", r#""a\n""#, r#""a\n""#),
+            ("", r#""""#, r#""""#),
+        ] {
+            assert_eq!(payload(text).unwrap().text(), payload_is, "{text}");
+            assert_eq!(output(text).unwrap().text(), output_is, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_program_reads_what_was_pushed() {
+        for (pushed, reads) in
+            [("a\nb", "a\nb"), ("{\"a\":\n \"b\\nc\"}", "{\"a\":  \"b\\nc\"}\n"), ("[]", "[]\n"), ("", "")]
+        {
+            assert_eq!(read(&payload(pushed).unwrap()), reads);
+        }
+    }
+}

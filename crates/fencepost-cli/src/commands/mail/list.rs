@@ -1,0 +1,51 @@
+use super::text;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Code, Error, Result, mail, mail::Status};
+use std::process::ExitCode;
+
+/// List messages, oldest first
+///
+/// Examples:
+///   fence mail list session/42
+///   fence mail list --status failed        what was given up, in all mailboxes
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct List {
+    /// Only of this mailbox
+    mailbox: Option<String>,
+    /// pending, processing, processed, failed or held
+    #[arg(long)]
+    status: Option<String>,
+    /// Only what comes after this message: the last of the page before
+    #[arg(long, value_name = "ID", value_parser = super::number)]
+    after: Option<i64>,
+    /// At most this many  [default: 100]
+    #[arg(long)]
+    limit: Option<i64>,
+}
+
+impl List {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let status = self.status.as_deref().map(read).transpose()?;
+        let op = mail::List { mailbox: self.mailbox, status, after: self.after, limit: self.limit };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| match reply.messages.as_slice() {
+            [] => "no messages".into(),
+            messages => {
+                let last = messages.last().map_or(0, |message| message.id);
+                let more =
+                    reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {last}"))));
+                text::messages(messages, &context.screen) + &more.unwrap_or_default()
+            }
+        })
+    }
+}
+
+fn read(text: &str) -> Result<Status> {
+    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
+        let all: Vec<_> = Status::ALL.into_iter().map(Status::as_str).collect();
+        Error::new(Code::Invalid, format!("`{text}` is not a status"))
+            .hint(format!("one of {}", all.join(", ")))
+    })
+}

@@ -1,0 +1,26 @@
+use super::{super::text as read_text, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, mail};
+use std::process::ExitCode;
+
+/// Pause a mailbox: nothing is handed out from it until it is resumed
+///
+/// What is being processed goes on, and messages can be pushed.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Pause {
+    /// The mailbox, such as session/42
+    mailbox: String,
+    /// Whoever comes to claim is told
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl Pause {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reason = self.reason.map(read_text).transpose()?;
+        let reply = context.call(mail::Pause { mailbox: self.mailbox, reason }).await?;
+        context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
+    }
+}

@@ -1,0 +1,39 @@
+use super::{super::events, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, event, mail};
+use std::process::ExitCode;
+
+/// The latest that happened to it; a message that is retried for ever has no end of history.
+const HISTORY: i64 = 30;
+
+/// Show a message in full: what came of it, or why it failed, and all that happened to it
+#[derive(Debug, Args)]
+pub struct Show {
+    /// The message, such as 7
+    #[arg(value_name = "ID", value_parser = super::number)]
+    message: i64,
+}
+
+impl Show {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(mail::Show { message: self.message }).await?;
+        if context.json() {
+            return context.print(&reply, |_| String::new());
+        }
+        let history = event::List {
+            resource: Some(format!("message/{}", self.message)),
+            last: Some(HISTORY),
+            ..event::List::default()
+        };
+        let history = context.call(history).await?.events;
+        context.print(&reply, |reply| {
+            let screen = &context.screen;
+            let mut page = text::page(&reply.message, screen);
+            if !history.is_empty() {
+                page += &format!("\n{}\n", events::table(&history, screen));
+            }
+            page + &text::advice(&reply.message).map_or(String::new(), |advice| format!("\nhint: {advice}\n"))
+        })
+    }
+}

@@ -1,0 +1,48 @@
+use super::{super::duration, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Millis, Result, mail};
+use std::process::ExitCode;
+
+/// Take the next messages for good: they are completed as they are handed over
+///
+/// At most once: if you are lost, so are they. For what may be lost and must not be done twice.
+///
+/// Examples:
+///   fence mail take session/42 --count 100 --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Take {
+    /// Mailboxes, such as session/42
+    #[arg(required = true, value_name = "MAILBOX")]
+    mailboxes: Vec<String>,
+    /// Up to this many  [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    count: Option<i64>,
+    /// If there is nothing to take, wait for it this long
+    #[arg(long, value_parser = duration, allow_hyphen_values = true)]
+    wait: Option<Millis>,
+}
+
+impl Take {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let op = |wait_ms| mail::Take {
+            mailboxes: self.mailboxes.clone(),
+            count: self.count,
+            wait_ms,
+            request: context.request(),
+        };
+        let reply = match self.wait {
+            None => context.call(op(None)).await?,
+            wait => context.call_waiting(wait, op).await?,
+        };
+        context.print(&reply, |reply| {
+            reply
+                .messages
+                .iter()
+                .map(|message| text::page(message, &context.screen))
+                .collect::<Vec<_>>()
+                .join("\n")
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! Messages and mailboxes as text.
+
+use super::content;
+use crate::screen::{Cell, Screen, Table, line, lines, state};
+use fencepost::{
+    claim::Claim,
+    mail::{Message, Status, stats::Box as Mailbox},
+};
+use std::fmt::Write;
+
+/// A line each: `7  pending  session/42  tool_use  0/3`.
+pub fn messages(messages: &[Message], screen: &Screen) -> String {
+    let mut table = Table::new(&["ID", "STATUS", "MAILBOX", "TYPE", ">TRIES", "MORE"]);
+    for message in messages {
+        table.row(vec![
+            message.id.to_string().into(),
+            Cell::state(status(message)),
+            message.mailbox.as_str().into(),
+            message.kind.as_deref().unwrap_or_default().into(),
+            format!("{}/{}", message.attempts, message.max_attempts).into(),
+            more(message, screen).into(),
+        ]);
+    }
+    table.render(screen)
+}
+
+/// The same, for one.
+pub fn message(message: &Message, screen: &Screen) -> String {
+    let text = messages(std::slice::from_ref(message), screen);
+    text.lines().last().unwrap_or_default().to_owned()
+}
+
+fn status(message: &Message) -> &'static str {
+    match message.status {
+        Status::Pending if message.delayed_until.is_some() => "delayed",
+        status => status.as_str(),
+    }
+}
+
+/// Who has it, when it is tried again, how it ended.
+fn more(message: &Message, screen: &Screen) -> String {
+    let reason = message.failure_reason.as_deref();
+    match message.status {
+        Status::Processing => message.claim.as_ref().map(|claim| held(claim, screen)).unwrap_or_default(),
+        Status::Processed => message.outcome.clone().unwrap_or_default(),
+        Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
+            (Some(reason), Some(again)) => format!("{reason} (again {again})"),
+            (None, Some(first)) => format!("not before {first}"),
+            (reason, None) => reason.unwrap_or_default().to_owned(),
+        },
+        Status::Failed | Status::Held => {
+            [message.outcome.as_deref(), reason].into_iter().flatten().collect::<Vec<_>>().join(": ")
+        }
+    }
+}
+
+fn held(claim: &Claim, screen: &Screen) -> String {
+    format!("{} {}", claim.run, screen.short_until(claim.expires_at))
+}
+
+/// A claim and what is to be processed under it.
+pub fn claimed(claim: &Claim, message: &Message, screen: &Screen) -> String {
+    let token = screen.bold(&claim.token);
+    format!(
+        "{token}\nheld by run {} {}\n\n{}",
+        claim.run,
+        screen.until(claim.expires_at),
+        page(message, screen)
+    )
+}
+
+/// A message in full.
+pub fn page(message: &Message, screen: &Screen) -> String {
+    let mut page = format!("{}  {}\n", screen.bold(&format!("message {}", message.id)), message.mailbox);
+    let state = screen.paint(state(status(message)), status(message));
+    let _ = writeln!(page, "{} {state}", screen.dim("status:"));
+    let mut say = |label: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), line(value));
+        }
+    };
+    say("outcome", message.outcome.as_deref());
+    say("type", message.kind.as_deref());
+    say("attempts", Some(&format!("{} of {}", message.attempts, message.max_attempts)));
+    say("lane", message.lane.as_deref());
+    say("key", message.idempotency_key.as_deref());
+    for (name, value) in &message.headers {
+        say(name, Some(value));
+    }
+    say("pushed", Some(&screen.when(message.created_at)));
+    say("not before", message.delayed_until.map(|at| screen.when(at)).as_deref());
+    say("held by", message.claim.as_ref().map(|claim| held(claim, screen)).as_deref());
+    say("finished", message.finished_at.map(|at| screen.when(at)).as_deref());
+    say("last failure", message.failure_reason.as_deref());
+    if let Some(checkpoint) = &message.checkpoint {
+        let data = checkpoint.data.as_ref().map(|data| format!(" {data}")).unwrap_or_default();
+        say("checkpoint", Some(&format!("{} {}{data}", checkpoint.ordinal, checkpoint.phase)));
+    }
+    for output in &message.outputs {
+        say("output", Some(content::read(output).trim_end()));
+    }
+    if let Some(payload) = &message.payload {
+        let _ = write!(page, "\n{}\n", lines(content::read(payload).trim_end()));
+    }
+    page
+}
+
+/// `1 message`, `2 messages`.
+pub fn how_many(count: usize) -> String {
+    format!("{count} message{}", if count == 1 { "" } else { "s" })
+}
+
+/// What a person can do about a message that nobody works on.
+pub fn advice(message: &Message) -> Option<String> {
+    let id = message.id;
+    match message.status {
+        Status::Failed => Some(format!("fence mail redrive {id} tries it again, with all its attempts")),
+        Status::Held => {
+            Some(format!("fence mail redrive {id} tries it again, fence mail discard {id} gives it up"))
+        }
+        _ => None,
+    }
+}
+
+/// Mailboxes, a line each.
+pub fn mailboxes(mailboxes: &[Mailbox], screen: &Screen) -> String {
+    let mut table = Table::new(&[
+        "MAILBOX",
+        ">READY",
+        ">WAITING",
+        ">PROCESSING",
+        ">HELD",
+        ">FAILED",
+        ">PROCESSED",
+        "OLDEST",
+        "",
+    ])
+    .headed();
+    for mailbox in mailboxes {
+        let paused = mailbox.paused.as_ref().map(|reason| format!("paused: {reason}"));
+        table.row(vec![
+            mailbox.name.as_str().into(),
+            mailbox.ready.to_string().into(),
+            mailbox.waiting.to_string().into(),
+            mailbox.processing.to_string().into(),
+            mailbox.held.to_string().into(),
+            mailbox.failed.to_string().into(),
+            mailbox.processed.to_string().into(),
+            mailbox.oldest_at.map(|at| screen.when(at)).unwrap_or_default().into(),
+            paused.unwrap_or_default().into(),
+        ]);
+    }
+    table.render(screen)
+}
+
+/// One mailbox and how it works.
+pub fn mailbox(mailbox: &Mailbox, screen: &Screen) -> String {
+    let mut page = mailboxes(std::slice::from_ref(mailbox), screen);
+    let settings = &mailbox.settings;
+    let order = if settings.strict { "one at a time of each lane" } else { "several at a time" };
+    let count = settings.retain_count.map_or(String::new(), |count| format!(", the last {count}"));
+    for (label, value) in [
+        ("order", order.to_owned()),
+        ("lease", settings.ttl_ms.to_string()),
+        ("attempts", settings.max_attempts.to_string()),
+        ("backoff", format!("{}, doubled with each failure", settings.backoff_ms)),
+        ("holder lost", settings.replay.as_str().to_owned()),
+        ("kept", format!("{}{count}", settings.retain_ms)),
+    ] {
+        let _ = write!(page, "\n{} {value}", screen.dim(&format!("{label}:")));
+    }
+    page
+}

@@ -1,0 +1,73 @@
+//! Stopping: first nothing more is begun, then what runs is ended.
+
+use rustix::process::Signal;
+use std::cell::Cell;
+use tokio::sync::watch;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Working,
+    Draining,
+    Ending,
+}
+
+#[derive(Debug)]
+pub struct Stop {
+    stage: watch::Sender<Stage>,
+    ended_by: Cell<Option<Signal>>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { stage: watch::Sender::new(Stage::Working), ended_by: Cell::new(None) }
+    }
+}
+
+impl Stop {
+    /// Nothing more is claimed.
+    pub fn drain(&self) {
+        self.reach(Stage::Draining);
+    }
+
+    /// What runs is ended.
+    pub fn end(&self, by: Signal) {
+        self.ended_by.set(Some(by));
+        self.reach(Stage::Ending);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        *self.stage.borrow() >= Stage::Draining
+    }
+
+    pub fn is_ending(&self) -> bool {
+        *self.stage.borrow() >= Stage::Ending
+    }
+
+    pub fn ended_by(&self) -> Option<Signal> {
+        self.ended_by.get()
+    }
+
+    pub async fn draining(&self) {
+        self.reached(Stage::Draining).await;
+    }
+
+    pub async fn ending(&self) {
+        self.reached(Stage::Ending).await;
+    }
+
+    /// There is no way back.
+    fn reach(&self, stage: Stage) {
+        self.stage.send_if_modified(|now| {
+            let further = *now < stage;
+            if further {
+                *now = stage;
+            }
+            further
+        });
+    }
+
+    async fn reached(&self, stage: Stage) {
+        // The sender is ours, so it is there.
+        let _ = self.stage.subscribe().wait_for(|now| *now >= stage).await;
+    }
+}

@@ -1,0 +1,114 @@
+//! The log, on standard error: text for a person, JSON for whatever collects it.
+//!
+//! Who reads it may be slow, or have stopped reading. The server does not wait for that: a bounded number of lines is
+//! kept, and what does not fit is counted.
+
+use std::{
+    io::{IsTerminal, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Some megabytes.
+const KEPT: usize = 10_000;
+/// At the end, so long the last lines may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+enum Said {
+    Line(Vec<u8>),
+    /// All before this is written.
+    End(SyncSender<()>),
+}
+
+/// Where lines are left. Cheap to clone.
+#[derive(Clone)]
+pub struct Logs {
+    lines: SyncSender<Said>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Logs {
+    pub fn begin() -> Self {
+        let json = !std::io::stderr().is_terminal();
+        let (logs, said) = Self::keeping(KEPT);
+        let lost = logs.lost.clone();
+        std::thread::spawn(move || write(&said, &lost, json));
+        let filter = EnvFilter::try_from_env("FENCE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+        let all = tracing_subscriber::registry().with(filter);
+        let own = logs.clone();
+        let layer = fmt::layer().with_writer(move || own.clone());
+        // Whoever has set up logs already keeps them.
+        let _ = match json {
+            true => all.with(layer.json().flatten_event(true)).try_init(),
+            false => all.with(layer.with_target(false)).try_init(),
+        };
+        logs
+    }
+
+    fn keeping(lines: usize) -> (Self, Receiver<Said>) {
+        let (lines, said) = sync_channel(lines);
+        (Self { lines, lost: Arc::default() }, said)
+    }
+
+    /// The last lines are written, if anybody reads them.
+    pub fn end(self) {
+        let (written, end) = sync_channel(1);
+        if self.lines.try_send(Said::End(written)).is_ok() {
+            let _ = end.recv_timeout(FAREWELL);
+        }
+    }
+}
+
+/// One call for each line.
+impl Write for Logs {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(Said::Line(line.to_vec())) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write(said: &Receiver<Said>, lost: &AtomicU64, json: bool) {
+    let mut out = std::io::stderr();
+    for said in said {
+        match said {
+            Said::Line(line) => drop(out.write_all(&line)),
+            Said::End(written) => drop(written.send(())),
+        }
+        let lost = lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let text = format!("{lost} lines of the log were not read in time, and are lost");
+            let _ = match json {
+                true => writeln!(out, "{}", serde_json::json!({ "level": "WARN", "message": text })),
+                false => writeln!(out, "WARN {text}"),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_takes_is_counted_and_not_waited_for() {
+        let (mut logs, said) = Logs::keeping(2);
+        for line in ["one", "two", "three", "four"] {
+            logs.write_all(line.as_bytes()).expect("it never fails");
+        }
+        assert_eq!(logs.lost.load(Ordering::Relaxed), 2);
+        assert!(matches!(said.try_recv(), Ok(Said::Line(line)) if line == b"one"));
+        drop(said);
+        logs.write_all(b"five").expect("also if nobody is there any more");
+    }
+}

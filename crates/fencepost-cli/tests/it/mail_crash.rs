@@ -1,0 +1,80 @@
+//! kill -9 of `fence mail work`, at random moments, fifty times: of every message there is one output.
+
+use crate::{on_both, sealed::Sealed, supervise::until};
+use fencepost::{Fleet, admin, event, mail};
+use std::{collections::HashMap, process::Stdio, time::Duration};
+
+const MESSAGES: i64 = 200;
+const KILLS: usize = 50;
+
+on_both! {
+    without a server:
+
+    fn fifty_kills(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        // However often it is killed with one of them.
+        sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
+        let rows: String = (1..=MESSAGES).map(|n| format!("{{\"n\": {n}}}\n")).collect();
+        std::fs::write(sealed.path().join("rows"), rows).expect("written");
+        sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
+        sealed.script("work", "echo $FENCE_MESSAGE >> begun; cat; echo $FENCE_MESSAGE >> ended");
+        let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
+        let begun = sealed.path().join("begun");
+        let lines = || std::fs::read_to_string(&begun).map_or(0, |text| text.lines().count());
+        for round in 0..KILLS {
+            let mut command = sealed.command("fence");
+            let mut worker = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("fence");
+            // While there is enough left for fifty rounds, not before it has begun something; and then at any moment.
+            let enough = lines() + fastrand::usize(0..4) * usize::from(round < KILLS - 5);
+            until("something is begun", || lines() >= enough);
+            wait(Duration::from_micros(fastrand::u64(0..60_000)));
+            worker.kill().expect("killed");
+            worker.wait().expect("gone");
+        }
+        // What the dead held comes back when their leases are over: within a second, by itself.
+        let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let mut worker = worker.expect("fence");
+        let all = || sealed.ok(&["--json", "mail", "stats", "box"]).contains("\"processed\":200");
+        let done = (0..300).any(|_| all());
+        worker.kill().expect("killed");
+        worker.wait().expect("gone");
+        assert!(done, "{}", sealed.ok(&["mail", "list", "box", "--status", "processing"]));
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let again = lines() as i64 - MESSAGES;
+        assert!(again > 0, "no kill hit anything: the test did too little to mean anything");
+        sealed.readable();
+        runtime.block_on(account(&sealed));
+    }
+}
+
+async fn account(sealed: &Sealed) {
+    let fleet = Fleet::open(&sealed.url()).await.expect("it opens after every crash");
+    let report = fleet.call(admin::Check {}).await.expect("the check runs");
+    assert!(report.ok, "{:#?}", report.violations);
+    for id in 1..=MESSAGES {
+        let message = fleet.call(mail::Show { message: id }).await.expect("it is there").message;
+        let outputs: Vec<&str> = message.outputs.iter().map(|output| output.text()).collect();
+        assert_eq!(outputs, [format!("{{\"n\": {id}}}")], "{message:?}");
+    }
+    let mut counts: HashMap<(String, String), usize> = HashMap::new();
+    let mut list = event::List { limit: Some(1000), ..event::List::default() };
+    loop {
+        let page = fleet.call(list.clone()).await.expect("a page");
+        list.since = Some(page.position);
+        for event in page.events {
+            *counts.entry((event.kind, event.resource)).or_default() += 1;
+        }
+        if !page.more {
+            break;
+        }
+    }
+    let of =
+        |kind: &str| counts.iter().filter(|((is, _), _)| is == kind).map(|(_, n)| *n).collect::<Vec<_>>();
+    assert_eq!(of("message.completed"), vec![1; MESSAGES as usize], "one accepted completion each");
+    assert!(!of("message.lapsed").is_empty(), "nothing came back by its lease");
+}
+
+#[expect(clippy::disallowed_methods, reason = "the moment of the kill is what the test is about")]
+fn wait(span: Duration) {
+    std::thread::sleep(span);
+}

@@ -1,0 +1,203 @@
+//! PostgreSQL goes away under a server, and comes back: calls fail clearly or succeed, and then all goes on.
+
+use crate::{
+    sealed::{Sealed, eventually},
+    serve::{Served, answer},
+};
+use fencepost::{Code, Fleet, admin, event, task};
+use fencepost_client::Connection;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::PathBuf,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+/// A PostgreSQL of this test's own.
+struct Cluster {
+    dir: tempfile::TempDir,
+    url: String,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let started = script("start", &dir);
+        let url =
+            started.lines().find_map(|line| line.strip_prefix("FENCE_TEST_POSTGRES=")).expect("its address");
+        Self { url: format!("{url}?sslmode=disable"), dir }
+    }
+
+    fn run(&self, verb: &str) {
+        script(verb, &self.dir);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.run("rm");
+    }
+}
+
+fn script(verb: &str, dir: &tempfile::TempDir) -> String {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
+    let ran = Command::new(script).arg(verb).arg(dir.path()).output().expect("the script");
+    assert!(ran.status.success(), "{verb}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+/// A follower of the log that comes back with the last id it saw, as a browser does.
+struct Follower {
+    seen: Arc<Mutex<Vec<String>>>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Follower {
+    fn of(server: &Served) -> Self {
+        let follower = Self { seen: Arc::default(), ended: Arc::default() };
+        let (address, seen, ended) = (server.address.clone(), follower.seen.clone(), follower.ended.clone());
+        std::thread::spawn(move || {
+            let mut last = "start".to_owned();
+            // Until the server is gone.
+            while let Ok(mut stream) = std::net::TcpStream::connect(&address) {
+                let asked = write!(
+                    stream,
+                    "GET /v1/events?kind=task HTTP/1.1\r\nHost: {address}\r\nLast-Event-ID: {last}\r\nConnection: close\r\n\r\n"
+                );
+                let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                let mut id = None;
+                for line in lines.take_while(|_| asked.is_ok()) {
+                    if let Some(text) = line.strip_prefix("id: ") {
+                        id = Some(text.to_owned());
+                    } else if let Some(data) = line.strip_prefix("data: ") {
+                        let data: Value = serde_json::from_str(data).expect("JSON");
+                        // The last message of one that is sent away is an error, and has no id.
+                        let Some(id) = id.take() else { continue };
+                        seen.lock()
+                            .expect("not poisoned")
+                            .push(format!("{} {}", data["kind"], data["resource"]));
+                        last = id;
+                    }
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "as a browser does: retry: 1000, and less for a test"
+                )]
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        });
+        follower
+    }
+
+    fn seen(&self) -> Vec<String> {
+        self.seen.lock().expect("not poisoned").clone()
+    }
+}
+
+#[test]
+fn postgres_is_restarted_under_a_server() {
+    let cluster = Cluster::start();
+    let sealed = Sealed::sqlite().over(&cluster.url);
+    sealed.ok(&["init"]);
+    let server = Served::start(&sealed, &[]);
+    let there = sealed.over(&format!("http://{}", server.address));
+    there.ok(&["add", "held", "--board", "later"]);
+    there.ok(&["--run", "other", "claim", "later-1"]);
+    let follower = Follower::of(&server);
+    // One who waits by the command line, and one who speaks HTTP and nothing more.
+    let waiting = there.spawn(&["claim", "--board", "later", "--wait", "1m", "-q"]);
+    let plain = server.send("task/claim", &json!({ "board": "later", "run": "plain", "wait_ms": 50_000 }));
+    eventually("two wait, and one follows", || (server.waiting() == 3).then_some(()));
+
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let url = format!("http://{}", server.address);
+    let (over, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let clients: Vec<_> = (0..4)
+        .map(|client| {
+            let (url, over, told) = (url.clone(), over.clone(), told.clone());
+            runtime.spawn(async move {
+                let fleet = Connection::open(&url).await.expect("a connection");
+                let mut done = 0;
+                // Once more after it is over: then it goes on.
+                for n in 0.. {
+                    let last = over.load(Ordering::SeqCst);
+                    match one(&fleet, &format!("c{client}"), n).await {
+                        Ok(()) => done += 1,
+                        Err(error) => told.lock().expect("not poisoned").push(error),
+                    }
+                    if last {
+                        break;
+                    }
+                }
+                done
+            })
+        })
+        .collect();
+    cluster.run("restart");
+    over.store(true, Ordering::SeqCst);
+    let done: u64 = runtime.block_on(async {
+        let mut sum = 0;
+        for client in clients {
+            sum += client.await.expect("a client");
+        }
+        sum
+    });
+    for error in told.lock().expect("not poisoned").iter() {
+        assert!([Code::Unavailable, Code::OutcomeUnknown].contains(&error.code()), "{error:?}");
+        assert!(error.hint_text().is_some(), "{error:?}");
+    }
+    assert!(done >= 4, "it went on");
+
+    // Those who waited go on waiting, or were told; and work that comes now is found.
+    there.ok(&["add", "now", "--board", "later"]);
+    there.ok(&["add", "too", "--board", "later"]);
+    let waited = crate::sealed::said(waiting.wait_with_output().expect("it ends"));
+    assert!(waited.code == 0 && waited.out.starts_with("task/later-"), "{waited:?}");
+    let (status, said) = answer(plain);
+    assert!(status == 200 || (status == 503 && said["error"]["hint"].is_string()), "{status} {said}");
+
+    // What the log has, the follower has seen: each once, in order.
+    let fleet = runtime.block_on(Fleet::open(&cluster.url)).expect("the fleet");
+    let log = || {
+        runtime.block_on(async {
+            let (mut lines, mut list) = (
+                Vec::new(),
+                event::List { kind: Some("task".into()), limit: Some(1000), ..Default::default() },
+            );
+            loop {
+                let page = fleet.call(list.clone()).await.expect("a page");
+                lines.extend(
+                    page.events.iter().map(|event| format!("\"{}\" \"{}\"", event.kind, event.resource)),
+                );
+                list.since = Some(page.position);
+                if !page.more {
+                    return lines;
+                }
+            }
+        })
+    };
+    eventually("the follower has seen all of it", || (follower.seen().len() >= log().len()).then_some(()));
+    assert_eq!(
+        follower.seen(),
+        log(),
+        "the follower began anew {} times",
+        follower.ended.load(Ordering::SeqCst)
+    );
+    let completed = log().iter().filter(|line| line.starts_with("\"task.completed")).count();
+    assert!(completed as u64 >= done, "what was answered is there: {completed} of {done}");
+    assert!(runtime.block_on(fleet.call(admin::Check {})).expect("the check runs").ok);
+}
+
+/// A task of its own, from its beginning to its end.
+async fn one(fleet: &Connection, client: &str, n: u64) -> fencepost::Result<()> {
+    let board = format!("{client}n{n}");
+    fleet.call(task::Add::new(&board, "work")).await?;
+    let claimed = fleet.call(task::Claim::next(&board, format!("{client}-{n}"))).await?;
+    fleet.call(task::Done::new(&claimed.claim.token)).await?;
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Keys and certificates, as a user meets them: a real server, real clients.
+
+use crate::{
+    on_both,
+    sealed::{Sealed, eventually},
+    serve::Served,
+};
+
+/// A certificate authority and a certificate for localhost that it signed: `NAME-ca.pem`, `NAME.pem`, `NAME.key`.
+pub fn authority(sealed: &Sealed, name: &str) {
+    let script = format!(
+        "set -e
+         ec='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+         openssl req -x509 $ec -days 2 -subj '/CN={name} authority' -keyout ca.key -out {name}-ca.pem
+         openssl req -new $ec -subj /CN=localhost -keyout {name}.key -out csr
+         printf 'subjectAltName=DNS:localhost\n' > ext
+         openssl x509 -req -in csr -CA {name}-ca.pem -CAkey ca.key -set_serial 1 -days 2 -extfile ext -out {name}.pem"
+    );
+    let made = sealed.sh(&script);
+    assert_eq!(made.code, 0, "{made:?}");
+}
+
+on_both! {
+    without a server:
+
+    fn keys_let_in_and_keep_out(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "one", "--board", "auth"]);
+        let key = |name: &str, role: &str| sealed.ok(&["key", "add", name, "--role", role, "-q"]);
+        let (agent, reader) = (key("codex-2", "agent"), key("eye", "reader"));
+        let server = Served::start(&sealed, &["--key-trust", "10ms"]);
+        let there = sealed.over(&format!("http://{}", server.address));
+        let by = |key: &str, words: &str| there.fence(&[&["--key", key], words.split(' ').collect::<Vec<_>>().as_slice()].concat());
+        let none = there.fence(&["list"]);
+        let wrong = there.sh("FENCE_KEY=fence_00 fence list");
+        let told = |said: &crate::sealed::Said| format!("{} (exit {})", said.err, said.code);
+        insta::assert_snapshot!("let_in", [none, wrong, by(&reader, "claim"), by(&reader, "key list")].iter().map(told).collect::<Vec<_>>().join("\n\n"));
+        assert_eq!(by(&reader, "list").code, 0);
+        assert_eq!(by(&agent, "claim auth-1 -q").out, "task/auth-1@1");
+        let secret = there.sh(&format!("FENCE_KEY={agent} FENCE_RUN=me fence --json claims"));
+        assert!(secret.out.contains("\"agent\":\"codex-2\""), "{secret:?}");
+        // From here on it is nobody's.
+        sealed.ok(&["key", "revoke", "codex-2"]);
+        eventually("it is refused", || (by(&agent, "list").code == 1).then_some(()));
+        let refused = by(&agent, "done task/auth-1@1");
+        assert!(refused.code == 1 && refused.err.contains("this key is not known here, or was revoked"), "{refused:?}");
+        sealed.ok(&["guard", "task/auth-1@1"]);
+    }
+}
+
+#[test]
+fn an_https_server_is_trusted_by_who_vouches_for_it() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "one", "--board", "auth"]);
+    authority(&sealed, "ours");
+    authority(&sealed, "theirs");
+    // In `[serve]` of the file, too, a path is meant from where the file is.
+    let file = "[serve]\ntls-cert = \"ours.pem\"\ntls-key = \"ours.key\"\n";
+    std::fs::write(sealed.path().join("fence.toml"), file).expect("written");
+    std::fs::create_dir_all(sealed.path().join("deep/er")).expect("made");
+    let config = sealed.path().join("fence.toml").display().to_string();
+    let server = Served::start_with(&sealed, &[], &[("FENCE_CONFIG", &config)]);
+    let url = format!("https://localhost:{}", server.address.rsplit_once(':').expect("a port").1);
+    let there = sealed.over(&url);
+    let ca = |name: &str| sealed.path().join(name).display().to_string();
+    let list = |words: &[&str]| there.fence(&[words, &["list"]].concat());
+
+    assert_eq!(list(&["--ca", &ca("ours-ca.pem")]).code, 0);
+    let variable = there.sh(&format!("FENCE_CA={} fence list", ca("ours-ca.pem")));
+    assert_eq!(variable.code, 0, "{variable:?}");
+    let told: Vec<_> =
+        [&[][..], &["--ca", &ca("theirs-ca.pem")], &["--ca", &ca("nowhere.pem")], &["--ca", &ca("ours.key")]]
+            .iter()
+            .map(|words| {
+                let said = list(words);
+                assert_eq!(said.code, 1, "{said:?}");
+                said.err.replace(&url, "URL").replace(&ca(""), "DIR/")
+            })
+            .collect();
+    insta::assert_snapshot!(told.join("\n\n"));
+
+    // The file says it for all below it, and what is started under a claim is told.
+    std::fs::create_dir(there.path().join("deep")).expect("made");
+    std::fs::copy(sealed.path().join("ours-ca.pem"), there.path().join("ca.pem")).expect("copied");
+    std::fs::write(there.path().join("fence.toml"), "ca = \"ca.pem\"\n").expect("written");
+    let deep =
+        there.sh("cd deep && fence list && fence lock deploy -- sh -c 'cd / && fence guard $FENCE_LOCK'");
+    assert!(deep.code == 0 && deep.out.contains("ok: held by run lock-"), "{deep:?}");
+    // So is a keeper, which is a process of its own. Nobody else renews here.
+    let run = |line: &str| {
+        let said = there.sh(&format!("cd deep && FENCE_RUN=kept fence {line}"));
+        assert_eq!(said.code, 0, "{line}: {said:?}");
+        said.out
+    };
+    run("claim auth-1 --keep --ttl 3s -q");
+    let expires_at = || {
+        let claims: serde_json::Value = serde_json::from_str(&run("--json claims")).expect("JSON");
+        claims["claims"][0]["expires_at"].as_str().expect("it is held").to_owned()
+    };
+    let first = expires_at();
+    eventually("the keeper renews it", || (expires_at() > first).then_some(()));
+    run("done task/auth-1@1");
+}
+
+#[test]
+fn a_plain_client_at_an_https_server_and_the_other_way_round() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    authority(&sealed, "ours");
+    let secure = Served::start(&sealed, &["--tls-cert", "ours.pem", "--tls-key", "ours.key"]);
+    let plain = Served::start(&sealed, &[]);
+    for url in [format!("http://{}", secure.address), format!("https://{}", plain.address)] {
+        let said = sealed.over(&url).fence(&["list"]);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.err.starts_with(&format!("error: the fleet at {url} does not answer: ")), "{said:?}");
+    }
+}

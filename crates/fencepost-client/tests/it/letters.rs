@@ -1,0 +1,288 @@
+//! Letters: leases that are kept, leases that are lost, and what their verbs do.
+
+use crate::{
+    consumer::{Desk, letter, reach, text},
+    everywhere,
+    world::{World, refused},
+};
+use fencepost::{BoxFuture, Code, Error, Json, Result, Tx, claim, mail, mail::Status, params};
+use fencepost_client::{
+    Connection,
+    consumer::{Activity, Options},
+};
+use serde_json::json;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+everywhere! {
+    /// The worker hangs past its lease: another has the message, and whatever the first one says is refused.
+    async fn after_a_crash_it_comes_back_when_the_lease_is_over(desk: Desk) {
+        desk.push(&["one", "two"]).await;
+        let mut hung = desk.prefetch(2);
+        let (first, second) = (letter(&mut hung).await, letter(&mut hung).await);
+        let mut other = desk.prefetch(1);
+        let mut progress = other.progress();
+        let asking = tokio::spawn(async move { (letter(&mut other).await, other) });
+        reach(&mut progress, |now| now.activity == Activity::Idle).await;
+        desk.world.pass(59);
+        desk.world.pass(1);
+        let (again, _other) = asking.await.expect("a letter");
+        assert_eq!((text(&again), again.message.attempts), ("one".into(), 2));
+        assert_eq!(refused(first.complete([Json::from("late")]).await).code(), Code::LeaseExpired);
+        assert!(!second.is_lost(), "nobody has told it yet");
+        hung.renew().await.expect("an answer");
+        timeout(LIMIT, second.lost()).await.expect("it is told");
+        again.complete([Json::from("in time")]).await.expect("completed");
+        assert_eq!(desk.message(1).await.outputs, [Json::from("in time")]);
+    }
+
+    /// Renewed every third of its lease, slow work lasts as long as it takes.
+    async fn renewal_keeps_a_slow_letter_alive_past_its_lease(desk: Desk) {
+        desk.push(&["one", "two"]).await;
+        let mut consumer = desk.prefetch(2);
+        let (slow, slower) = (letter(&mut consumer).await, letter(&mut consumer).await);
+        for _ in 0..10 {
+            desk.world.pass(20);
+            consumer.renew().await.expect("renewed");
+        }
+        desk.world.pass(59);
+        assert!(!slow.is_lost() && !slower.is_lost());
+        slow.complete([]).await.expect("completed");
+        slower.complete([]).await.expect("completed");
+    }
+
+    /// The same, by the consumer's own timer: nobody asks it to.
+    async fn renewal_happens_by_itself(desk: Desk) {
+        let ids = desk.push(&["one"]).await;
+        let mut consumer = desk.consumer(Options { ttl: Duration::from_secs(2), ..Options::default() });
+        let slow = letter(&mut consumer).await;
+        for _ in 0..2 {
+            let before = desk.message(ids[0]).await.claim.expect("held").expires_at;
+            desk.world.pass(1);
+            let renewed = async {
+                while desk.message(ids[0]).await.claim.expect("held").expires_at == before {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(LIMIT, renewed).await.expect("it is renewed");
+        }
+        slow.complete([]).await.expect("completed");
+    }
+
+    /// An operator takes one of two away.
+    async fn a_loss_is_told_and_the_completion_refused(desk: Desk) {
+        let ids = desk.push(&["one", "two"]).await;
+        let mut consumer = desk.prefetch(2);
+        let (first, second) = (letter(&mut consumer).await, letter(&mut consumer).await);
+        let unclaim = claim::Unclaim { resource: format!("message/{}", ids[1]), reason: None };
+        desk.world.fleet.call(unclaim).await.expect("taken away");
+        consumer.renew().await.expect("an answer");
+        timeout(LIMIT, second.lost()).await.expect("it is told");
+        assert!(second.is_lost() && !first.is_lost());
+        assert_eq!(refused(second.complete([]).await).code(), Code::LeaseExpired);
+        first.complete([]).await.expect("completed");
+        assert_eq!(desk.counts().await, (1, 0, 1));
+        assert_eq!(text(&letter(&mut consumer).await), "two");
+    }
+
+    /// The loss is also told by what the letter itself is refused.
+    async fn a_refused_checkpoint_tells_of_the_loss(desk: Desk) {
+        desk.push(&["one"]).await;
+        let mut consumer = desk.prefetch(1);
+        let mut first = letter(&mut consumer).await;
+        first.checkpoint("read", Some(json!({ "line": 7 }))).await.expect("saved");
+        first.checkpoint("asked", None).await.expect("saved");
+        desk.world.pass(60);
+        assert_eq!(refused(first.checkpoint("answered", None).await).code(), Code::LeaseExpired);
+        assert!(first.is_lost());
+        let mut again = letter(&mut desk.prefetch(1)).await;
+        let checkpoint = again.message.checkpoint.clone().expect("kept");
+        assert_eq!((checkpoint.ordinal, checkpoint.phase.as_str()), (2, "asked"));
+        again.checkpoint("answered", None).await.expect("saved");
+        assert_eq!(again.message.checkpoint.as_ref().map(|last| last.ordinal), Some(3));
+        again.complete([]).await.expect("completed");
+    }
+
+    async fn failing_retrying_and_releasing(desk: Desk) {
+        let ids = desk.push(&["bad", "flaky", "other"]).await;
+        let mut consumer = desk.prefetch(1);
+        let failed = letter(&mut consumer).await.fail("cannot be read").await.expect("failed");
+        assert_eq!((failed.status, failed.failure_reason.as_deref()), (Status::Failed, Some("cannot be read")));
+        let retried = letter(&mut consumer).await.retry("the net is down").await.expect("to be tried again");
+        assert_eq!((retried.status, retried.attempts), (Status::Pending, 1));
+        let third = letter(&mut consumer).await;
+        assert_eq!(text(&third), "other");
+        third.release().await.expect("given back");
+        let again = letter(&mut consumer).await;
+        assert_eq!((text(&again), again.message.attempts), ("other".into(), 1));
+        again.complete([]).await.expect("completed");
+        desk.world.pass(10);
+        let again = letter(&mut consumer).await;
+        assert_eq!((again.message.id, again.message.attempts), (ids[1], 2));
+    }
+
+    /// Dropped unfinished it goes back, uncounted; dropped by a panic it failed, or it would go round for ever.
+    async fn a_dropped_letter_goes_back_and_a_panic_counts(desk: Desk) {
+        let ids = desk.push(&["one"]).await;
+        let mut consumer = desk.prefetch(1);
+        let mut progress = consumer.progress();
+        drop(letter(&mut consumer).await);
+        assert_eq!(desk.until(ids[0], Status::Pending).await.attempts, 0);
+        reach(&mut progress, |now| now.in_flight == 0).await;
+        let again = letter(&mut consumer).await;
+        let worker = tokio::spawn(async move {
+            let _at_work = again;
+            // Not `panic!`, which would print: this is meant.
+            std::panic::resume_unwind(Box::new("a poison message"));
+        });
+        assert!(worker.await.is_err());
+        let failed = desk.until(ids[0], Status::Pending).await;
+        assert_eq!((failed.attempts, failed.failure_reason.as_deref()), (1, Some("its worker panicked")));
+    }
+}
+
+/// A completion that is refused for what it says is not asked again at once: the model would be, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completion_that_is_too_large_counts_as_an_attempt() {
+    let desk = Desk::here(&World::sqlite().await).await;
+    let ids = desk.push(&["one"]).await;
+    let letter = letter(&mut desk.prefetch(1)).await;
+    let large = Json::from("x".repeat(2 << 20).as_str());
+    assert_eq!(refused(letter.complete([large]).await).code(), Code::TooLarge);
+    let failed = desk.until(ids[0], Status::Pending).await;
+    assert!(failed.attempts == 1 && failed.delayed_until.is_some(), "{failed:?}");
+}
+
+/// Rows of the embedder's own and the completion commit together, on both databases.
+async fn completes_with_its_own_tables(world: World) -> Result<()> {
+    let fleet = world.fleet.clone();
+    let table = fleet.transaction(|tx| {
+        Box::pin(async move { tx.execute("create table seen(what text not null)", params![]).await })
+    });
+    table.await?;
+    let desk = Desk::here(&world).await;
+    desk.push(&["one", "two", "three", "four"]).await;
+    let mut consumer = desk.prefetch(1);
+    let first = letter(&mut consumer).await;
+    first.complete_in(|tx| insert(tx, Some("one"))).await?;
+
+    // The embedder's own error: nothing is stored, and the attempt counts, or it would go round for ever.
+    let second = letter(&mut consumer).await;
+    let failed = second.complete_in(|tx| insert(tx, None)).await;
+    assert_eq!(refused(failed).code(), Code::Internal);
+    let failed = desk.until(2, Status::Pending).await;
+    assert!(failed.failure_reason.expect("a reason").starts_with("internal: "));
+    world.pass(10);
+    let second = letter(&mut consumer).await;
+    assert_eq!((text(&second), second.message.attempts), ("two".into(), 2));
+
+    // A lease that is over: neither.
+    world.pass(60);
+    assert_eq!(refused(second.complete_in(|tx| insert(tx, Some("late"))).await).code(), Code::LeaseExpired);
+
+    // A commit that fails is asked for again.
+    let second = letter(&mut desk.prefetch(1)).await;
+    let ready = Arc::new(AtomicBool::new(true));
+    second.complete_in(unsure(&ready)).await?;
+
+    // One whose answer was lost had been accepted, and is not done twice.
+    let third = letter(&mut consumer).await;
+    ready.store(false, Ordering::SeqCst);
+    let done = mail::Done::new(third.token());
+    let completing = tokio::spawn(third.complete_in(unsure(&ready)));
+    fleet.call(done).await?;
+    ready.store(true, Ordering::SeqCst);
+    completing.await.expect("no panic")?;
+
+    // Written out by hand.
+    let fourth = letter(&mut desk.prefetch(1)).await;
+    let done = mail::Done::new(fourth.token());
+    let both = fleet.transaction(move |tx| {
+        let done = done.clone();
+        Box::pin(async move {
+            tx.execute("insert into seen(what) values ('four')", params![]).await?;
+            tx.call(done).await
+        })
+    });
+    both.await?;
+    fourth.settled();
+    let rows = fleet.transaction(|tx| {
+        Box::pin(async move {
+            let rows = tx.query("select what from seen order by what", params![]).await?;
+            rows.iter().map(|row| row.get::<String>("what")).collect::<Result<Vec<_>>>()
+        })
+    });
+    assert_eq!(rows.await?, ["four", "one", "unsure"]);
+    assert_eq!(desk.counts().await, (0, 0, 4));
+    Ok(())
+}
+
+fn insert<'t>(tx: &'t mut Tx<'_>, what: Option<&'static str>) -> BoxFuture<'t, Result<()>> {
+    Box::pin(async move { tx.execute("insert into seen(what) values (?1)", params![what]).await.map(drop) })
+}
+
+/// Fails once, and until it is told to be ready, as a commit does whose answer is lost.
+fn unsure(
+    ready: &Arc<AtomicBool>,
+) -> impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<()>> + Send + Sync + 'static {
+    let (again, ready) = (AtomicBool::new(false), ready.clone());
+    move |tx| match again.swap(true, Ordering::SeqCst) && ready.load(Ordering::SeqCst) {
+        true => insert(tx, Some("unsure")),
+        false => Box::pin(async { Err(Error::new(Code::OutcomeUnknown, "the answer was lost")) }),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completes_with_its_own_tables_on_sqlite() -> Result<()> {
+    completes_with_its_own_tables(World::sqlite().await).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completes_with_its_own_tables_on_postgres() -> Result<()> {
+    completes_with_its_own_tables(World::postgres().await).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_http_there_is_no_transaction() {
+    let desk = Desk::served(&World::sqlite().await).await;
+    let ids = desk.push(&["one"]).await;
+    let letter = letter(&mut desk.prefetch(1)).await;
+    assert_eq!(refused(letter.complete_in(|tx| insert(tx, None)).await).code(), Code::Invalid);
+    desk.until(ids[0], Status::Pending).await;
+}
+
+/// A run that was given by name may be another's, too: whoever closes leaves it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_consumers_can_share_a_run() {
+    let desk = Desk::here(&World::sqlite().await).await;
+    desk.push(&["one", "two"]).await;
+    let shared = || desk.consumer(Options { run: Some("shared".into()), ..Options::default() });
+    let (mut one, mut two) = (shared(), shared());
+    let (first, second) = (letter(&mut one).await, letter(&mut two).await);
+    first.complete([]).await.expect("completed");
+    one.close().await;
+    two.renew().await.expect("an answer");
+    assert!(!second.is_lost());
+    second.complete([]).await.expect("completed");
+}
+
+/// The server is gone for good: the worker is told before the lease is over, and no completion is waited for for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_that_does_not_answer_is_a_lost_lease() {
+    let world = World::sqlite().await;
+    let (url, stop) = crate::consumer::serve(&world.fleet).await;
+    let desk = Desk { fleet: Connection::open(&url).await.expect("it opens"), world };
+    desk.push(&["one"]).await;
+    let mut consumer = desk.consumer(Options { ttl: Duration::from_secs(1), ..Options::default() });
+    let letter = letter(&mut consumer).await;
+    stop.send(()).expect("the server is there");
+    timeout(LIMIT, letter.lost()).await.expect("it is told");
+}

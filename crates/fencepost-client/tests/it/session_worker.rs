@@ -1,0 +1,27 @@
+//! The example, as a user would run it.
+
+use std::{path::Path, process::Command};
+
+#[test]
+fn the_session_worker_survives_everything_and_stores_everything_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
+    let cargo = std::env::var("CARGO").expect("tests are run by cargo");
+    let ran =
+        Command::new(cargo).args(["run", "-q", "--example", "session_worker"]).current_dir(root).output();
+    let ran = ran.expect("cargo runs");
+    let (said, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{said}{errors}");
+    for event in [
+        "hook: 24 messages are in session/42",
+        "a response to prompt 4 came, and none to prompt 3;",
+        "a response to prompt 3 came, and that is not waited for;",
+        "stopped before claiming, at ",
+        "worker 3 was killed with ",
+    ] {
+        assert!(said.contains(event), "{event:?} is not in:\n{said}");
+    }
+    let killed = said.lines().find(|line| line.contains("was killed with")).unwrap_or_default();
+    assert!(!killed.contains(" 0 in flight"), "{killed}");
+    let summary = "24 messages, each with its observations, once; 24 processed, 0 in flight, 0 pending";
+    assert_eq!(said.lines().last(), Some(summary), "{said}");
+}

@@ -1,0 +1,348 @@
+//! A session's worker that survives whatever happens to it.
+//!
+//!     cargo run --example session_worker
+//!
+//! A hook pushes what an agent did into a mailbox. A worker claims each message, prompts a model about it and stores
+//! the model's observations in a table of its own, in the transaction that completes the message. The model's client is
+//! a process of its own that takes prompts ahead and answers in JSON lines.
+//!
+//! What goes wrong on the way, all of it for real: the client drops a response; it says something twice; it hangs, and
+//! the worker is killed with SIGKILL meanwhile; and again and again the context is full, so that the worker stops before
+//! claiming and is restarted. At the end every message has its observations, once.
+//!
+//! One program plays every part: it starts itself again as the hook, the worker and the model.
+
+use fencepost::{Fleet, Result, Row, mail, params};
+use fencepost_client::{
+    Connection,
+    consumer::{Consumer, Letter, Options, Pairing, Stop},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    error::Error,
+    io::{Write, stdin, stdout},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+type Anyhow<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const SESSION: &str = "session/42";
+const MESSAGES: i64 = 24;
+/// How many prompts the model's client takes ahead.
+const PREFETCH: usize = 3;
+/// When the context is full, the worker is to be restarted with a fresh one.
+const TOKENS: u64 = 1_000;
+/// The worker's exit code when it wants that.
+const ROLLOVER: i32 = 10;
+/// Short, so that nobody has to wait a minute for what the killed worker held.
+const LEASE: Duration = Duration::from_secs(2);
+/// The whole of it takes a few seconds; what hangs is not waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() -> Anyhow {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => timeout(LIMIT, play()).await?,
+        ["hook", database] => hook(database).await,
+        ["worker", database, mishap] => worker(database, mishap).await,
+        ["model", mishap] => model(mishap),
+        _ => Err("this program is run without arguments".into()),
+    }
+}
+
+// ---- The play ----------------------------------------------------------------------------------------------------
+
+async fn play() -> Anyhow {
+    let dir = tempfile::tempdir()?;
+    let database = dir.path().join("fence.db").display().to_string();
+    let fleet = Fleet::open(&database).await?;
+    create_table(&fleet).await?;
+
+    // The hook is run twice, as hooks are when nobody knows whether they ran. Each push has a key.
+    for _ in 0..2 {
+        let hook = start(&["hook", &database], Stdio::null())?.wait().await?;
+        assert!(hook.success(), "the hook failed");
+    }
+    println!("hook: {MESSAGES} messages are in {SESSION}");
+
+    let mut killed = 0;
+    for life in 1.. {
+        let mishap = ["drop", "add", "hang"].get(life - 1).unwrap_or(&"none");
+        let mut worker = start(&["worker", &database, mishap], Stdio::piped())?;
+        let mut lines = BufReader::new(worker.stdout.take().ok_or("no output")?).lines();
+        while let Some(line) = lines.next_line().await? {
+            println!("worker {life}: {line}");
+            // Its model hangs, and it has prompts in flight. SIGKILL: no handler runs, nothing is cleaned up.
+            if *mishap == "hang" && line.starts_with("stored") {
+                worker.start_kill()?;
+            }
+        }
+        match worker.wait().await?.code() {
+            Some(0) => break,
+            Some(ROLLOVER) => {}
+            Some(code) => return Err(format!("worker {life} failed: exit {code}").into()),
+            None => {
+                killed += 1;
+                println!("worker {life} was killed with {}", count(&fleet).await?);
+            }
+        }
+    }
+    assert_eq!(killed, 1, "one worker was to be killed");
+    summary(&fleet).await
+}
+
+/// Every message is completed, and has just the observations of the one completion that was accepted.
+async fn summary(fleet: &Fleet) -> Anyhow {
+    let rows = fleet.transaction(|tx| {
+        Box::pin(tx.query(
+            "select message, count(*) as n, min(text) as text from observation where message is not null
+             group by message order by message",
+            params![],
+        ))
+    });
+    let rows: Vec<Row> = rows.await?;
+    assert_eq!(rows.len() as i64, MESSAGES, "messages with observations");
+    for row in &rows {
+        let (message, n, text): (i64, i64, String) = (row.get("message")?, row.get("n")?, row.get("text")?);
+        assert_eq!(n, 2, "message {message} has two observations");
+        assert_eq!(text, observations(&tool_use(message))[0], "they are about message {message}");
+    }
+    println!("{MESSAGES} messages, each with its observations, once; {}", count(fleet).await?);
+    Ok(())
+}
+
+async fn mailbox(fleet: &Fleet) -> Anyhow<mail::stats::Box> {
+    let stats = mail::Stats { mailbox: Some(SESSION.into()), ..mail::Stats::default() };
+    Ok(fleet.call(stats).await?.mailboxes.pop().ok_or("no mailbox")?)
+}
+
+async fn count(fleet: &Fleet) -> Anyhow<String> {
+    let now = mailbox(fleet).await?;
+    let pending = now.ready + now.waiting;
+    Ok(format!("{} processed, {} in flight, {pending} pending", now.processed, now.processing))
+}
+
+/// This program again, in another part.
+fn start(part: &[&str], output: Stdio) -> Anyhow<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    Ok(command.args(part).stdout(output).kill_on_drop(true).spawn()?)
+}
+
+// ---- The hook: an agent used a tool ------------------------------------------------------------------------------
+
+async fn hook(database: &str) -> Anyhow {
+    let fleet = Fleet::open(database).await?;
+    for n in 1..=MESSAGES {
+        let key = Some(format!("tool-use-{n}"));
+        fleet.call(mail::Push { key, ..mail::Push::new(SESSION, tool_use(n).as_str()) }).await?;
+    }
+    Ok(())
+}
+
+fn tool_use(n: i64) -> String {
+    format!("Edit src/file{n}.rs")
+}
+
+// ---- The worker: claims, prompts, stores -------------------------------------------------------------------------
+
+async fn worker(database: &str, mishap: &str) -> Anyhow {
+    let fleet = Fleet::open(database).await?;
+    let used = Arc::new(AtomicU64::new(0));
+    let tokens = used.clone();
+    let mut consumer = Consumer::start(
+        &Connection::from(fleet.clone()),
+        [SESSION],
+        Options {
+            prefetch: PREFETCH,
+            ttl: LEASE,
+            // Asked before each claim: what is pending then stays pending.
+            stop: Stop::when(move || tokens.load(Ordering::Relaxed) >= TOKENS),
+            ..Options::default()
+        },
+    );
+    let mut progress = consumer.progress();
+    let (mut client, mut pairing) = open_client(mishap).await?;
+    let stopped = loop {
+        tokio::select! {
+            // Prompts are sent ahead, as many as may be in flight.
+            letter = consumer.next() => match letter.transpose()? {
+                Some(letter) => {
+                    let text = letter.payload()?;
+                    client.prompt(pairing.sent(letter), text).await?;
+                }
+                None => break true,
+            },
+            answer = client.answer() => {
+                if let Err(parted) = take_in(&fleet, &mut pairing, answer?, &used).await? {
+                    println!("{parted}; the client is started anew");
+                    (client, pairing) = open_client("none").await?;
+                }
+            }
+            // Nothing to take and nothing in flight: all is done, or a worker that was killed still has the rest.
+            _ = progress.changed() => {
+                let idle = progress.borrow_and_update().safe_to_restart();
+                if idle && mailbox(&fleet).await?.processed == MESSAGES {
+                    break false;
+                }
+            }
+        }
+    };
+    // What is in flight is finished; nothing more is claimed.
+    while pairing.waiting() > 0 {
+        if let Err(parted) = take_in(&fleet, &mut pairing, client.answer().await?, &used).await? {
+            println!("{parted}");
+        }
+    }
+    consumer.close().await;
+    if stopped {
+        println!(
+            "stopped before claiming, at {} tokens: {}",
+            used.load(Ordering::Relaxed),
+            count(&fleet).await?
+        );
+        std::process::exit(ROLLOVER);
+    }
+    println!("nothing is left to do");
+    Ok(())
+}
+
+/// Stores what the model said about the prompt that it belongs to.
+async fn take_in(
+    fleet: &Fleet,
+    pairing: &mut Pairing,
+    answer: Option<Answer>,
+    used: &AtomicU64,
+) -> Anyhow<Result<(), String>> {
+    let Some(answer) = answer else { return Err("the model's client ended".into()) };
+    let letter = match pairing.response(answer.to).await {
+        Ok(letter) => letter,
+        // Everything in flight is pending again.
+        Err(parted) => return Ok(Err(parted.to_string())),
+    };
+    used.fetch_add(answer.tokens, Ordering::Relaxed);
+    match letter {
+        Some(letter) => {
+            let id = letter.message.id;
+            store_and_complete(letter, answer.observations).await?;
+            println!("stored the observations of message {id}");
+        }
+        // The opening has no message: what came of it is stored, and nothing is completed.
+        None => store(fleet, answer.observations).await?,
+    }
+    Ok(Ok(()))
+}
+
+async fn open_client(mishap: &str) -> Anyhow<(Client, Pairing)> {
+    let (mut client, mut pairing) = (Client::start(mishap)?, Pairing::new());
+    client.prompt(pairing.sent_without_message(), "You watch a coding session.".into()).await?;
+    Ok((client, pairing))
+}
+
+// ---- The worker's own table --------------------------------------------------------------------------------------
+
+async fn create_table(fleet: &Fleet) -> Result<()> {
+    let sql = "create table observation(message bigint, text text not null)";
+    fleet.transaction(move |tx| Box::pin(tx.execute(sql, params![]))).await.map(drop)
+}
+
+/// The observations and the completion commit together, or not at all.
+async fn store_and_complete(letter: Letter, observations: Vec<String>) -> Result<()> {
+    let message = letter.message.id;
+    letter.complete_in(move |tx| insert(tx, Some(message), observations.clone())).await
+}
+
+async fn store(fleet: &Fleet, observations: Vec<String>) -> Result<()> {
+    fleet.transaction(move |tx| insert(tx, None, observations.clone())).await
+}
+
+fn insert<'t>(
+    tx: &'t mut fencepost::Tx<'_>,
+    message: Option<i64>,
+    observations: Vec<String>,
+) -> fencepost::BoxFuture<'t, Result<()>> {
+    Box::pin(async move {
+        for text in observations {
+            let sql = "insert into observation(message, text) values (?1, ?2)";
+            tx.execute(sql, params![message, text]).await?;
+        }
+        Ok(())
+    })
+}
+
+// ---- The model's client: a process that streams JSON -------------------------------------------------------------
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Ask {
+    number: u64,
+    text: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    /// The number of the prompt that it answers.
+    to: u64,
+    observations: Vec<String>,
+    tokens: u64,
+}
+
+struct Client {
+    prompts: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+    _process: Child,
+}
+
+impl Client {
+    fn start(mishap: &str) -> Anyhow<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["model", mishap]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn()?;
+        let prompts = process.stdin.take().ok_or("no input")?;
+        let answers = BufReader::new(process.stdout.take().ok_or("no output")?).lines();
+        Ok(Self { prompts, answers, _process: process })
+    }
+
+    async fn prompt(&mut self, number: u64, text: String) -> Anyhow {
+        Ok(self.prompts.write_all(line(&Ask { number, text })?.as_bytes()).await?)
+    }
+
+    async fn answer(&mut self) -> Anyhow<Option<Answer>> {
+        let line = self.answers.next_line().await?;
+        Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)
+    }
+}
+
+/// Takes prompts ahead, and answers in order. Told to, it drops its third answer, gives it twice, or none from there on.
+fn model(mishap: &str) -> Anyhow {
+    let mut answers = stdout().lock();
+    for prompt in stdin().lines() {
+        let ask: Ask = serde_json::from_str(&prompt?)?;
+        let times = match (mishap, ask.number) {
+            ("drop", 3) | ("hang", 3..) => 0,
+            ("add", 3) => 2,
+            _ => 1,
+        };
+        let answer = Answer { to: ask.number, observations: observations(&ask.text), tokens: 150 };
+        answers.write_all(line(&answer)?.repeat(times).as_bytes())?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+fn observations(text: &str) -> Vec<String> {
+    vec![format!("1. the agent did: {text}"), format!("2. nothing strange about: {text}")]
+}
+
+fn line(value: &impl Serialize) -> Anyhow<String> {
+    Ok(serde_json::to_string(value)? + "\n")
+}
