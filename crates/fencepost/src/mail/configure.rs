@@ -40,7 +40,7 @@ pub struct Configure {
     /// days in any case.
     #[serde(default)]
     pub retain_ms: Option<Millis>,
-    /// How many finished messages are kept, the latest; 0 for any number.
+    /// How many processed messages are kept, the latest; 0 for any number. What failed is kept for its time.
     #[serde(default)]
     pub retain_count: Option<i64>,
 }
