@@ -220,6 +220,12 @@ impl Remote {
 
 fn away(server: &Address, reason: &str) -> Error {
     let hint = match reason.contains("certificate") {
+        _ if reason.contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority (CA:TRUE): a server's own says CA:FALSE, and is signed by one"
+        }
+        _ if reason.contains("NotValidForName") => {
+            "its certificate is for another name than the one in FENCE_URL"
+        }
         true => "if its certificate is of your own making, --ca or FENCE_CA names the file of who signed it",
         false => "is `fence serve` running there, and is FENCE_URL right?",
     };

@@ -114,6 +114,7 @@ pub(super) async fn chosen(
     }
     let mailbox = mailbox.unwrap_or_default();
     check::path_name("mailbox", mailbox)?;
+    super::require(tx, mailbox).await?;
     let statements = vec![
         Stmt::new(
             "select id from message where status = 'failed' and mailbox = ?1 order by id limit ?2",

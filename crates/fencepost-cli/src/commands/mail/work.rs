@@ -69,7 +69,7 @@ pub struct Work {
     /// How long the messages stay claimed if this machine dies
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "1m")]
     ttl: Millis,
-    /// The longest that a command may take; past it, it counts as lost
+    /// The longest that a command may take; past it, it is ended, and its message counts as lost
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     timeout: Option<Millis>,
     /// Between telling a command to end and killing it
