@@ -81,10 +81,10 @@ impl Hands {
     /// A claim that was given up in the very moment of its answer is held, and nobody knows of it: a server that has sent
     /// an answer cannot know that it was not read. (Who hangs up before that is noticed by the server.)
     pub async fn sweep(&self) {
-        if !self.own_run || !self.state.borrow().asking {
+        if !self.own_run || self.state.borrow().asking.is_empty() {
             return;
         }
-        self.asking(false);
+        // It is still being asked for: what is not listed yet may be claimed after this.
         let list = claim::List { run: Some(self.run.clone()), limit: Some(1000) };
         let Ok(held) = self.connection.call(list).await else { return };
         let known = self.in_hand();
@@ -127,7 +127,7 @@ impl Hands {
     /// A run that others may use is theirs. What a call that was given up has claimed goes back; what it claims after
     /// that is given back where it runs, unless the run has ended: so it is left to lapse, for then the attempt would count.
     async fn end(&self) {
-        let (begun, given_up) = (self.state.borrow().begun, self.state.borrow().asking);
+        let (begun, given_up) = (self.state.borrow().begun, !self.state.borrow().asking.is_empty());
         if !self.own_run || !begun {
             return;
         }
