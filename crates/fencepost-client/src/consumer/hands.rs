@@ -6,6 +6,7 @@ use super::Letter;
 use crate::{Connection, again::Pauses};
 use fencepost::{
     Code, Error, Result,
+    claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
 use std::{
@@ -78,6 +79,7 @@ struct State {
 
 #[derive(Debug)]
 struct Held {
+    claim: Claim,
     /// Cancelled, if it is.
     lost: CancellationToken,
     /// Its holder is about to end the claim: that the fleet knows it no more is then no loss.
@@ -145,8 +147,8 @@ impl Hands {
         let letters: Vec<_> = claimed.into_iter().map(|claimed| Letter::new(self.clone(), claimed)).collect();
         self.change(|state| {
             let held =
-                |letter: &Letter| (letter.token().to_owned(), Held { lost: letter.loss(), ending: false });
-            state.held.extend(letters.iter().map(held));
+                |letter: &Letter| Held { claim: letter.claim().clone(), lost: letter.loss(), ending: false };
+            state.held.extend(letters.iter().map(|letter| (letter.token().to_owned(), held(letter))));
             state.activity = Activity::Busy;
             // A claim is heard, and being heard is written when a quarter of the lease is used: this much is left.
             state.renewed(asked, self.ttl * 3 / 4, self.ttl);
