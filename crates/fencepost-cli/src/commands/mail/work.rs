@@ -153,7 +153,7 @@ impl Worker<'_> {
         match tokio::time::timeout(PATIENCE, both).await.unwrap_or(Err(late)) {
             // It claimed nothing, or is over already.
             Ok(()) => {}
-            Err(error) if error.code() == Code::NotFound => {}
+            Err(error) if matches!(error.code(), Code::NotFound | Code::Unauthorized | Code::Forbidden) => {}
             Err(error) => self.context.warn(&Error::unavailable(format!(
                 "what was not started comes back when its lease ends: {}",
                 error.message()
