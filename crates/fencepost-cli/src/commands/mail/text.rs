@@ -42,10 +42,9 @@ fn more(message: &Message, screen: &Screen) -> String {
     let reason = message.failure_reason.as_deref();
     match message.status {
         // Nobody has looked since: whoever claims next, or a server, gives it back.
-        Status::Processing => message
-            .claim
-            .as_ref()
-            .map_or_else(|| "its holder was lost".into(), |claim| held(claim, screen)),
+        Status::Processing => {
+            message.claim.as_ref().map_or_else(|| "its holder was lost".into(), |claim| held(claim, screen))
+        }
         Status::Processed => message.outcome.clone().unwrap_or_default(),
         Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
             (Some(reason), Some(again)) => format!("{reason} (again {again})"),
