@@ -264,6 +264,7 @@ fn a_server_that_goes_away_is_survived() {
     begun(&there);
     server.kill();
     fs::write(there.path().join("go"), "").expect("written");
+    // By itself the client tries for 15 s to reach a server that it knows, and says nothing meanwhile.
     until("it says that it tries again", || worker.err().contains("; trying again in "));
     server = Serving::start(&world, &["--listen", &address]);
     let said = worker.end();
