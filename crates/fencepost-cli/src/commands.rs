@@ -123,9 +123,23 @@ fn text(given: String) -> Result<String> {
             .hint("@FILE is a file, - is standard input; a text that begins with @ is written @@")
     };
     match given.strip_prefix('@') {
-        _ if given == "-" || given == "@-" => std::io::read_to_string(std::io::stdin()).map_err(unreadable),
+        _ if given == "-" || given == "@-" => read(std::io::stdin()).map_err(unreadable),
         Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
-        Some(path) => std::fs::read_to_string(path).map_err(unreadable),
+        Some(path) => std::fs::File::open(path).and_then(read).map_err(unreadable),
         None => Ok(given),
     }
+}
+
+/// No field takes this much, and what has no end must not fill the memory: the rest is left unread, and the field says
+/// what it takes.
+fn read(from: impl std::io::Read) -> std::io::Result<String> {
+    const MOST: u64 = 16 * 1024 * 1024;
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut from.take(MOST), &mut bytes)?;
+    let cut = bytes.len() as u64 == MOST;
+    String::from_utf8(bytes).or_else(|e| match e.utf8_error().error_len() {
+        // Cut in the middle of a letter.
+        None if cut => Ok(String::from_utf8_lossy(e.as_bytes()).into_owned()),
+        _ => Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not UTF-8")),
+    })
 }

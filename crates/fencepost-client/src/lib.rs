@@ -4,6 +4,7 @@
 mod address;
 mod again;
 pub mod consumer;
+pub mod held;
 mod http;
 mod remote;
 

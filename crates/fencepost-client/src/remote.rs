@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use fencepost::{
-    Code, Error, Op, Result,
+    Code, Error, Json, Op, Result,
     op::{self, Entry},
 };
 use hyper::{
@@ -15,9 +15,9 @@ use hyper::{
     header::{self, HeaderName, HeaderValue},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -59,9 +59,12 @@ struct Seen {
     twice: Mutex<HashMap<&'static str, Twice>>,
 }
 
+/// The fields of a request, each as it was written: a payload's spaces and long numbers are not ours to change.
+type Fields = BTreeMap<String, Json>;
+
 /// A request as it is sent, each time it is.
 struct Sending {
-    body: Value,
+    fields: Fields,
     twice: Twice,
     /// Until when it would rather wait, and so how much is left of that when it is sent again.
     wait: Option<(Instant, Duration)>,
@@ -132,8 +135,8 @@ impl Remote {
     }
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let request = serde_json::to_value(op).map_err(Error::internal)?;
-        self.ask(&op::find(O::NAME)?, request).await
+        let request = Json::of(&op)?;
+        self.ask(&op::find(O::NAME)?, request.read()?).await
     }
 
     pub async fn call_by_name(&self, entry: &Entry, request: &str) -> Result<Value> {
@@ -141,12 +144,12 @@ impl Remote {
         op::visit_all(&mut fit);
         match fit.problem {
             Some(problem) => Err(problem),
-            None => self.ask(entry, op::decode::<Map<String, Value>>(request)?.into()).await,
+            None => self.ask(entry, op::decode(request)?).await,
         }
     }
 
     /// Until there is an answer, or no more sense in asking.
-    async fn ask<R: DeserializeOwned>(&self, entry: &Entry, request: Value) -> Result<R> {
+    async fn ask<R: DeserializeOwned>(&self, entry: &Entry, request: Fields) -> Result<R> {
         if let Some(agent) = &self.nameless {
             return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
         }
@@ -155,7 +158,7 @@ impl Remote {
         let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
         let mut lost = false;
         loop {
-            let (body, limit) = sending.now(Instant::now());
+            let (body, limit) = sending.now(Instant::now())?;
             let turn = self.seen.turns.load(Ordering::Relaxed);
             let server = &self.addresses[turn % self.addresses.len()];
             let failed = match http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
@@ -217,6 +220,12 @@ impl Remote {
 
 fn away(server: &Address, reason: &str) -> Error {
     let hint = match reason.contains("certificate") {
+        _ if reason.contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority (CA:TRUE): a server's own says CA:FALSE, and is signed by one"
+        }
+        _ if reason.contains("NotValidForName") => {
+            "its certificate is for another name than the one in FENCE_URL"
+        }
         true => "if its certificate is of your own making, --ca or FENCE_CA names the file of who signed it",
         false => "is `fence serve` running there, and is FENCE_URL right?",
     };
@@ -265,24 +274,24 @@ impl Failed {
 }
 
 impl Sending {
-    fn new(mut body: Value, twice: Twice) -> Self {
-        if let (true, Some(fields)) = (twice.is_known_by_id(), body.as_object_mut()) {
-            let request = fields.entry("request").or_insert(Value::Null);
-            if request.is_null() {
-                *request = format!("{:032x}", fastrand::u128(..)).into();
-            }
+    fn new(mut fields: Fields, twice: Twice) -> Self {
+        let named = fields.get("request").is_some_and(|id| id.text() != "null");
+        if twice.is_known_by_id() && !named {
+            let id = format!("{:032x}", fastrand::u128(..));
+            fields.insert("request".into(), id.as_str().into());
         }
-        let wait = body.get("wait_ms").and_then(Value::as_u64).map(Duration::from_millis);
-        Self { body, twice, wait: wait.map(|wait| (Instant::now(), wait)) }
+        let wait = fields.get("wait_ms").and_then(|wait| wait.read().ok()).map(Duration::from_millis);
+        Self { fields, twice, wait: wait.map(|wait| (Instant::now(), wait)) }
     }
 
     /// What is sent at this moment, and how long that may take.
-    fn now(&self, now: Instant) -> (Bytes, Duration) {
-        let Some((began, wait)) = self.wait else { return (self.body.to_string().into(), LIMIT) };
+    fn now(&self, now: Instant) -> Result<(Bytes, Duration)> {
+        let bytes = |fields: &Fields| serde_json::to_vec(fields).map(Bytes::from).map_err(Error::internal);
+        let Some((began, wait)) = self.wait else { return Ok((bytes(&self.fields)?, LIMIT)) };
         let left = wait.saturating_sub(now - began);
-        let mut body = self.body.clone();
-        body["wait_ms"] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
-        (body.to_string().into(), left + LIMIT)
+        let mut fields = self.fields.clone();
+        fields.insert("wait_ms".into(), Json::of(&left.as_millis())?);
+        Ok((bytes(&fields)?, left + LIMIT))
     }
 
     /// If one of the tries may have been heard, nobody can say whether it was done.
@@ -298,7 +307,7 @@ impl Sending {
             }
             failed => failed.into_error(),
         };
-        match self.body.get("request").and_then(Value::as_str) {
+        match self.fields.get("request").and_then(|id| id.read::<String>().ok()) {
             Some(request) if error.code() == Code::OutcomeUnknown => error.with("request", request),
             _ => error,
         }

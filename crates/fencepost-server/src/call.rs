@@ -4,7 +4,7 @@ use crate::{
     App,
     answer::{self, Refusal},
     deliver,
-    line::Line,
+    line::{Line, clip},
     query::Fields,
 };
 use axum::{
@@ -99,7 +99,8 @@ impl Verb {
     }
 }
 
-/// What the server itself wants to know of a request. What does not fit is for the op to refuse.
+/// What the server itself wants to know of a request. What does not fit is for the op to refuse; its texts are
+/// unchecked, and kept only to be told, so they are clipped.
 #[derive(Debug, Default)]
 pub struct Asked {
     pub run: Option<String>,
@@ -122,7 +123,7 @@ impl Asked {
             wait_ms: Option<u64>,
         }
         let known: Known<'_> = serde_json::from_slice(body).unwrap_or_default();
-        let own = |text: Option<Cow<'_, str>>| text.map(Cow::into_owned);
+        let own = |text: Option<Cow<'_, str>>| text.map(|text| clip(&text));
         Self {
             run: own(known.run),
             agent: own(known.agent),

@@ -4,6 +4,7 @@
 use crate::{
     App, Settings,
     answer::{Outcome, Refusal},
+    line::clip,
 };
 use axum::{
     extract::{Request, State},
@@ -113,7 +114,7 @@ pub async fn enter(State(app): State<App>, mut request: Request, next: Next) -> 
     };
     // What an op answers is told where it was called.
     if let Some(Outcome(code)) = response.extensions().get() {
-        tracing::info!(target: "fence::request", path = uri.path(), outcome = code.as_str(), "refused");
+        tracing::info!(target: "fence::request", path = clip(uri.path()), outcome = code.as_str(), "refused");
     }
     response
 }

@@ -5,6 +5,18 @@ use axum::http::HeaderMap;
 use fencepost::{Code, key::Key};
 use tokio::time::Instant;
 
+/// Characters of a text that are told, at most. More than any name or token has that an op accepts: the longest is the
+/// token of a task on a board whose name is as long as names may be, 173.
+const TOLD: usize = 200;
+
+/// Someone else's text, before anybody has checked it: a line of the log, or a span, must not be as large as a request.
+pub fn clip(text: &str) -> String {
+    match text.char_indices().nth(TOLD) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
 /// A request that is under way. If it is dropped before it has an answer, its client is gone, and that is told.
 #[derive(Debug)]
 pub struct Line {

@@ -76,6 +76,7 @@ pub struct Metrics {
     refused: Family<Reason, Counter>,
     /// The log, counted up to a position.
     events: Family<Kind, Counter>,
+    expired: Family<Noun, Counter>,
     position: Mutex<Option<String>>,
 }
 
@@ -90,6 +91,7 @@ impl Default for Metrics {
             waited: Family::new_with_constructor(waited),
             refused: Family::default(),
             events: Family::default(),
+            expired: Family::default(),
             position: Mutex::default(),
         }
     }
@@ -139,12 +141,11 @@ impl Metrics {
     async fn of_the_fleet(&self, registry: &mut Registry, app: &App) -> Result<()> {
         self.read_on(app).await?;
         registry.register("events", "Events of the fleet since this server counts", self.events.clone());
-        let expired = Family::<Noun, Counter>::default();
-        for (noun, kind) in [("task", "task.lapsed"), ("lock", "lock.lapsed"), ("message", "message.lapsed")]
-        {
-            let lapsed = self.events.get_or_create(&Kind { kind: kind.into() }).get();
-            expired.get_or_create(&Noun { noun }).inc_by(lapsed);
+        for noun in ["task", "lock", "message"] {
+            // Also those of which none has.
+            drop(self.expired.get_or_create(&Noun { noun }));
         }
+        let expired = self.expired.clone();
         registry.register("claims_expired", "Claims whose holder was not heard from in time", expired);
         let depths = Family::<Depth, Gauge>::default();
         let ready = Family::<On, Gauge>::default();
@@ -199,6 +200,9 @@ impl Metrics {
                 Err(_) => return Ok(()),
             };
             for event in page.events {
+                if let Some(noun) = expired(&event) {
+                    self.expired.get_or_create(&Noun { noun }).inc();
+                }
                 self.events.get_or_create(&Kind { kind: event.kind }).inc();
             }
             since = page.position;
@@ -208,6 +212,23 @@ impl Metrics {
         }
         *position = Some(since);
         Ok(())
+    }
+}
+
+/// On what a claim expired, if that is what happened. The event is named after what became of the item, so those that
+/// somebody's own word can bring about are told apart by what else they say.
+fn expired(event: &event::Entry) -> Option<&'static str> {
+    // A failure that was told says at which attempt.
+    let untold = || event.details.as_ref().is_none_or(|details| details.get("attempt").is_none());
+    match event.kind.as_str() {
+        "lock.lapsed" => Some("lock"),
+        "task.lapsed" => Some("task"),
+        "task.failed" if untold() => Some("task"),
+        "message.lapsed" | "message.held" => Some("message"),
+        "message.failed" if untold() => Some("message"),
+        // Nobody can discard what is held.
+        "message.discarded" if event.from.as_deref() == Some("processing") => Some("message"),
+        _ => None,
     }
 }
 

@@ -255,6 +255,15 @@ pub(crate) fn is_repeat(
     Ok(true)
 }
 
+/// In an embedder's transaction a repeat is an error of the whole batch, too: its rows were written the first time.
+pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error>) -> Result<()> {
+    let repeat = refused.find(|e| e.field("repeat") == Some(&serde_json::Value::Bool(true)));
+    match repeat {
+        Some(repeat) if tx.place == Place::Embedded => Err(repeat.clone()),
+        _ => Ok(()),
+    }
+}
+
 /// The write itself checked the claim: no row, no effect, a refusal.
 pub(crate) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
     if answers[0].affected == 1 {

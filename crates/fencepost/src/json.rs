@@ -1,6 +1,6 @@
 //! JSON that is only carried: kept as the text it came as, and not looked into.
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -18,7 +18,8 @@ impl Json {
     }
     /// Reads it as a value.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(self.text()).map_err(|e| Error::invalid("payload", format!("does not fit: {e}")))
+        serde_json::from_str(self.text())
+            .map_err(|e| Error::new(Code::Invalid, format!("the JSON is not what it is read as: {e}")))
     }
     /// As it was written.
     pub fn text(&self) -> &str {

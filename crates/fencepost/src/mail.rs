@@ -232,6 +232,15 @@ pub(crate) fn not_found(id: i64) -> Error {
         .hint("fence mail list MAILBOX shows the messages there are; what is long finished was removed")
 }
 
+/// Who means a mailbox by a name that none has made a mistake. (To claim from it, or to push, is none.)
+async fn require(tx: &mut Tx<'_>, mailbox: &str) -> Result<()> {
+    if !tx.query("select 1 as there from mailbox where name = ?1", params![mailbox]).await?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Code::NotFound, format!("there is no mailbox `{mailbox}`"))
+        .hint("fence mail shows the mailboxes there are; fence mail configure makes one"))
+}
+
 /// A token of a message.
 fn message_token(token: &str) -> Result<(Token, i64)> {
     let token = Token::check(token)?;

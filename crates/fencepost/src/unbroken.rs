@@ -9,16 +9,21 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
+use tokio::runtime::Handle;
 
 /// A call that nothing stops halfway. It runs where it is awaited; dropped in the middle, it goes on in a task of its own,
 /// and its answer is dropped there. (A task from the start would be the same. It costs a queue, a channel and two wakes
 /// for each call, for the few whose caller hangs up.)
 #[must_use = "it does nothing until it is awaited"]
-pub struct Unbroken<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+pub struct Unbroken<T: Send + 'static> {
+    call: Option<BoxFuture<'static, T>>,
+    /// Where it began. It may be dropped where no runtime is.
+    runtime: Option<Handle>,
+}
 
 impl<T: Send + 'static> Unbroken<T> {
     pub fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Some(Box::pin(call)))
+        Self { call: Some(Box::pin(call)), runtime: None }
     }
 }
 
@@ -26,25 +31,29 @@ impl<T: Send + 'static> Future for Unbroken<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        let Some(call) = &mut self.0 else {
+        let Self { call: Some(call), runtime } = &mut *self else {
             return Poll::Ready(Err(Error::internal("the answer was taken already")));
         };
+        if runtime.is_none() {
+            *runtime = Handle::try_current().ok();
+        }
         let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
             // It fails alone: whoever awaits it has other calls to make.
             Err(_) => Err(Error::internal("the op panicked")),
         };
-        self.0 = None;
+        self.call = None;
         Poll::Ready(answer)
     }
 }
 
 impl<T: Send + 'static> Drop for Unbroken<T> {
     fn drop(&mut self) {
-        let Some(call) = self.0.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(call);
+        let Some(call) = self.call.take() else { return };
+        match self.runtime.take().or_else(|| Handle::try_current().ok()) {
+            Some(runtime) => drop(runtime.spawn(call)),
+            None => tracing::warn!("a call was dropped, and nothing runs that could bring it to its end"),
         }
     }
 }
@@ -74,6 +83,23 @@ mod tests {
         assert!(dropped.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
         go.send(()).expect("someone still listens");
         assert!(dropped.await.is_err(), "the answer is dropped once it is there");
+    }
+
+    #[test]
+    fn it_goes_on_where_it_began_when_it_is_dropped_elsewhere() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (go, gone) = oneshot::channel::<()>();
+        let (done, ended) = oneshot::channel::<()>();
+        let mut call = Box::pin(Unbroken::new(async move {
+            gone.await.expect("it is told to go on");
+            done.send(()).expect("someone waits for the end");
+        }));
+        let inside = runtime.enter();
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(inside);
+        drop(call);
+        go.send(()).expect("someone still listens");
+        runtime.block_on(ended).expect("it came to its end");
     }
 
     #[tokio::test]

@@ -126,11 +126,12 @@ pub fn script(series: &str, mailbox: &str, count: i64) -> String {
     )
 }
 
+/// Without `analyze`, which fence never runs.
 pub fn seed(path: &Path, mailbox: &str, count: i64) {
     let series =
         "(with recursive c(i) as (select 1 union all select i + 1 from c where i < {count}) select i from c)";
     let script = script(series, mailbox, count);
-    file(path).execute_batch(&format!("begin immediate; {script} commit; analyze;")).expect("seeded");
+    file(path).execute_batch(&format!("begin immediate; {script} commit;")).expect("seeded");
 }
 
 pub fn clear(path: &Path) {

@@ -10,7 +10,10 @@ use fencepost::{
     Code, Error, Millis, Op, Result,
     claim::{self, Claim},
 };
-use fencepost_client::Connection;
+use fencepost_client::{
+    Connection,
+    held::{self, is_same},
+};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -98,17 +101,13 @@ impl Keep {
 
     /// The same of several, with one question. What is not in the answer is looked at by itself.
     async fn check_all(&self, limit: Duration) -> Option<Event> {
-        let list = claim::List { run: Some(self.claim.run.clone()), limit: Some(1000) };
-        let held = match self.ask(limit, list).await {
-            Ok(held) => held.claims,
+        let listed = match self.ask(limit, held::list(&self.claim.run)).await {
+            Ok(listed) => listed.claims,
             Err(error) => return Some(over(self.token(), error)),
         };
-        let mut handed_in = true;
-        for claim in self.claims() {
-            if held.iter().any(|held| held.token == claim.token && is_same(held, claim)) {
-                handed_in = false;
-                continue;
-            }
+        let unlisted = held::unlisted(self.claims(), &listed);
+        let mut handed_in = unlisted.len() == self.claims().count();
+        for claim in unlisted {
             match self.renew_one(claim, limit).await {
                 Event::Kept(_) => handed_in = false,
                 Event::HandedIn => {}
@@ -180,11 +179,6 @@ impl Keep {
         Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet is gone, or was made anew"))
             .hint("fence doctor looks at the fleet that is there now")
     }
-}
-
-/// In a fleet that was made anew, fences are given out anew.
-fn is_same(one: &Claim, other: &Claim) -> bool {
-    (&one.run, one.claimed_at) == (&other.run, other.claimed_at)
 }
 
 /// What an error says of a claim.

@@ -42,7 +42,7 @@ fn old_events_are_pruned_batch_by_batch() {
         sealed.ok(&["prune"]),
         "removed 0 tasks, 0 messages, 0 runs, 0 locks and 2200 events older than 30d"
     );
-    assert_eq!(sealed.ok(&["--json", "prune"]), r#"{"tasks":0,"runs":0,"locks":0,"events":0}"#);
+    assert_eq!(sealed.ok(&["--json", "prune"]), r#"{"tasks":0,"messages":0,"runs":0,"locks":0,"events":0}"#);
 }
 
 #[test]

@@ -42,6 +42,16 @@ on_both! {
         insta::assert_snapshot!("mail_by_hand", told + "\n" + &sealed.story("mail show 3"));
     }
 
+    /// Spaces, the order of fields and long numbers are the sender's.
+    fn a_payload_is_kept_as_it_was_written(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let payload = r#"{"b" : 12345678901234567890123, "a":[1,  2.50]}"#;
+        sealed.ok(&["mail", "push", "box", payload]);
+        assert_eq!(sealed.ok(&["mail", "work", "box", "--once", "--", "tee", "got"]).lines().count(), 1);
+        let got = std::fs::read_to_string(sealed.path().join("got")).expect("what the command got");
+        assert_eq!(got.trim_end(), payload);
+    }
+
     /// What failed is listed, explained and brought back.
     fn dead_letters(sealed: Sealed) {
         sealed.ok(&["init"]);

@@ -167,8 +167,26 @@ on_both! {
         }
         let said = worker.end();
         assert_eq!((said.code, members(leader)), (143, vec![]), "{said:?}");
-        assert_eq!(sealed.ok(&["mail", "list", "box"]), "1  pending  box  0/3", "no attempt is counted");
+        let listed = sealed.ok(&["mail", "list", "box"]);
+        assert!(listed.starts_with("1  delayed  box  1/3"), "it was begun, and counts: {listed}");
         assert!(sealed.ok(&["runs"]).contains("no runs"));
+    }
+
+    /// A command that takes too long is ended at that time and counted; the mailbox says what becomes of its message.
+    fn a_command_has_its_time(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
+        for (mailbox, then) in [("box", "delayed"), ("pay", "held")] {
+            push(&sealed, mailbox, &["slow", "quick"]);
+            let script = "cat > got; if grep -q slow got; then sleep 60; fi";
+            let words = ["mail", "work", mailbox, "--drain", "--timeout", "700ms", "--grace", "1s", "--", "sh", "-c", script];
+            sealed.ok(&words);
+            let listed = sealed.ok(&["mail", "list", mailbox]);
+            let lines: Vec<&str> = listed.lines().collect();
+            assert!(lines[0].contains(then) && lines[0].contains("1/3"), "{listed}");
+            assert!(lines[0].contains("its command took longer than 700ms"), "{listed}");
+            assert!(lines[1].contains("processed"), "the next is not held up: {listed}");
+        }
     }
 
     /// A claim that is lost ends the command; what else was in its batch goes back; and the worker goes on.
@@ -195,13 +213,13 @@ on_both! {
                 assert_eq!(counts(&sealed, "box"), [2, 0, 0, 1]);
             }
         }
-        // Of a batch one is enough.
+        // Of a batch one is enough; the other was cut off in the middle, and waits to be tried again.
         let _ = fs::remove_file(sealed.path().join("begun"));
         let worker = Working::fence(&sealed, &["mail", "work", "box", "--batch", "2", "--once", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
         let leader = begun(&sealed);
         sealed.ok(&["unclaim", "message/3"]);
         let said = worker.end();
-        assert_eq!((said.code, members(leader), counts(&sealed, "box")), (0, vec![], [2, 0, 0, 1]), "{said:?}");
+        assert_eq!((said.code, members(leader), counts(&sealed, "box")), (0, vec![], [1, 0, 0, 1]), "{said:?}");
         assert!(said.err.contains("claim `message/3@2` was taken away by an operator"), "{said:?}");
     }
 
@@ -246,6 +264,7 @@ fn a_server_that_goes_away_is_survived() {
     begun(&there);
     server.kill();
     fs::write(there.path().join("go"), "").expect("written");
+    // By itself the client tries for 15 s to reach a server that it knows, and says nothing meanwhile.
     until("it says that it tries again", || worker.err().contains("; trying again in "));
     server = Serving::start(&world, &["--listen", &address]);
     let said = worker.end();

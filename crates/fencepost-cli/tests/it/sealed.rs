@@ -249,13 +249,14 @@ pub fn still(text: &str) -> String {
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "a real process is awaited")]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..3000 {
+    // A minute: longer than any patience of ours (a client tries to reach its server for 15 s).
+    for _ in 0..12_000 {
         if let Some(found) = look() {
             return found;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    panic!("within 15 s it did not come true that {what}");
+    panic!("within a minute it did not come true that {what}");
 }
 
 pub fn said(output: Output) -> Said {

@@ -100,15 +100,9 @@ pub fn read(path: &Path) -> String {
 }
 
 /// Nothing tells us, so we look; bounded, so that a defect ends the test.
-#[expect(clippy::disallowed_methods, reason = "the end of a stranger's child announces itself to nobody")]
+#[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("in vain: {what}");
+    eventually(what, || is_so().then_some(()));
 }
 
 /// The processes of a group that are more than a zombie.

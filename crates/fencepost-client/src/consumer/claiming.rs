@@ -2,7 +2,7 @@
 
 use super::{
     Letter, Options, Stop,
-    hands::{Activity, Hands},
+    hands::{Activity, Hands, is_open},
 };
 use crate::{Connection, again::Pauses};
 use fencepost::{Code, Error, Millis, Result, mail};
@@ -63,9 +63,12 @@ impl Claiming {
                 request: Some(request.clone()),
                 ..mail::Claim::default()
             };
-            self.hands.asking(true);
+            self.hands.ask_for(&request);
             let answer = self.hands.connection.call(claim).await;
-            self.hands.asking(false);
+            // It may be carried out yet, if the answer was lost.
+            if !answer.as_ref().is_err_and(is_open) {
+                self.hands.answered(&request);
+            }
             let error = match answer {
                 Ok(claimed) => return Ok(self.hands.take(claimed.claims, asked)),
                 Err(error) => error,

@@ -6,9 +6,14 @@ use super::Letter;
 use crate::{Connection, again::Pauses};
 use fencepost::{
     Code, Error, Result,
+    claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::watch,
     // Real time: a lease is counted from before it was asked for, on a clock that cannot be set. Whether it is over
@@ -68,12 +73,13 @@ struct State {
     open: bool,
     /// Did the run ever begin? It may have, as soon as a claim was asked for.
     begun: bool,
-    /// A claim was asked for, and its answer has not come; if it was given up, it may have come to nobody.
-    asking: bool,
+    /// Requests for a claim whose answer has not come; if one was given up, its answer comes to nobody.
+    asking: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 struct Held {
+    claim: Claim,
     /// Cancelled, if it is.
     lost: CancellationToken,
     /// Its holder is about to end the claim: that the fleet knows it no more is then no loss.
@@ -96,7 +102,7 @@ impl Hands {
             activity: Activity::Busy,
             open: true,
             begun: false,
-            asking: false,
+            asking: BTreeSet::new(),
         };
         let progress = Progress { activity: Activity::Busy, in_flight: 0 };
         Self {
@@ -141,8 +147,8 @@ impl Hands {
         let letters: Vec<_> = claimed.into_iter().map(|claimed| Letter::new(self.clone(), claimed)).collect();
         self.change(|state| {
             let held =
-                |letter: &Letter| (letter.token().to_owned(), Held { lost: letter.loss(), ending: false });
-            state.held.extend(letters.iter().map(held));
+                |letter: &Letter| Held { claim: letter.claim().clone(), lost: letter.loss(), ending: false };
+            state.held.extend(letters.iter().map(|letter| (letter.token().to_owned(), held(letter))));
             state.activity = Activity::Busy;
             // A claim is heard, and being heard is written when a quarter of the lease is used: this much is left.
             state.renewed(asked, self.ttl * 3 / 4, self.ttl);
@@ -150,11 +156,18 @@ impl Hands {
         letters
     }
 
-    /// A claim is asked for, or has been answered.
-    pub fn asking(&self, asking: bool) {
+    /// A claim is asked for.
+    pub fn ask_for(&self, request: &str) {
         self.change(|state| {
-            state.asking = asking;
-            state.begun |= asking;
+            state.asking.insert(request.to_owned());
+            state.begun = true;
+        });
+    }
+
+    /// It is known what came of it.
+    pub fn answered(&self, request: &str) {
+        self.change(|state| {
+            state.asking.remove(request);
         });
     }
 
@@ -187,7 +200,7 @@ impl Hands {
         loop {
             let error = match ask().await {
                 Ok(reply) => return Ok(reply),
-                Err(error) if matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown) => error,
+                Err(error) if is_open(&error) => error,
                 Err(error) => {
                     if is_over(&error) {
                         lost.cancel();
@@ -237,6 +250,11 @@ pub(super) async fn give_back(letters: impl IntoIterator<Item = Letter>) {
             let _ = letter.release().await;
         }
     }
+}
+
+/// It may have been carried out, or be so yet.
+pub(super) fn is_open(error: &Error) -> bool {
+    matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown)
 }
 
 /// The claim is over, whatever its holder does.

@@ -35,6 +35,10 @@ impl Letter {
         &self.hands
     }
 
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
     pub(super) fn loss(&self) -> CancellationToken {
         self.lost.clone()
     }

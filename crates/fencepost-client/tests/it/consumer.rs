@@ -456,3 +456,43 @@ async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
     assert!(asked.iter().all(|ask| ask.body["request"] == asked[0].body["request"]), "{asked:?}");
     asking.abort();
 }
+
+/// The claim may be committed after the stop. Were the run ended by then, its attempt would count, or its message be
+/// discarded; as it is, whoever carries the claim out gives it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_is_not_ended_while_a_claim_of_it_may_still_come() {
+    let unknown = r#"{"error":{"code":"outcome_unknown","message":"the answer was lost"}}"#;
+    for answer in [Then::Hold, Then::Say(503, unknown.into())] {
+        let lost = matches!(answer, Then::Say(..));
+        let server = Script::by(move |_, path| match path {
+            "/v1/mail/claim" => answer.clone(),
+            "/v1/mail/reset" => Then::Say(200, r#"{"reset":0,"more":false}"#.into()),
+            _ => Then::Say(200, r#"{"claims":[]}"#.into()),
+        })
+        .await;
+        let fleet = Connection::open(&server.url).await.expect("it opens");
+        let (switch, stop) = flag();
+        let mut consumer = Consumer::start(&fleet, ["s"], Options { stop, ..Options::default() });
+        let mut progress = consumer.progress();
+        let asking = tokio::spawn(async move { (next(&mut consumer).await.is_none(), consumer) });
+        let asked = async {
+            while server.asked().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, asked).await.expect("it asks");
+        // The connection itself asks again for a while.
+        if lost {
+            reach(&mut progress, |now| matches!(now.activity, Activity::Troubled(_))).await;
+        }
+        switch.store(true, Ordering::SeqCst);
+        let (end, consumer) = asking.await.expect("no panic");
+        assert!(end);
+        timeout(LIMIT, consumer.close()).await.expect("closed in time");
+        let paths: Vec<String> = server.asked().into_iter().map(|ask| ask.path).collect();
+        assert!(
+            paths.contains(&"/v1/mail/reset".into()) && !paths.contains(&"/v1/run/end".into()),
+            "{paths:?}"
+        );
+    }
+}

@@ -3,6 +3,7 @@
 use crate::{
     consumer::{Desk, letter, reach, text},
     everywhere,
+    script::{Script, Then},
     world::{World, refused},
 };
 use fencepost::{BoxFuture, Code, Error, Json, Result, Tx, claim, mail, mail::Status, params};
@@ -147,6 +148,29 @@ everywhere! {
         let failed = desk.until(ids[0], Status::Pending).await;
         assert_eq!((failed.attempts, failed.failure_reason.as_deref()), (1, Some("its worker panicked")));
     }
+
+    /// A run can hold more than a list of claims has room for. What is past its end is not lost for that; what is, is told.
+    async fn two_consumers_can_share_a_run_that_holds_more_than_is_listed(desk: Desk) {
+        for _ in 0..2 {
+            let item = || mail::push_many::Item { mailbox: "s".into(), ..Default::default() };
+            let messages = (0..510).map(|_| item()).collect();
+            desk.fleet.call(mail::PushMany { messages, request: None }).await.expect("pushed");
+        }
+        let shared =
+            || desk.consumer(Options { run: Some("shared".into()), prefetch: 510, ..Options::default() });
+        let (mut one, mut two) = (shared(), shared());
+        let _first = letter(&mut one).await;
+        let mut others = Vec::new();
+        for _ in 0..510 {
+            others.push(letter(&mut two).await);
+        }
+        let taken = others.pop().expect("the last of all");
+        let unclaim = claim::Unclaim { resource: format!("message/{}", taken.message.id), reason: None };
+        desk.fleet.call(unclaim).await.expect("taken away");
+        two.renew().await.expect("an answer");
+        assert!(taken.is_lost());
+        assert_eq!(others.iter().filter(|letter| letter.is_lost()).count(), 0);
+    }
 }
 
 /// A completion that is refused for what it says is not asked again at once: the model would be, for ever.
@@ -285,4 +309,39 @@ async fn a_fleet_that_does_not_answer_is_a_lost_lease() {
     let letter = letter(&mut consumer).await;
     stop.send(()).expect("the server is there");
     timeout(LIMIT, letter.lost()).await.expect("it is told");
+}
+
+/// The completion is accepted, and its answer late: there is nothing to renew, and no reason to ask all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
+    let world = World::sqlite().await;
+    let message = world.fleet.call(mail::Push::new("s", "one")).await.expect("pushed").message;
+    let claim = mail::Claim { mailboxes: vec!["s".into()], run: "r".into(), ..mail::Claim::default() };
+    let claimed = world.fleet.call(claim).await.expect("claimed");
+    let claimed = serde_json::to_string(&claimed).expect("JSON");
+    let over = json!({ "error": { "code": "already_finished", "message": "it is done" } }).to_string();
+    let server = Script::by(move |_, path| match path {
+        "/v1/mail/claim" => Then::Say(200, claimed.clone()),
+        "/v1/mail/done" => Then::Hold,
+        _ => Then::Say(409, over.clone()),
+    })
+    .await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    let options = Options { ttl: Duration::from_secs(3), ..Options::default() };
+    let mut consumer = fencepost_client::consumer::Consumer::start(&fleet, ["s"], options);
+    let letter = letter(&mut consumer).await;
+    assert_eq!(letter.message.id, message.id);
+    let completing = tokio::spawn(letter.complete([]));
+    let twice = async {
+        loop {
+            let renewals = server.asked().into_iter().filter(|ask| ask.path == "/v1/claim/renew");
+            if let [first, second, ..] = &renewals.map(|ask| ask.at).collect::<Vec<_>>()[..] {
+                return *second - *first;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let between = timeout(LIMIT, twice).await.expect("it asks again");
+    assert!(between >= Duration::from_millis(900), "{between:?}");
+    completing.abort();
 }

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    // Real time: how often a client asks is what some tests are about.
+    time::Instant,
 };
 
 /// What it does about a request.
@@ -14,6 +16,8 @@ pub enum Then {
     Say(u16, String),
     /// It has read the request, and closes the connection.
     HangUp,
+    /// It has read the request, and never answers.
+    Hold,
 }
 
 /// A request as it came in.
@@ -21,6 +25,7 @@ pub enum Then {
 pub struct Asked {
     /// Which connection it came by.
     pub connection: usize,
+    pub at: Instant,
     pub path: String,
     head: String,
     pub body: Value,
@@ -42,9 +47,15 @@ pub struct Script {
 impl Script {
     /// Follows the script, and does the last of it for ever.
     pub async fn of(script: impl Into<Vec<Then>>) -> Self {
+        let script = script.into();
+        Self::by(move |at, _| script[at.min(script.len() - 1)].clone()).await
+    }
+
+    /// Does what is said of the request with this number and path.
+    pub async fn by(script: impl Fn(usize, &str) -> Then + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (script, asked) = (script.into(), Arc::new(Mutex::new(Vec::new())));
+        let (script, asked) = (Arc::new(script), Arc::new(Mutex::new(Vec::new())));
         let all = asked.clone();
         tokio::spawn(async move {
             for connection in 0.. {
@@ -60,16 +71,23 @@ impl Script {
     }
 }
 
-async fn serve(mut stream: TcpStream, connection: usize, script: Vec<Then>, all: Arc<Mutex<Vec<Asked>>>) {
+async fn serve(
+    mut stream: TcpStream,
+    connection: usize,
+    script: Arc<impl Fn(usize, &str) -> Then>,
+    all: Arc<Mutex<Vec<Asked>>>,
+) {
     while let Some((head, body)) = read(&mut stream).await {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        let at = {
+        let then = {
             let mut all = all.lock().expect("not poisoned");
-            all.push(Asked { connection, path, head, body });
-            (all.len() - 1).min(script.len() - 1)
+            let then = script(all.len(), &path);
+            all.push(Asked { connection, at: Instant::now(), path, head, body });
+            then
         };
-        match &script[at] {
+        match then {
             Then::HangUp => return,
+            Then::Hold => std::future::pending().await,
             Then::Say(status, body) => {
                 let length = body.len();
                 let answer = format!("HTTP/1.1 {status} As Told\r\ncontent-length: {length}\r\n\r\n{body}");

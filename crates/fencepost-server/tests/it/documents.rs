@@ -129,15 +129,7 @@ on_both! {
             world.ok("mail/push", json!({ "mailbox": "builds" })).await;
         }
         world.ok("mail/claim", json!({ "mailboxes": ["builds"], "run": "s", "count": 1 })).await;
-        let mut told = String::new();
-        // On PostgreSQL the log can be read up to the oldest transaction of anyone.
-        for _ in 0..500 {
-            told = text(world.send(get("/metrics")).await).await;
-            if told.contains("fence_claims_expired_total{noun=\"task\"} 1") {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+        let told = metrics_once(&world, r#"fence_claims_expired_total{noun="task"} 1"#).await;
         for line in [
             r#"fence_ops_total{op="task/add",outcome="ok"} 2"#,
             r#"fence_ops_total{op="task/claim",outcome="ok"} 2"#,
@@ -167,6 +159,66 @@ on_both! {
         assert_eq!(count("fence_batch_size_bucket{le=\"+Inf\"}"), count("fence_batch_size_count "));
         assert!(count("fence_batch_size_sum ") >= count("fence_batch_size_count "));
     }
+
+    /// Whatever becomes of the item; what its holder, or an operator, ended is another matter.
+    async fn metrics_count_every_claim_that_expired(world: World) {
+        assert_eq!(world.send(get("/metrics")).await.status(), 200);
+        for (mailbox, settings) in [
+            ("again", json!({})),
+            ("held", json!({ "replay": "hold" })),
+            ("discarded", json!({ "replay": "discard" })),
+            ("failed", json!({ "max_attempts": 1 })),
+        ] {
+            let mut settings = settings;
+            settings["mailbox"] = json!(mailbox);
+            world.ok("mail/configure", settings).await;
+            world.ok("mail/push", json!({ "mailbox": mailbox })).await;
+            world.ok("mail/claim", json!({ "mailboxes": [mailbox], "run": "dies", "ttl_ms": 1000 })).await;
+        }
+        for (board, attempts) in [("again", 2), ("failed", 1)] {
+            world.ok("task/add", json!({ "board": board, "title": "one", "max_attempts": attempts })).await;
+            world.ok("task/claim", json!({ "task": format!("{board}-1"), "run": "dies", "ttl_ms": 1000 })).await;
+        }
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "dies", "ttl_ms": 1000 })).await;
+        world.clock.advance(std::time::Duration::from_secs(2));
+
+        // The same endings, by somebody's word. They come last: who has seen them has seen all.
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "lives" })).await;
+        let message = world.ok("mail/push", json!({ "mailbox": "told" })).await["message"]["id"].clone();
+        world.ok("mail/discard", json!({ "messages": [message] })).await;
+        world.ok("mail/push", json!({ "mailbox": "told" })).await;
+        let claimed = world.ok("mail/claim", json!({ "mailboxes": ["told"], "run": "lives" })).await;
+        let token = &claimed["claims"][0]["claim"]["token"];
+        world.ok("mail/fail", json!({ "token": token, "reason": "its lease was over", "retry": false })).await;
+        world.ok("task/add", json!({ "board": "told", "title": "one" })).await;
+        let claimed = world.ok("task/claim", json!({ "task": "told-1", "run": "lives" })).await;
+        let token = &claimed["claim"]["token"];
+        world.ok("task/fail", json!({ "token": token, "reason": "its lease was over", "retry": false })).await;
+        let told = metrics_once(&world, r#"fence_events_total{kind="task.failed"} 2"#).await;
+        for line in [
+            r#"fence_events_total{kind="task.failed"} 2"#,
+            r#"fence_events_total{kind="message.failed"} 2"#,
+            r#"fence_events_total{kind="message.discarded"} 2"#,
+            r#"fence_claims_expired_total{noun="message"} 4"#,
+            r#"fence_claims_expired_total{noun="task"} 2"#,
+            r#"fence_claims_expired_total{noun="lock"} 1"#,
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+        }
+    }
+}
+
+/// The metrics, once they have this line: on PostgreSQL the log can be read up to the oldest transaction of anyone.
+async fn metrics_once(world: &World, line: &str) -> String {
+    let mut told = String::new();
+    for _ in 0..500 {
+        told = text(world.send(get("/metrics")).await).await;
+        if told.lines().any(|told| told == line) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    told
 }
 
 #[tokio::test]

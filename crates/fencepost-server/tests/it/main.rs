@@ -6,5 +6,6 @@ mod documents;
 mod door;
 mod keys;
 mod router;
+mod told;
 mod waiting;
 mod world;

@@ -231,6 +231,7 @@ pub(super) async fn pick(
     if let Some(lapsed) = found.iter().position(|message| message.lapsed) {
         found.truncate(lapsed.max(1));
     }
+    let found = Record::that_fit(found);
     match (found.is_empty(), paused.first()) {
         (false, _) => Ok((before, found)),
         (true, Some((name, reason))) if paused.len() == names.len() => {

@@ -40,7 +40,7 @@ pub struct Configure {
     /// days in any case.
     #[serde(default)]
     pub retain_ms: Option<Millis>,
-    /// How many finished messages are kept, the latest; 0 for any number.
+    /// How many processed messages are kept, the latest; 0 for any number. What failed is kept for its time.
     #[serde(default)]
     pub retain_count: Option<i64>,
 }
@@ -111,6 +111,7 @@ async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Optio
 
 /// Twice the same changes nothing.
 pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -> Result<Changed> {
+    super::require(tx, name).await?;
     let had = lock(tx, name, None).await?;
     if had.and_then(|mailbox| mailbox.paused).as_deref() != reason {
         let kind = if reason.is_some() { "mailbox.paused" } else { "mailbox.resumed" };

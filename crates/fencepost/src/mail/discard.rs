@@ -44,7 +44,7 @@ impl Op for Discard {
         for id in ids {
             let message = found.remove(&id).ok_or_else(|| not_found(id))?;
             match (message.status, &message.hold) {
-                (Status::Processing, Some(hold)) => {
+                (Status::Processing, Some(hold)) if hold.is_alive(tx.now) => {
                     let text = format!("message {id} is held by {}", hold.describe());
                     return Err(Error::new(Code::AlreadyClaimed, text)
                         .with("holder", &hold.run)
@@ -68,6 +68,8 @@ impl Op for Discard {
                 updated_at: tx.now,
                 ..message.clone()
             };
+            // Of a dead holder, if it has one.
+            after.end_claim("lapse", &[]);
             after.finish(Status::Failed, tx.now);
             changes.push((message, after));
         }

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     before::Before,
-    claim::is_repeat,
+    claim::{is_repeat, whole},
     error::{Code, Error, Result},
     json::Json,
     names::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, Token, check},
@@ -87,6 +87,7 @@ pub(crate) async fn complete(tx: &mut Tx<'_>, asked: &[Done]) -> Result<Vec<Resu
             }
         }));
     }
+    whole(tx, results.iter().filter_map(|result| result.as_ref().err()))?;
     if !changes.is_empty() {
         write(tx, &changes).await?;
     }

@@ -1,5 +1,5 @@
 use super::{
-    Changed, Settings, Status, message_token,
+    Changed, Replay, Settings, Status, message_token,
     record::{Record, held, load_locked, save},
     settings_of,
 };
@@ -25,6 +25,10 @@ pub struct Fail {
     /// Try again, while attempts are left.
     #[serde(default)]
     pub retry: bool,
+    /// It was cut off in the middle, and nobody knows how far it came: as if its holder had been lost, the mailbox's
+    /// `replay` says what becomes of it.
+    #[serde(default)]
+    pub lost: bool,
     /// How long to wait before that (the mailbox's backoff, doubled with each attempt, unless said).
     #[serde(default)]
     pub delay_ms: Option<Millis>,
@@ -60,7 +64,12 @@ impl Op for Fail {
         let found = held(found, &token, tx)?;
         let settings = settings_of(tx, std::slice::from_ref(&found)).await?.remove(&found.mailbox);
         let message = self.apply(&found, &settings.unwrap_or_default(), tx.now);
-        let kind = if message.status == Status::Failed { "message.failed" } else { "message.retrying" };
+        let kind = match (message.status, &message.outcome) {
+            (Status::Failed, Some(_)) => "message.discarded",
+            (Status::Failed, None) => "message.failed",
+            (Status::Held, _) => "message.held",
+            _ => "message.retrying",
+        };
         let details = serde_json::json!({ "reason": self.reason, "attempt": message.attempts });
         let event = message.event(kind, &found).details(details);
         save(tx, &[(found, message.clone())], Under::Claim, vec![event]).await?;
@@ -69,8 +78,8 @@ impl Op for Fail {
 }
 
 impl Fail {
-    fn content(&self) -> [Option<&str>; 2] {
-        [Some(&self.reason), self.retry.then_some("retry")]
+    fn content(&self) -> [Option<&str>; 3] {
+        [Some(&self.reason), self.retry.then_some("retry"), self.lost.then_some("lost")]
     }
 
     /// The rule: past its last attempt a message has failed, whatever was wished.
@@ -82,7 +91,13 @@ impl Fail {
             ..message.clone()
         };
         message.end_claim("fail", &self.content());
-        if self.retry && message.attempts < message.max_attempts {
+        let replay = if self.lost { settings.replay } else { Replay::Retry };
+        if replay == Replay::Hold {
+            message.status = Status::Held;
+        } else if replay == Replay::Discard {
+            message.finish(Status::Failed, now);
+            message.outcome = Some("discarded".into());
+        } else if (self.retry || self.lost) && message.attempts < message.max_attempts {
             let delay = self.delay_ms.unwrap_or_else(|| settings.backoff(message.attempts));
             message.status = Status::Pending;
             message.delayed_until = (delay.0 > 0).then(|| now.plus(delay));

@@ -17,6 +17,18 @@ pub(super) fn lock_of(messages: &[i64]) -> Stmt {
     )
 }
 
+/// Those of these messages whose lane another has just now. Who asks has the messages' rows already, so it must not wait:
+/// whoever has the lane may be waiting for a row.
+pub(super) fn taken(messages: &[i64]) -> Stmt {
+    Stmt::lock(
+        "select id from (
+           select id, pg_try_advisory_xact_lock(hashtextextended(mailbox || ' ' || lane, 1)) as got from message
+           where id in (select cast(value ->> 'k' as bigint) from json_each(?1)) and lane is not null) as lanes
+         where not got",
+        params![key_set(messages.iter().copied())],
+    )
+}
+
 /// The lanes that these rows (`mailbox`, `lane`) name.
 pub(super) fn lock(rows: Value) -> Stmt {
     Stmt::lock(
@@ -32,11 +44,10 @@ pub(super) fn next(finished: &[i64]) -> Stmt {
     by_keys!(
         finished,
         "update message set behind = 0 where behind = 1 and id in (
-           select min(next.id) from message as gone join message as next
-             on next.mailbox = gone.mailbox and next.lane = gone.lane
-             and next.lane is not null and next.finished_at is null
-           where gone.id",
-        "group by gone.mailbox, gone.lane)"
+           select (select next.id from message as next where next.mailbox = gone.mailbox and next.lane = gone.lane
+             and next.lane is not null and next.finished_at is null order by next.id limit 1)
+           from message as gone where gone.id",
+        ")"
     )
 }
 
@@ -45,10 +56,10 @@ pub(super) fn resume(back: &[i64]) -> Stmt {
     by_keys!(
         back,
         "update message set behind = 0 where id in (
-           select min(next.id) from message as came join message as next
-             on next.mailbox = came.mailbox and next.lane = came.lane
-             and next.lane is not null and next.finished_at is null
-           where came.id",
-        "group by next.mailbox, next.lane having max(1 - next.behind) = 0)"
+           select (select next.id from message as next where next.mailbox = came.mailbox and next.lane = came.lane
+             and next.lane is not null and next.finished_at is null order by next.id limit 1)
+           from message as came where came.id",
+        "and not exists (select 1 from message as turn where turn.mailbox = came.mailbox
+             and turn.lane = came.lane and turn.lane is not null and turn.finished_at is null and turn.behind = 0))"
     )
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Replay, Settings, Status,
-    record::{Record, columns, save},
+    record::{Record, load_locked, save},
     settings_of,
 };
 use crate::{
@@ -10,10 +10,9 @@ use crate::{
     clock::Time,
     error::Result,
     event::Event,
-    mail::lane,
     params,
     run::sweep::ITEMS,
-    tx::{Tx, key_set},
+    tx::{Stmt, Tx, key_set},
 };
 
 /// The rule. The attempt was counted when it was claimed, and stays counted.
@@ -56,33 +55,37 @@ fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
 
 /// One batch of what these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
-    let rows = tx
-        .query(
-            columns!(
-                "where message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
-                 order by message.id limit ?2 /*pg for update of message*/"
-            ),
-            params![key_set(runs.iter().copied()), ITEMS],
-        )
-        .await?;
-    Ok(lapse(tx, Record::read_all(rows)?).await?.len() as u64)
+    let held = Stmt::new(
+        "select id from message where run in (select cast(value ->> 'k' as bigint) from json_each(?1))
+         order by id limit ?2",
+        params![key_set(runs.iter().copied()), ITEMS],
+    );
+    those_still_due(tx, held).await
 }
 
 /// One batch of claims whose own end has come.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
-    let rows = tx
-        .query(
-            columns!(
-                "where message.until_at <= ?1 order by message.until_at limit ?2
-                 /*pg for update of message skip locked*/"
-            ),
-            params![tx.now, ITEMS],
-        )
-        .await?;
-    Ok(lapse(tx, Record::read_all(rows)?).await?.len() as u64)
+    let capped = Stmt::new(
+        "select id from message where until_at <= ?1 order by until_at limit ?2",
+        params![tx.now, ITEMS],
+    );
+    those_still_due(tx, capped).await
 }
 
-/// The messages' rows are locked.
+/// Found without a lock, because lanes are locked before their messages; so looked at again once they are.
+async fn those_still_due(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {
+    let rows = tx.one(due).await?.rows;
+    let ids = rows.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    let mut found: Vec<Record> = load_locked(tx, &ids).await?.into_values().collect();
+    found.retain(|message| message.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)));
+    found.sort_by_key(|message| message.id);
+    Ok(lapse(tx, found).await?.len() as u64)
+}
+
+/// The messages' rows are locked, and their lanes.
 pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
     if messages.is_empty() {
         return Ok(Vec::new());
@@ -94,11 +97,6 @@ pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<
         let (after, event) = rule(&message, settings.get(&message.mailbox).unwrap_or(&usual), tx.now);
         changes.push((message, after));
         events.push(event);
-    }
-    let lanes: Vec<i64> =
-        changes.iter().filter(|(_, after)| after.finished_at.is_some()).map(|(_, after)| after.id).collect();
-    if !lanes.is_empty() {
-        tx.one(lane::lock_of(&lanes)).await?;
     }
     save(tx, &changes, Under::Nobody, events).await?;
     Ok(changes.into_iter().map(|(_, after)| after).collect())

@@ -45,17 +45,28 @@ impl Op for List {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
         self.mailbox.as_deref().map_or(Ok(()), |name| check::path_name("mailbox", name))?;
+        let after = self.after.unwrap_or(0);
         macro_rules! page {
             ($status:literal) => {
-                columns!(concat!(
-                    "where (cast(?1 as text) is null or message.mailbox = ?1) and message.id > ?2 ",
-                    $status,
-                    " order by message.id limit ?3"
-                ))
+                match &self.mailbox {
+                    // Said outright, so that an index by mailbox fits.
+                    Some(mailbox) => Stmt::new(
+                        columns!(concat!(
+                            "where message.mailbox = ?1 and message.id > ?2 ",
+                            $status,
+                            " order by message.id limit ?3"
+                        )),
+                        params![mailbox, after, limit + 1],
+                    ),
+                    None => Stmt::new(
+                        columns!(concat!("where message.id > ?1 ", $status, " order by message.id limit ?2")),
+                        params![after, limit + 1],
+                    ),
+                }
             };
         }
-        // Each status has an index of its own, whose predicate must stand in the statement as it is.
-        let sql = match self.status {
+        // What is at work, held or failed has an index of its own, whose predicate must stand in the statement as it is.
+        let page = match self.status {
             None => page!(""),
             Some(Status::Pending) => page!("and message.status = 'pending'"),
             Some(Status::Processing) => page!("and message.run is not null"),
@@ -66,8 +77,7 @@ impl Op for List {
                  and message.finished_at is null"
             ),
         };
-        let after = self.after.unwrap_or(0);
-        let rows = tx.one(Stmt::new(sql, params![self.mailbox.as_deref(), after, limit + 1])).await?.rows;
+        let rows = tx.one(page).await?.rows;
         let mut messages = Record::read_all(rows)?;
         let more = messages.len() as i64 > limit;
         messages.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

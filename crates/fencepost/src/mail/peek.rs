@@ -41,7 +41,7 @@ impl Op for Peek {
         let sql = unheld!(
             "where message.ready = 1 and message.mailbox = ?1 order by message.priority desc, message.id limit ?2"
         );
-        let found = Record::read_all(tx.query(sql, params![&self.mailbox, count]).await?)?;
+        let found = Record::that_fit(Record::read_all(tx.query(sql, params![&self.mailbox, count]).await?)?);
         if found.is_empty() {
             return Ok(Peeked { messages: Vec::new() });
         }

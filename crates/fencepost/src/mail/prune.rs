@@ -23,14 +23,16 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, batch: i64) -> Result<u64> {
             break;
         }
         let (name, keep): (String, i64) = (row.get("name")?, row.get("retain_count")?);
-        // What has a key is kept for as long as that may be used again.
+        // What has a key is kept for as long as that may be used again, and what failed until its time is over: it is
+        // there for somebody to look at.
         let over = tx
             .query(
-                "select id from message where finished_at is not null and mailbox = ?1
-                 and (idempotency_key is null or prune_at <= ?4) and finished_at < (
-                   select finished_at from message where finished_at is not null and mailbox = ?1
-                   order by finished_at desc limit 1 offset ?2)
-                 order by finished_at limit ?3 /*pg for update skip locked*/",
+                "select id from message where finished_at is not null and mailbox = ?1 and status = 'processed'
+                 and (idempotency_key is null or prune_at <= ?4) and (finished_at, id) < (
+                   select finished_at, id from message
+                   where finished_at is not null and mailbox = ?1 and status = 'processed'
+                   order by finished_at desc, id desc limit 1 offset ?2)
+                 order by finished_at, id limit ?3 /*pg for update skip locked*/",
                 params![name, keep - 1, left, tx.now],
             )
             .await?;

@@ -6,7 +6,7 @@ use super::{
 use crate::{
     before::Before,
     clock::Millis,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     event::{Event, Topic},
     json::Json,
     names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
@@ -193,6 +193,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         rows.push(json!({
             "mailbox": message.mailbox, "lane": lane, "kind": message.kind, "key": message.idempotency_key,
             "priority": message.priority, "max": message.max_attempts,
+            "size": item.payload.as_ref().map_or(0, |payload| payload.text().len()),
             "delayed": message.delayed_until.map(|at| at.0), "behind": i64::from(!first),
         }));
         messages.push(message);
@@ -204,10 +205,11 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     }
     // Numbers are given out in the order of the list.
     statements.push(Stmt::new(
-        "insert into message(mailbox, lane, kind, idempotency_key, priority, max_attempts, created_at, status, behind,
-           delayed_until, updated_at)
+        "insert into message(mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
+           behind, delayed_until, updated_at)
          select value ->> 'mailbox', value ->> 'lane', value ->> 'kind', value ->> 'key',
-           cast(value ->> 'priority' as bigint), cast(value ->> 'max' as bigint), cast(?1 as bigint), 'pending',
+           cast(value ->> 'priority' as bigint), cast(value ->> 'max' as bigint), cast(value ->> 'size' as bigint),
+           cast(?1 as bigint), 'pending',
            case when cast(value ->> 'behind' as bigint) = 1 then 1
              when value ->> 'lane' is null then 0
              when exists (select 1 from message as other where other.mailbox = value ->> 'mailbox'
@@ -290,6 +292,10 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<Pu
     let mut answers = tx.pipeline(statements).await?;
     let own = Record::read_all(answers.remove(1).rows)?;
     let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();
+    if own.len() < pushed.len() {
+        return Err(Error::new(Code::AlreadyFinished, "what this request pushed was removed since")
+            .hint("it was pushed, and finished: there is no need to push it again"));
+    }
     let mut known = find(answers.remove(0).rows, keys)?;
     let existing = known.values().map(|message| message.id).filter(|id| !pushed.contains(id)).collect();
     for message in known.values() {

@@ -12,6 +12,9 @@ use crate::{
 };
 use std::collections::HashMap;
 
+/// What the payloads of one answer may come to, if they are several: they are in memory all at once.
+const ANSWER_MAX: i64 = 8 * 1024 * 1024;
+
 /// The state of a message. It is held exactly while it is processing.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
@@ -22,6 +25,8 @@ pub(crate) struct Record {
     pub key: Option<String>,
     pub priority: i64,
     pub max_attempts: i64,
+    /// Of its payload, in bytes.
+    pub size: i64,
     pub created_at: Time,
     pub status: Status,
     pub outcome: Option<String>,
@@ -40,7 +45,7 @@ pub(crate) struct Record {
 macro_rules! state {
     () => {
         "select message.id, message.mailbox, message.lane, message.kind, message.idempotency_key, message.priority,
-           message.max_attempts, message.created_at, message.status, message.outcome, message.delayed_until,
+           message.max_attempts, message.size, message.created_at, message.status, message.outcome, message.delayed_until,
            message.attempts, message.lapsed, message.fence, message.delivery, message.until_at, message.claimed_at,
            message.last_fence, message.last_verb, message.last_digest, message.failure_reason, message.updated_at,
            message.finished_at, "
@@ -101,6 +106,7 @@ impl Record {
             key: row.take("idempotency_key")?,
             priority: row.take("priority")?,
             max_attempts: row.take("max_attempts")?,
+            size: row.take("size")?,
             created_at: row.take("created_at")?,
             status: Status::read(&row.take::<String>("status")?)?,
             outcome: row.take("outcome")?,
@@ -119,6 +125,18 @@ impl Record {
 
     pub fn read_all(rows: Vec<Row>) -> Result<Vec<Self>> {
         rows.into_iter().map(Self::read).collect()
+    }
+
+    /// As many as fit into one answer, and at least one.
+    pub fn that_fit(mut messages: Vec<Self>) -> Vec<Self> {
+        let mut size = 0;
+        let fit = messages.iter().take_while(|message| {
+            size += message.size;
+            size <= ANSWER_MAX
+        });
+        let fit = fit.count();
+        messages.truncate(fit.max(1));
+        messages
     }
 
     pub fn resource(&self) -> Resource {

@@ -114,15 +114,16 @@ pub(super) async fn chosen(
     }
     let mailbox = mailbox.unwrap_or_default();
     check::path_name("mailbox", mailbox)?;
+    super::require(tx, mailbox).await?;
     let statements = vec![
         Stmt::new(
             "select id from message where status = 'failed' and mailbox = ?1 order by id limit ?2",
-            params![mailbox, BATCH],
+            params![mailbox, BATCH + 1],
         ),
         Stmt::new(
             "select id from message where status = 'held' and ready = 0 and run is null and finished_at is null
              and mailbox = ?1 order by id limit ?2",
-            params![mailbox, BATCH],
+            params![mailbox, BATCH + 1],
         ),
     ];
     let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows);

@@ -50,15 +50,16 @@ impl Op for Reset {
                 return Err(Error::invalid("run", "or `mailbox` must be given: whose messages come back?"));
             }
             (None, Some(mailbox)) => {
-                let sql =
-                    "select id from message where run is not null and mailbox = ?1 order by id limit ?2";
-                tx.query(sql, params![mailbox, BATCH]).await?
+                let sql = "select message.id from message join run on run.key = message.run
+                           where message.run is not null and message.mailbox = ?1
+                           and run.ended_at is null and run.expires_at > ?3 order by message.id limit ?2";
+                tx.query(sql, params![mailbox, BATCH, tx.now]).await?
             }
             (Some(run), mailbox) => {
                 let sql = "select message.id from run join message on message.run = run.key
-                           where run.name = ?1 and run.ended_at is null
+                           where run.name = ?1 and run.ended_at is null and run.expires_at > ?4
                            and (cast(?3 as text) is null or message.mailbox = ?3) order by message.id limit ?2";
-                tx.query(sql, params![run, BATCH, mailbox.as_deref()]).await?
+                tx.query(sql, params![run, BATCH, mailbox.as_deref(), tx.now]).await?
             }
         };
         let ids = rows.iter().map(|row: &Row| row.get("id")).collect::<Result<Vec<i64>>>()?;

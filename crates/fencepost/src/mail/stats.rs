@@ -48,7 +48,7 @@ pub struct Box {
     pub held: i64,
     pub failed: i64,
     pub processed: i64,
-    /// When the oldest that is ready was pushed.
+    /// When the one that is next was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_at: Option<Time>,
     pub settings: Settings,

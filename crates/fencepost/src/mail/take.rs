@@ -1,6 +1,7 @@
 use super::{
     Message, Status,
     claim::{check_names, pick},
+    lane,
     record::{Record, columns, save},
     view::full,
 };
@@ -66,7 +67,16 @@ impl Op for Take {
         if tx.opening.is_repeat("message.taken", None)? {
             return repeated(tx).await;
         }
-        let (_, found) = pick(tx, None, &names, count).await?;
+        let (_, mut found) = pick(tx, None, &names, count).await?;
+        if found.iter().any(|message| message.lane.is_some()) {
+            let ids: Vec<i64> = found.iter().map(|message| message.id).collect();
+            let busy = tx.one(lane::taken(&ids)).await?.rows;
+            let busy = busy.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+            found.retain(|message| !busy.contains(&message.id));
+            if found.is_empty() {
+                return Err(Error::again("another call is changing the lane at this moment"));
+            }
+        }
         let mut changes = Vec::with_capacity(found.len());
         for message in found {
             let mut taken = Record {

@@ -22,8 +22,8 @@ create index mailbox_counted on mailbox(name) where retain_count is not null;
 
 -- The state of a message: a small row that every transition rewrites; what is long is in `message_doc`. `id` is the
 -- order. `lane`: what order is kept by, in a strict mailbox only; of the unfinished messages of a lane one has
--- `behind = 0`, and it is its turn. `lapsed`: its last claim was lost, so it is handed out alone. `prune_at`: from
--- when on nobody needs it any more.
+-- `behind = 0`, and it is its turn. `lapsed`: its last claim was lost, so it is handed out alone. `size`: of its
+-- payload, in bytes. `prune_at`: from when on nobody needs it any more.
 create table message (
   id integer primary key autoincrement,
   mailbox text not null,
@@ -32,6 +32,7 @@ create table message (
   idempotency_key text,
   priority integer not null,
   max_attempts integer not null,
+  size integer not null default 0,
   created_at integer not null,
 
   status text not null,

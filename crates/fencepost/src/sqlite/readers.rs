@@ -9,7 +9,6 @@ use crate::{
     tx::{Caller, Db, Place, Tx},
 };
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard},
 };
@@ -61,11 +60,7 @@ impl Readers {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut lite = match idle {
             Some(lite) => lite,
-            None => Lite {
-                conn: open::reader(&self.path, options.durability)?,
-                columns: HashMap::new(),
-                stats: self.stats.clone(),
-            },
+            None => Lite::new(open::reader(&self.path, options.durability)?, self.stats.clone()),
         };
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     before::Before,
-    claim::{Under, is_repeat},
+    claim::{Under, is_repeat, whole},
     error::{Code, Error, Result},
     event::Event,
     names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
@@ -82,7 +82,10 @@ impl Op for DoneMany {
                     }
                     (Some(view), None)
                 }
-                Err(e) => (None, Some(serde_json::json!(e))),
+                Err(e) => {
+                    whole(tx, std::iter::once(&e))?;
+                    (None, Some(serde_json::json!(e)))
+                }
             };
             results.push(Outcome { token: completion.token.clone(), task, error });
         }

@@ -399,6 +399,70 @@ on_both! {
         assert_eq!(world.fleet.call(fencepost::claim::List::default()).await.unwrap().claims[0].token, "message/4@1");
     }
 
+    /// What the dead hold is lost, and neither given back nor in the way of what the living hold.
+    async fn reset_and_discard_see_who_is_dead(world: World) {
+        world.story("
+            mail/push s payload=one                  -> id=1
+            mail/push s payload=two                  -> id=2
+            mail/claim s run=dead ttl_ms=1000        -> claims=message/1@1
+            mail/claim s run=alive ttl_ms=60000      -> claims=message/2@1
+            +1s mail/reset mailbox=s                 -> reset=1 more=false
+            mail/reset run=dead                      -> reset=0 more=false
+            mail/discard 1                           -> messages=1
+            mail/show message=1                      -> failed outcome=discarded attempts=1
+        ").await;
+    }
+
+    async fn all_that_failed_is_brought_back_batch_by_batch(world: World) {
+        let item = mail::push_many::Item { mailbox: "s".into(), ..Default::default() };
+        world.fleet.call(mail::PushMany { messages: vec![item; 501], request: None }).await.unwrap();
+        let ids: Vec<i64> = (1..=501).collect();
+        world.fleet.call(mail::Discard { messages: ids, reason: None }).await.unwrap();
+        let all = mail::Redrive { mailbox: Some("s".into()), ..Default::default() };
+        let first = world.fleet.call(all.clone()).await.unwrap();
+        assert_eq!((first.messages.len(), first.more), (500, true));
+        let rest = world.fleet.call(all).await.unwrap();
+        assert_eq!((rest.messages.len(), rest.more), (1, false));
+    }
+
+    /// So many are handed out as an answer may carry, and at least one.
+    async fn an_answer_has_a_limit(world: World) {
+        let large = "x".repeat(1000 * 1024);
+        for _ in 0..10 {
+            world.push("s", &large).await;
+        }
+        assert_eq!(world.claim_mail("s", "a", 1000).await.unwrap().len(), 8);
+        let peek = mail::Peek { mailbox: "s".into(), count: Some(100) };
+        assert_eq!(world.fleet.call(peek).await.unwrap().messages.len(), 2);
+        let take = mail::Take { mailboxes: vec!["s".into()], count: Some(1000), ..Default::default() };
+        assert_eq!(world.fleet.call(take).await.unwrap().messages.len(), 2);
+    }
+
+    /// A push whose message was finished and removed since is not pushed again.
+    async fn a_request_outlives_its_message(world: World) {
+        world.fleet.call(mail::Configure { mailbox: "s".into(), retain_ms: Some(Millis(0)), ..Default::default() }).await.unwrap();
+        let push = mail::Push { request: Some("r1".into()), ..mail::Push::new("s", "x") };
+        world.fleet.call(push.clone()).await.unwrap();
+        world.story("mail/take s -> messages=1").await;
+        world.fleet.call(fencepost::admin::Prune::default()).await.unwrap();
+        assert_eq!(code(world.fleet.call(push).await), Code::AlreadyFinished);
+    }
+
+    /// Many at once are no way round it.
+    async fn a_repeat_in_an_embedders_transaction_is_an_error_of_the_batch(world: World) {
+        world.push("s", "one").await;
+        let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
+        let complete = || {
+            let done = mail::DoneMany { messages: vec![mail::Done::new(&token)] };
+            world.fleet.transaction(move |tx| {
+                let done = done.clone();
+                Box::pin(async move { tx.call(done).await })
+            })
+        };
+        complete().await.unwrap();
+        assert_eq!(refused(complete().await).field("repeat"), Some(&true.into()));
+    }
+
     /// An embedder completes in its own transaction with its own tables: both, or neither.
     async fn an_embedder_completes_with_its_own_rows(world: World) {
         world.push("s", "one").await;

@@ -88,10 +88,25 @@ on_both! {
             all.iter().map(|message| message.id).collect::<Vec<_>>()
         };
         assert_eq!(left().await, [2, 3, 4, 5, 6, 7], "two of `n` stay, and what is pending");
+        // Finished at one moment, and what failed is not counted.
+        world.story("
+            mail/push tied payload=1 -> id=8
+            mail/push tied payload=2 -> id=9
+            mail/push tied payload=3 -> id=10
+            mail/configure tied retain_count=1 -> settings.retain_count=1
+            mail/discard 8 -> messages=8
+            mail/take tied count=2 -> messages=9,10
+        ").await;
+        assert_eq!(left().await, [2, 3, 4, 5, 6, 7, 8, 10]);
+        world.story("
+            mail/redrive 8 -> messages=8
+            mail/configure tied retain_ms=0 -> settings.retain_ms=0
+            mail/take tied -> messages=8
+        ").await;
         world.pass(60);
-        assert_eq!(left().await, [2, 3, 4, 6, 7], "a key may be used again for a week");
+        assert_eq!(left().await, [2, 3, 4, 6, 7, 10], "a key may be used again for a week");
         world.pass(7 * 86_400);
-        assert_eq!(left().await, [2, 3, 4, 6]);
+        assert_eq!(left().await, [2, 3, 4, 6, 10]);
         world.pass(24 * 86_400);
         assert_eq!(left().await, [4]);
         world.fleet.call(event::Prune::default()).await.unwrap();

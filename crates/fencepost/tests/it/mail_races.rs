@@ -103,7 +103,8 @@ on_both! {
                             let (token, lane) = (claimed.claim.token, claimed.message.lane.unwrap());
                             let before = flying.lock().unwrap().insert(lane.clone(), claimed.message.id);
                             assert_eq!(before, None, "two of {lane} are in flight");
-                            tokio::task::yield_now().await;
+                            // A real call, while which another could be given the next of this lane.
+                            assert!(fleet.call(fencepost::claim::Guard::new(&token)).await.unwrap().ok);
                             flying.lock().unwrap().remove(&lane);
                             match fastrand::u8(..) % 4 {
                                 0 => drop(fleet.call(mail::Fail { retry: true, ..mail::Fail::new(&token, "luck") }).await.unwrap()),
@@ -302,6 +303,24 @@ mod steps {
         done.unwrap();
         world.assert_sound().await;
         world.claim_mail("s", "a", 1).await.unwrap();
+    }
+
+    /// To take is to finish.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_push_that_races_a_take_is_not_stuck() {
+        let world = World::postgres().await;
+        strict(&world).await;
+        let take = mail::Take { mailboxes: vec!["s".into()], ..Default::default() };
+        world.push("s", "one").await;
+        let (taken, pushed) = meet(&world, take.clone(), mail::Push::new("s", "two")).await;
+        taken.unwrap();
+        pushed.unwrap();
+        world.assert_sound().await;
+        let (pushed, taken) = meet(&world, mail::Push::new("s", "three"), take.clone()).await;
+        pushed.unwrap();
+        taken.unwrap();
+        world.assert_sound().await;
+        assert_eq!(world.fleet.call(take).await.unwrap().messages[0].id, 3);
     }
 
     /// Two who find the lane empty: one has the turn.

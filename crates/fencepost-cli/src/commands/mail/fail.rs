@@ -23,6 +23,9 @@ pub struct Fail {
     /// Try again after a while, if attempts are left
     #[arg(long)]
     retry: bool,
+    /// It was cut off in the middle: the mailbox says what becomes of it (`fence mail configure --replay`)
+    #[arg(long)]
+    lost: bool,
     /// How long to wait before that  [default: as the mailbox says, doubled with each attempt]
     #[arg(long, value_parser = duration, requires = "retry")]
     delay: Option<Millis>,
@@ -34,6 +37,7 @@ impl Fail {
             token: self.held.token(context).await?,
             reason: read_text(self.reason)?,
             retry: self.retry,
+            lost: self.lost,
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;

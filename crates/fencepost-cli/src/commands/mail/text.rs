@@ -41,7 +41,10 @@ fn status(message: &Message) -> &'static str {
 fn more(message: &Message, screen: &Screen) -> String {
     let reason = message.failure_reason.as_deref();
     match message.status {
-        Status::Processing => message.claim.as_ref().map(|claim| held(claim, screen)).unwrap_or_default(),
+        // Nobody has looked since: whoever claims next, or a server, gives it back.
+        Status::Processing => {
+            message.claim.as_ref().map_or_else(|| "its holder was lost".into(), |claim| held(claim, screen))
+        }
         Status::Processed => message.outcome.clone().unwrap_or_default(),
         Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
             (Some(reason), Some(again)) => format!("{reason} (again {again})"),

@@ -69,7 +69,7 @@ pub struct Work {
     /// How long the messages stay claimed if this machine dies
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "1m")]
     ttl: Millis,
-    /// The longest that a command may take; past it, it counts as lost
+    /// The longest that a command may take; past it, it is ended, and its message counts as lost
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     timeout: Option<Millis>,
     /// Between telling a command to end and killing it
@@ -153,7 +153,7 @@ impl Worker<'_> {
         match tokio::time::timeout(PATIENCE, both).await.unwrap_or(Err(late)) {
             // It claimed nothing, or is over already.
             Ok(()) => {}
-            Err(error) if error.code() == Code::NotFound => {}
+            Err(error) if matches!(error.code(), Code::NotFound | Code::Unauthorized | Code::Forbidden) => {}
             Err(error) => self.context.warn(&Error::unavailable(format!(
                 "what was not started comes back when its lease ends: {}",
                 error.message()

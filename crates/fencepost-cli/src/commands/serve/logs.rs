@@ -1,7 +1,7 @@
 //! The log, on standard error: text for a person, JSON for whatever collects it.
 //!
-//! Who reads it may be slow, or have stopped reading. The server does not wait for that: a bounded number of lines is
-//! kept, and what does not fit is counted.
+//! Who reads it may be slow, or have stopped reading. The server does not wait for that: a bounded number of lines,
+//! and of bytes, is kept, and what does not fit is counted.
 
 use std::{
     io::{IsTerminal, Write},
@@ -12,15 +12,18 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Some megabytes.
-const KEPT: usize = 10_000;
+/// Lines are short, 200 bytes or so; but an error's text may be of any length, so their bytes are bounded as well.
+const LINES: usize = 10_000;
+const BYTES: usize = 8 * 1024 * 1024;
 /// At the end, so long the last lines may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 enum Said {
-    Line(Vec<u8>),
+    /// The room it takes is free again once it is written.
+    Line(Vec<u8>, OwnedSemaphorePermit),
     /// All before this is written.
     End(SyncSender<()>),
 }
@@ -29,13 +32,15 @@ enum Said {
 #[derive(Clone)]
 pub struct Logs {
     lines: SyncSender<Said>,
+    /// In bytes.
+    room: Arc<Semaphore>,
     lost: Arc<AtomicU64>,
 }
 
 impl Logs {
     pub fn begin() -> Self {
         let json = !std::io::stderr().is_terminal();
-        let (logs, said) = Self::keeping(KEPT);
+        let (logs, said) = Self::keeping(LINES, BYTES);
         let lost = logs.lost.clone();
         std::thread::spawn(move || write(&said, &lost, json));
         let filter = EnvFilter::try_from_env("FENCE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
@@ -50,9 +55,17 @@ impl Logs {
         logs
     }
 
-    fn keeping(lines: usize) -> (Self, Receiver<Said>) {
+    fn keeping(lines: usize, bytes: usize) -> (Self, Receiver<Said>) {
         let (lines, said) = sync_channel(lines);
-        (Self { lines, lost: Arc::default() }, said)
+        (Self { lines, room: Arc::new(Semaphore::new(bytes)), lost: Arc::default() }, said)
+    }
+
+    /// Is there room for it? If nobody is there any more to write it, it is not missed either.
+    fn keep(&self, line: &[u8]) -> bool {
+        // What is longer than can be said fits nowhere.
+        let bytes = u32::try_from(line.len()).unwrap_or(u32::MAX);
+        let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else { return false };
+        !matches!(self.lines.try_send(Said::Line(line.to_vec(), room)), Err(TrySendError::Full(_)))
     }
 
     /// The last lines are written, if anybody reads them.
@@ -67,7 +80,7 @@ impl Logs {
 /// One call for each line.
 impl Write for Logs {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        if let Err(TrySendError::Full(_)) = self.lines.try_send(Said::Line(line.to_vec())) {
+        if !self.keep(line) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
@@ -82,7 +95,7 @@ fn write(said: &Receiver<Said>, lost: &AtomicU64, json: bool) {
     let mut out = std::io::stderr();
     for said in said {
         match said {
-            Said::Line(line) => drop(out.write_all(&line)),
+            Said::Line(line, _room) => drop(out.write_all(&line)),
             Said::End(written) => drop(written.send(())),
         }
         let lost = lost.swap(0, Ordering::Relaxed);
@@ -102,13 +115,31 @@ mod tests {
 
     #[test]
     fn what_nobody_takes_is_counted_and_not_waited_for() {
-        let (mut logs, said) = Logs::keeping(2);
+        let (mut logs, said) = Logs::keeping(2, BYTES);
         for line in ["one", "two", "three", "four"] {
             logs.write_all(line.as_bytes()).expect("it never fails");
         }
         assert_eq!(logs.lost.load(Ordering::Relaxed), 2);
-        assert!(matches!(said.try_recv(), Ok(Said::Line(line)) if line == b"one"));
+        assert!(matches!(said.try_recv(), Ok(Said::Line(line, _)) if line == b"one"));
         drop(said);
         logs.write_all(b"five").expect("also if nobody is there any more");
+    }
+
+    #[test]
+    fn long_lines_are_kept_up_to_so_many_bytes() {
+        let (mut logs, said) = Logs::keeping(LINES, 10);
+        let lost = |logs: &Logs| logs.lost.load(Ordering::Relaxed);
+        logs.write_all(b"longer than all there is").expect("it never fails");
+        assert_eq!(lost(&logs), 1);
+        for line in ["sixsix", "fives", "four"] {
+            logs.write_all(line.as_bytes()).expect("it never fails");
+        }
+        assert_eq!(lost(&logs), 2, "only what does not fit beside the others");
+        for kept in ["sixsix", "four"] {
+            assert!(matches!(said.try_recv(), Ok(Said::Line(line, _)) if line == kept.as_bytes()));
+        }
+        logs.write_all(b"ten of ten").expect("it never fails");
+        assert_eq!(lost(&logs), 2, "what was taken made room");
+        assert!(said.try_recv().is_ok());
     }
 }

@@ -1,8 +1,12 @@
 //! Keeping what is in hand alive, and learning that it is lost.
 
 use super::{FIRST, Hands, Held, LONGEST, State, is_over};
-use crate::again::Pauses;
-use fencepost::{Error, Op, Result, claim, mail, run};
+use crate::{again::Pauses, held};
+use fencepost::{
+    Error, Op, Result,
+    claim::{self, Claim},
+    mail, run,
+};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 // Real time: see `hands.rs`.
 use tokio::time::{Instant, sleep_until, timeout};
@@ -45,7 +49,7 @@ impl Hands {
     /// the lease is certainly over.
     pub async fn renew(&self) -> Result<()> {
         let known = self.alive();
-        for token in &known {
+        for Claim { token, .. } in &known {
             // Before it is sent: the lease may have begun at any moment since.
             let asked = Instant::now();
             match self.ask(claim::Renew::new(token)).await {
@@ -63,30 +67,46 @@ impl Hands {
                 }
             }
         }
+        // What is left is being ended, and its answer tells how it went: until then there is nothing to renew.
+        let later = Instant::now() + LONGEST.min(self.ttl / 3);
+        self.change(|state| state.lease.renew_at = state.lease.renew_at.max(later));
         Ok(())
     }
 
     /// An operator may have taken one of many away. What was put down meanwhile is not missed.
-    async fn compare(&self, known: &BTreeSet<String>) -> Result<()> {
+    async fn compare(&self, known: &[Claim]) -> Result<()> {
         if known.len() < 2 {
             return Ok(());
         }
-        let list = claim::List { run: Some(self.run.clone()), limit: Some(1000) };
-        let held: BTreeSet<String> =
-            self.ask(list).await?.claims.into_iter().map(|claim| claim.token).collect();
-        self.lose(|token, own| known.contains(token) && !held.contains(token) && !own.ending);
+        let listed = self.ask(held::list(&self.run)).await?.claims;
+        let mut unlisted = held::unlisted(known, &listed);
+        // The next renewal does not wait for many. Those that were not asked for are at another time.
+        fastrand::shuffle(&mut unlisted);
+        let renew_at = self.state.borrow().lease.renew_at;
+        for claim in unlisted {
+            if Instant::now() >= renew_at {
+                break;
+            }
+            if !self.is_held(claim).await? {
+                self.lose(|token, own| token == claim.token && !own.ending);
+            }
+        }
         Ok(())
+    }
+
+    async fn is_held(&self, claim: &Claim) -> Result<bool> {
+        let guarded = self.ask(claim::Guard::new(&claim.token)).await?;
+        Ok(guarded.ok && guarded.claim.is_some_and(|held| held::is_same(&held, claim)))
     }
 
     /// A claim that was given up in the very moment of its answer is held, and nobody knows of it: a server that has sent
     /// an answer cannot know that it was not read. (Who hangs up before that is noticed by the server.)
     pub async fn sweep(&self) {
-        if !self.own_run || !self.state.borrow().asking {
+        if !self.own_run || self.state.borrow().asking.is_empty() {
             return;
         }
-        self.asking(false);
-        let list = claim::List { run: Some(self.run.clone()), limit: Some(1000) };
-        let Ok(held) = self.connection.call(list).await else { return };
+        // It is still being asked for: what is not listed yet may be claimed after this.
+        let Ok(held) = self.connection.call(held::list(&self.run)).await else { return };
         let known = self.in_hand();
         let unknown = held.claims.into_iter().map(|claim| claim.token).filter(|token| !known.contains(token));
         let tokens: Vec<String> = unknown.collect();
@@ -103,10 +123,10 @@ impl Hands {
         self.state.borrow().lease.until
     }
 
-    fn alive(&self) -> BTreeSet<String> {
+    fn alive(&self) -> Vec<Claim> {
         let state = self.state.borrow();
-        let alive = state.held.iter().filter(|(_, held)| !held.lost.is_cancelled());
-        alive.map(|(token, _)| token.clone()).collect()
+        let alive = state.held.values().filter(|held| !held.lost.is_cancelled());
+        alive.map(|held| held.claim.clone()).collect()
     }
 
     fn lose(&self, which: impl Fn(&str, &Held) -> bool) {
@@ -127,7 +147,7 @@ impl Hands {
     /// A run that others may use is theirs. What a call that was given up has claimed goes back; what it claims after
     /// that is given back where it runs, unless the run has ended: so it is left to lapse, for then the attempt would count.
     async fn end(&self) {
-        let (begun, given_up) = (self.state.borrow().begun, self.state.borrow().asking);
+        let (begun, given_up) = (self.state.borrow().begun, !self.state.borrow().asking.is_empty());
         if !self.own_run || !begun {
             return;
         }

@@ -77,7 +77,7 @@ impl Worker<'_> {
             agent: self.context.agent(),
             count: Some(count),
             ttl_ms: Some(self.args.ttl),
-            max_ms: self.args.timeout,
+            max_ms: None,
             wait_ms: (!self.args.drain).then_some(WAIT_MAX),
             request: Some(request.to_owned()),
         }
@@ -93,8 +93,10 @@ impl Worker<'_> {
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
         let keep = Keep::new(self.context.connection().await?, self.footing.clone(), first.claim.clone());
         let recall = async {
-            self.stop.ending().await;
-            Error::new(Code::Cancelled, "the worker was told to end")
+            tokio::select! {
+                () = self.stop.ending() => Error::new(Code::Cancelled, "its worker was told to end"),
+                late = self.late() => late,
+            }
         };
         let job = Job { command, seat: Seat::Background, grace: self.args.grace };
         let ended = supervise::run(keep.and(others), job, Signals::of_children()?, recall).await;
@@ -111,12 +113,12 @@ impl Worker<'_> {
                 self.release(claims).await;
                 Ok(())
             }
+            // It was cut off in the middle: by us, or because a claim is over.
             Ok(Ended::Lost(error)) => {
-                if !self.stop.is_ending() {
+                if error.code() != Code::Cancelled {
                     self.context.warn(&lost(&error));
                 }
-                self.release(claims).await;
-                Ok(())
+                self.lose(claims, error.message()).await
             }
             // It was not begun.
             Err(error) => {
@@ -125,6 +127,13 @@ impl Worker<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// When the command has had its time. (Real time: it is a process's.)
+    async fn late(&self) -> Error {
+        let Some(timeout) = self.args.timeout else { return std::future::pending().await };
+        tokio::time::sleep(Duration::from_millis(timeout.0.unsigned_abs())).await;
+        Error::new(Code::Cancelled, format!("its command took longer than {timeout}"))
     }
 
     /// What the command finds in its environment.
@@ -171,6 +180,19 @@ impl Worker<'_> {
                 (Some(message), _) => self.report(message)?,
                 (None, Some(error)) => self.given_up(&error)?,
                 (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The mailbox says what becomes of them. Those whose claims are over are somebody else's.
+    async fn lose(&self, claims: &[ClaimedMessage], reason: &str) -> Result<()> {
+        for claimed in claims {
+            let lost = !self.args.no_retry;
+            match self.insist(mail::Fail { lost, ..mail::Fail::new(&claimed.claim.token, reason) }).await {
+                Ok(failed) => self.report(failed.message)?,
+                Err(error) if error.code() == Code::LeaseExpired => {}
+                Err(error) => self.given_up(&error)?,
             }
         }
         Ok(())
