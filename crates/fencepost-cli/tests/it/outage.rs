@@ -71,7 +71,10 @@ impl Follower {
                 let lines = BufReader::new(stream).lines().map_while(Result::ok);
                 let mut id = None;
                 for line in lines.take_while(|_| asked.is_ok()) {
-                    if let Some(text) = line.strip_prefix("id: ") {
+                    if line.is_empty() {
+                        // A message is over. An id with no data is where to read on from.
+                        last = id.take().unwrap_or(last);
+                    } else if let Some(text) = line.strip_prefix("id: ") {
                         id = Some(text.to_owned());
                     } else if let Some(data) = line.strip_prefix("data: ") {
                         let data: Value = serde_json::from_str(data).expect("JSON");
