@@ -183,6 +183,9 @@ impl Samples<'_> {
         match name {
             "token" | "tokens" if self.noun == "mail" => "message/812@1",
             "token" | "tokens" => "task/auth-3@1",
+            "message" => "812",
+            "channel" => "general",
+            "body" => "@codex-1 the build is green again",
             "resource" => "task/auth-3",
             "task" | "tasks" | "id" => "auth-3",
             "depends_on" | "after" | "on" => "auth-2",

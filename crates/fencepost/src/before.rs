@@ -154,7 +154,9 @@ impl Due {
                (select min(delayed_until) from task where delayed_until is not null) as delayed_until,
                (select min(until_at) from lock where until_at is not null) as lock_until_at,
                (select min(until_at) from message where until_at is not null) as message_until_at,
-               (select min(delayed_until) from message where delayed_until is not null) as message_delayed_until
+               (select min(delayed_until) from message where delayed_until is not null) as message_delayed_until,
+               (select min(until_at) from reader where until_at is not null) as reader_until_at,
+               (select min(strands_at) from agent where strands_at is not null) as strands_at
              from fleet",
             params![],
         )
@@ -168,6 +170,8 @@ impl Due {
             "lock_until_at",
             "message_until_at",
             "message_delayed_until",
+            "reader_until_at",
+            "strands_at",
         ];
         let ends = ends.iter().map(|end| row.get::<Option<Time>>(end)).collect::<Result<Vec<_>>>()?;
         Ok(Due {
@@ -233,6 +237,12 @@ impl Before {
             }
             Some(Heard::Token { token: Token { resource: Resource::Message(id), fence }, .. }) => {
                 statements.push(Stmt::new(crate::mail::RUN_BEHIND, params![*id, *fence]));
+            }
+            Some(Heard::Token {
+                token: Token { resource: Resource::Mentions { agent, channel }, fence },
+                ..
+            }) => {
+                statements.push(Stmt::new(crate::channel::RUN_BEHIND, params![agent, channel, *fence]));
             }
             Some(Heard::Token { token: Token { resource: Resource::Lock(name), fence }, .. }) => {
                 statements.push(Stmt::new(crate::lock::RUN_BEHIND, params![name, *fence]));
@@ -306,7 +316,7 @@ pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
         changed += match *item {
             Todo::Hear { key, ttl } => run::hear(tx, key, ttl).await?,
             Todo::End { key } => run::end::lapse(tx, key).await?,
-            Todo::Settle => run::settle::settle(tx).await?,
+            Todo::Settle => run::sweep::sweep(tx).await?,
         };
     }
     tx.opening.request = request;

@@ -144,6 +144,9 @@ pub(crate) async fn look(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<
     match resource {
         Resource::Task(id) => Ok(task::load(tx, id).await?.as_ref().map(task::Record::look)),
         Resource::Message(id) => Ok(mail::load(tx, *id).await?.as_ref().map(mail::Record::look)),
+        Resource::Mentions { agent, channel } => {
+            Ok(crate::channel::load(tx, agent, channel).await?.as_ref().map(crate::channel::Record::look))
+        }
         Resource::Lock(name) => Ok(lock::load(tx, name).await?.as_ref().map(lock::Record::look)),
     }
 }

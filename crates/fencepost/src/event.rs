@@ -28,8 +28,8 @@ pub(crate) struct Event {
     pub agent: Option<String>,
     pub fence: Option<i64>,
     pub details: Option<serde_json::Value>,
-    /// The mailbox of a message.
-    pub mailbox: Option<String>,
+    /// Whom it could concern, if the kind does not say it.
+    pub topic: Option<Topic>,
 }
 
 impl Event {
@@ -50,15 +50,14 @@ impl Event {
 
     /// Whom it could concern of those who wait to take something; see [`Topic`].
     fn topic(&self) -> Topic {
-        match (self.kind, &self.mailbox) {
+        match (self.kind, &self.topic) {
             // What is taken, or told of while it is held, makes nothing free.
             (
                 "task.claimed" | "task.progress" | "task.checkpoint" | "task.noted" | "lock.claimed"
-                | "message.claimed" | "message.checkpoint" | "mailbox.paused",
+                | "message.claimed" | "message.checkpoint" | "mailbox.paused" | "mentions.claimed",
                 _,
             ) => Topic::Nobody,
-            (_, Some(mailbox)) => Topic::mail(mailbox),
-            (kind, _) if kind.starts_with("task.") => Topic::tasks(),
+            (_, Some(topic)) => topic.clone(),
             (kind, _) if kind.starts_with("lock.") => Topic::Of(self.resource.clone()),
             _ => Topic::Everyone,
         }
@@ -117,11 +116,20 @@ pub(crate) enum Topic {
 }
 
 impl Topic {
+    /// That a task is finished: its board may be, too, and leads are told.
     pub fn tasks() -> Self {
         Topic::Of("task".into())
     }
     pub fn lock(name: &str) -> Self {
         Topic::Of(format!("lock/{name}"))
+    }
+    /// Tasks that are anyone's.
+    pub fn pool() -> Self {
+        Topic::Of("pool".into())
+    }
+    /// What only this agent could take.
+    pub fn agent(name: &str) -> Self {
+        Topic::Of(format!("agent/{name}"))
     }
     pub fn mail(mailbox: &str) -> Self {
         Topic::Of(format!("mail/{mailbox}"))

@@ -3,7 +3,7 @@
 use crate::{
     before::Before,
     claim::{self, Delivery, deliver::Handed},
-    clock::Clock,
+    clock::{Clock, Millis},
     error::{Code, Error, Result},
     key::{self, Key},
     names::check,
@@ -12,7 +12,7 @@ use crate::{
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
     unbroken::Unbroken,
-    wait::{Look, News, Pace, Waiters},
+    wait::{Look, News, Pace, Waiters, Wish},
 };
 use std::{
     path::{Path, PathBuf},
@@ -93,6 +93,35 @@ impl Store {
             // 28 % of what the server's async threads did outside of the kernel; after, it was not profiled.)
             Store::Postgres(db) => Box::pin(db.write(before, caller, place, work)).await,
         }
+    }
+}
+
+/// What a look noted beside its answer.
+#[derive(Debug, Clone, Default)]
+struct Seen(Arc<Mutex<Noted>>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    again_in: Option<Millis>,
+    wishes: Vec<Wish>,
+    handed: Vec<Handed>,
+}
+
+impl Seen {
+    fn note<T>(&self, answer: T, tx: &mut Tx<'_>) -> T {
+        let noted = Noted {
+            again_in: tx.again_at.map(|at| at.since(tx.now)),
+            wishes: std::mem::take(&mut tx.wishes),
+            handed: std::mem::take(&mut tx.handed),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+        answer
+    }
+
+    fn look<O: Op>(self, answer: Result<O::Reply>) -> Look<O::Reply> {
+        let Noted { again_in, wishes, handed } =
+            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Look { not_yet: O::not_yet(&answer), answer, again_in, wishes, handed }
     }
 }
 
@@ -217,6 +246,9 @@ impl Fleet {
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         self.caller.may(O::NAME, O::ACCESS)?;
         let Some(wait) = op.wait() else {
+            if O::PEEKS {
+                return Box::pin(self.look(op, false)).await.answer;
+            }
             let before = op.before();
             let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
                 let run = op.clone().run(tx);
@@ -244,9 +276,9 @@ impl Fleet {
     async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
         let fleet = self.clone();
         let looking = Unbroken::new(async move {
-            let Look { answer, not_yet, again_in, wish, handed } = fleet.look(op, glance).await;
+            let Look { answer, not_yet, again_in, wishes, handed } = fleet.look(op, glance).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
-            Look { answer, not_yet, again_in, wish, handed: Vec::new() }
+            Look { answer, not_yet, again_in, wishes, handed: Vec::new() }
         });
         looking.await.unwrap_or_else(Look::failed)
     }
@@ -277,23 +309,29 @@ impl Fleet {
 
     /// One look of one who waits: the op, and when its answer could change by time alone.
     async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        let (before, seen) = (op.before(), Arc::new(Mutex::new((None, None, Vec::new()))));
+        if O::PEEKS {
+            let peeked = Seen::default();
+            let (asked, seen) = (op.clone(), peeked.clone());
+            let work: Work<Option<O::Reply>> = Arc::new(move |tx| {
+                let (op, seen) = (asked.clone(), seen.clone());
+                Box::pin(async move { seen.note(op.peek(tx).await, tx) })
+            });
+            match self.store.read(self.caller.clone(), work).await {
+                Ok(None) => {}
+                Ok(Some(reply)) => return peeked.look::<O>(Ok(reply)),
+                Err(e) => return Look::failed(e),
+            }
+        }
+        let (before, seen) = (op.before(), Seen::default());
         let found = seen.clone();
         let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
             let (op, found) = (op.clone(), found.clone());
             Box::pin(async move {
                 tx.glance = glance;
-                let answer = op.run(tx).await;
-                let again_in = tx.again_at.map(|at| at.since(tx.now));
-                let (wish, handed) = (tx.wish.take(), std::mem::take(&mut tx.handed));
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = (again_in, wish, handed);
-                answer.map(Box::new)
+                found.note(op.run(tx).await.map(Box::new), tx)
             })
         });
-        let answer = self.run::<O>(before, work).await.map(|reply| *reply);
-        let (again_in, wish, handed) =
-            std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
-        Look { not_yet: O::not_yet(&answer), answer, again_in, wish, handed }
+        seen.look::<O>(self.run::<O>(before, work).await.map(|reply| *reply))
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.

@@ -9,13 +9,16 @@
 //! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
 
 pub mod admin;
+pub mod agent;
 mod before;
 pub mod board;
+pub mod channel;
 pub mod claim;
 mod clock;
 mod error;
 pub mod event;
 mod fleet;
+pub mod inbox;
 mod json;
 pub mod key;
 pub mod lock;

@@ -9,8 +9,8 @@
 //! So a claim picks as it does elsewhere, and cannot break the order by skipping what another has locked.
 
 mod lane;
-mod record;
-mod view;
+pub(crate) mod record;
+pub(crate) mod view;
 
 use crate::{
     clock::Millis,
@@ -258,7 +258,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
         "update message set delayed_until = null where id in (
            select id from message where delayed_until <= ?1 order by delayed_until limit ?2
            /*pg for update skip locked*/)",
-        params![tx.now, crate::run::settle::ITEMS],
+        params![tx.now, crate::run::sweep::ITEMS],
     )
     .await
 }

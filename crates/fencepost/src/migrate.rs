@@ -14,6 +14,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, sql: include_str!("migrations/0003_cancelled.sql") },
     Migration { version: 4, sql: include_str!("migrations/0004_deliveries_and_keys.sql") },
     Migration { version: 5, sql: include_str!("migrations/0005_mail.sql") },
+    Migration { version: 6, sql: include_str!("migrations/0006_agents.sql") },
 ];
 
 pub(crate) fn latest() -> i64 {

@@ -59,6 +59,11 @@ impl TaskId {
 pub enum Resource {
     Task(TaskId),
     Message(i64),
+    /// An agent's unread mentions in a channel.
+    Mentions {
+        agent: String,
+        channel: String,
+    },
     Lock(String),
 }
 
@@ -67,6 +72,7 @@ impl fmt::Display for Resource {
         match self {
             Resource::Task(id) => write!(f, "task/{id}"),
             Resource::Message(id) => write!(f, "message/{id}"),
+            Resource::Mentions { agent, channel } => write!(f, "mentions/{agent}/{channel}"),
             Resource::Lock(name) => write!(f, "lock/{name}"),
         }
     }
@@ -80,6 +86,14 @@ impl FromStr for Resource {
             Some(("message", id)) => match number(id) {
                 Some(id) => Ok(Resource::Message(id)),
                 None => Err(format!("`{}` is not a message's number", clip(id))),
+            },
+            Some(("mentions", rest)) => match rest.split_once('/') {
+                Some((agent, channel))
+                    if name_problem(agent, PLAIN).is_none() && name_problem(channel, PLAIN).is_none() =>
+                {
+                    Ok(Resource::Mentions { agent: agent.into(), channel: channel.into() })
+                }
+                _ => Err(format!("`{}` is not `mentions/AGENT/CHANNEL`", clip(text))),
             },
             Some(("lock", name)) => match name_problem(name, PATH) {
                 None => Ok(Resource::Lock(name.into())),

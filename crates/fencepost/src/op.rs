@@ -46,6 +46,12 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn before(&self) -> Before {
         Before::nothing()
     }
+    /// It looks, on a reader, before it writes.
+    const PEEKS: bool = false;
+    /// That look: the answer, if there is nothing to do. What it would miss must be due, or written with an event.
+    fn peek(&self, _tx: &mut Tx<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send {
+        async { Ok(None) }
+    }
     /// How long this request would rather wait than be told "not yet": its `wait_ms`.
     fn wait(&self) -> Option<Millis> {
         None
@@ -78,6 +84,9 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::task::visit(visitor);
     crate::board::visit(visitor);
     crate::mail::visit(visitor);
+    crate::agent::visit(visitor);
+    crate::inbox::visit(visitor);
+    crate::channel::visit(visitor);
     crate::lock::visit(visitor);
     crate::claim::visit(visitor);
     crate::run::visit(visitor);

@@ -15,8 +15,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-verbs![list::List, renew::Renew, doubt::Doubt, end::End];
-pub(crate) mod settle;
+verbs![list::List, renew::Renew, doubt::Doubt, settle::Settle, end::End];
+pub(crate) mod sweep;
 
 /// The lease of a run that does not say otherwise: a person's or an agent's shell.
 pub const SHELL_TTL: Millis = Millis::minutes(30);

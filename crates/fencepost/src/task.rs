@@ -192,7 +192,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
         .query(
             "select seq, tags from task where delayed_until <= ?1 order by delayed_until limit ?2
              /*pg for update skip locked*/",
-            params![tx.now, crate::run::settle::ITEMS],
+            params![tx.now, crate::run::sweep::ITEMS],
         )
         .await?;
     if due.is_empty() {

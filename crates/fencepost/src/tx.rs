@@ -51,7 +51,7 @@ pub struct Tx<'a> {
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
     /// What it looked for and did not find: everyone with this wish would come away empty, too.
-    pub(crate) wish: Option<Wish>,
+    pub(crate) wishes: Vec<Wish>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
 }
@@ -82,7 +82,7 @@ impl<'a> Tx<'a> {
             stirred: false,
             again_at,
             glance: false,
-            wish: None,
+            wishes: Vec::new(),
             handed: Vec::new(),
         }
     }

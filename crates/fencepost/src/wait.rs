@@ -111,14 +111,14 @@ pub(crate) struct Look<T> {
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
     /// What it looked for and did not find: of those with the same wish, one speaks for all.
-    pub wish: Option<Wish>,
+    pub wishes: Vec<Wish>,
     /// The claims that the answer hands over.
     pub handed: Vec<Handed>,
 }
 
 impl<T> Look<T> {
     pub fn failed(error: Error) -> Self {
-        Self { answer: Err(error), not_yet: false, again_in: None, wish: None, handed: Vec::new() }
+        Self { answer: Err(error), not_yet: false, again_in: None, wishes: Vec::new(), handed: Vec::new() }
     }
 }
 
@@ -163,18 +163,18 @@ impl Waiters {
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, not_yet, again_in, wish, .. } = look(glance).await;
+            let Look { answer, not_yet, again_in, wishes, .. } = look(glance).await;
             if !glance || !not_yet {
                 return answer;
             }
             let due = again_in.map(|span| from.saturating_add(span.0));
             let overdue = due.is_some_and(|due| due <= from);
             // The watcher minds the time for all who take things; who watches has a time of its own.
-            let own = due.filter(|_| wish.is_none()).map_or(end, |due| end.min(due));
-            if let Some(due) = due.filter(|_| wish.is_some() && !overdue) {
+            let own = due.filter(|_| wishes.is_empty()).map_or(end, |due| end.min(due));
+            if let Some(due) = due.filter(|_| !wishes.is_empty() && !overdue) {
                 self.remind(due);
             }
-            place.rest(wish, !overdue);
+            place.rest(wishes, !overdue);
             let _parked = Parked::new(&self.parked);
             tokio::select! {
                 () = place.woken() => {}

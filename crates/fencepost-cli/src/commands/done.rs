@@ -73,6 +73,6 @@ impl Done {
 fn board(token: &str) -> Option<String> {
     match token.parse::<Token>().ok()?.resource {
         Resource::Task(id) => Some(id.board),
-        Resource::Message(_) | Resource::Lock(_) => None,
+        Resource::Message(_) | Resource::Mentions { .. } | Resource::Lock(_) => None,
     }
 }

@@ -51,6 +51,9 @@ const PROMISES: &[(&str, &str)] = &[
          select 'message/' || id as resource from message
          where run is not null and not exists (select 1 from run where run.key = message.run)
          union all
+         select 'mentions/' || reader.agent || '/' || channel as resource from reader
+         where run is not null and not exists (select 1 from run where run.key = reader.run)
+         union all
          select 'lock/' || name as resource from lock
          where run is not null and not exists (select 1 from run where run.key = lock.run)",
     ),
@@ -61,6 +64,9 @@ const PROMISES: &[(&str, &str)] = &[
          union all
          select 'message/' || message.id as resource from message
          join run on run.key = message.run where run.ended_at is not null and run.settled = 1
+         union all
+         select 'mentions/' || reader.agent || '/' || channel as resource from reader
+         join run on run.key = reader.run where run.ended_at is not null and run.settled = 1
          union all
          select 'lock/' || lock.name as resource from lock
          join run on run.key = lock.run where run.ended_at is not null and run.settled = 1",
@@ -79,7 +85,7 @@ const PROMISES: &[(&str, &str)] = &[
     ),
     (
         "no fence was given out twice",
-        "select resource from event where kind in ('task.claimed', 'message.claimed', 'lock.claimed')
+        "select resource from event where kind in ('task.claimed', 'message.claimed', 'mentions.claimed', 'lock.claimed')
          group by resource, fence having count(*) > 1",
     ),
     (
@@ -200,6 +206,30 @@ const PROMISES: &[(&str, &str)] = &[
         "select 'message/' || message.id as resource from message left join mailbox on mailbox.name = message.mailbox
          where mailbox.name is null or (mailbox.in_order = 1) <> (message.lane is not null)
          or (message.lane is null and message.behind = 1)",
+    ),
+    (
+        "mentions are held with a claim that says since when and how far it goes",
+        "select 'mentions/' || agent || '/' || channel as resource from reader
+         where (run is null) <> (claimed_at is null) or (run is null) <> (given_n is null)
+         or (run is null and until_at is not null)",
+    ),
+    (
+        "a reader knows its last mention, and since when it waits",
+        "select 'mentions/' || reader.agent || '/' || reader.channel as resource from reader
+         left join (select agent, channel, max(n) as n from mention group by agent, channel) as last
+           on last.agent = reader.agent and last.channel = reader.channel
+         where reader.mentioned_n <> coalesce(last.n, 0)
+         or (reader.mentioned_n > reader.read_n) <> (reader.since is not null)",
+    ),
+    (
+        "posts are numbered without a gap, and nobody has read further",
+        "select 'channel/' || channel.name as resource from channel
+         left join (select channel, count(*) as posts, max(n) as last from post group by channel) as posts
+           on posts.channel = channel.name
+         where channel.next_n - 1 <> coalesce(posts.posts, 0) or channel.next_n - 1 <> coalesce(posts.last, 0)
+         union all
+         select 'channel/' || channel.name as resource from channel join reader on reader.channel = channel.name
+         where reader.read_n >= channel.next_n",
     ),
     (
         "in every lane it is the turn of one message",

@@ -20,7 +20,7 @@ impl Op for Settle {
     type Reply = NextDue;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
-        run::settle::settle(tx).await?;
+        run::sweep::sweep(tx).await?;
         NextDue::look(tx).await
     }
 }

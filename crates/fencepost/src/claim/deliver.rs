@@ -6,6 +6,7 @@
 //! handed out anew is a delivery with a number, and only the latest is given back.
 
 use crate::{
+    channel,
     error::{Error, Result},
     fleet::Fleet,
     lock, mail,
@@ -93,6 +94,9 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
         match &handed.token.resource {
             Resource::Task(id) => drop(tasks.insert(id.clone(), handed)),
             Resource::Message(id) => drop(messages.insert(*id, handed)),
+            Resource::Mentions { agent, channel } => {
+                given += channel::release::undeliver(tx, agent, channel, handed).await?;
+            }
             // A reply hands over one lock.
             Resource::Lock(name) => given += lock::release::undeliver(tx, name, handed).await?,
         }
@@ -110,7 +114,7 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
 async fn request_of(tx: &mut Tx<'_>, token: &Token) -> Result<Option<String>> {
     let rows = tx
         .query(
-            "select request from event where resource = ?1 and fence = ?2 and kind in ('task.claimed', 'message.claimed', 'lock.claimed')",
+            "select request from event where resource = ?1 and fence = ?2 and kind in ('task.claimed', 'message.claimed', 'mentions.claimed', 'lock.claimed')",
             params![token.resource.to_string(), token.fence],
         )
         .await?;

@@ -60,16 +60,28 @@ impl Op for List {
             .pipeline(vec![
                 Stmt::new(held!("task", "task.board, task.n", "task.seq"), params![tx.now, run, limit]),
                 Stmt::new(held!("message", "message.id", "message.id"), params![tx.now, run, limit]),
+                Stmt::new(
+                    held!(
+                        "reader",
+                        "reader.agent as reader_agent, reader.channel",
+                        "reader.agent, reader.channel"
+                    ),
+                    params![tx.now, run, limit],
+                ),
                 Stmt::new(held!("lock", "lock.name", "lock.name"), params![tx.now, run, limit]),
             ])
             .await?;
-        let (locks, messages, tasks) =
+        let locks = answers.remove(3).rows;
+        let (readers, messages, tasks) =
             (answers.remove(2).rows, answers.remove(1).rows, answers.remove(0).rows);
         let task = |row: &Row| Ok(Resource::Task(TaskId { board: row.get("board")?, n: row.get("n")? }));
         let mut claims = Vec::new();
         for (rows, resource) in [
             (tasks, &task as &(dyn Fn(&Row) -> Result<Resource> + Sync)),
             (messages, &|row: &Row| Ok(Resource::Message(row.get("id")?))),
+            (readers, &|row: &Row| {
+                Ok(Resource::Mentions { agent: row.get("reader_agent")?, channel: row.get("channel")? })
+            }),
             (locks, &|row: &Row| Ok(Resource::Lock(row.get("name")?))),
         ] {
             for mut row in rows {

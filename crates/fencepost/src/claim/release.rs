@@ -1,5 +1,6 @@
 use crate::{
     before::Before,
+    channel,
     error::Result,
     lock, mail,
     names::{Resource, TEXT_MAX, Token, check},
@@ -51,6 +52,9 @@ impl Op for Release {
             Resource::Message(id) => {
                 let released = mail::release::release(tx, &HashMap::from([(*id, token.clone())])).await?;
                 released.first().map_or("pending", |message| message.status.as_str()).into()
+            }
+            Resource::Mentions { agent, channel } => {
+                channel::release::release(tx, agent, channel, &token).await?
             }
             Resource::Lock(name) => lock::release::release(tx, name, &token).await?,
         };

@@ -1,4 +1,5 @@
 use crate::{
+    channel,
     error::{Code, Error, Result},
     lock, mail,
     names::{Resource, TEXT_MAX, check},
@@ -44,6 +45,9 @@ impl Op for Unclaim {
         let (held_by, status) = match &resource {
             Resource::Task(id) => task::release::unclaim(tx, id, reason).await?,
             Resource::Message(id) => mail::release::unclaim(tx, *id, reason).await?,
+            Resource::Mentions { agent, channel } => {
+                channel::release::unclaim(tx, agent, channel, reason).await?
+            }
             Resource::Lock(name) => lock::release::unclaim(tx, name, reason).await?,
         };
         Ok(Unclaimed { resource: self.resource, held_by, status })

@@ -161,7 +161,7 @@ impl Claim {
             deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
-        tx.wish = Some(Wish::new(("lock", &self.name), [Topic::lock(&self.name)]));
+        tx.wishes = vec![Wish::new(("lock", &self.name), [Topic::lock(&self.name)])];
         let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
         Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
             .with("holder", &hold.run)

@@ -5,7 +5,7 @@ use crate::{
     error::Result,
     event::Event,
     params,
-    run::settle::ITEMS,
+    run::sweep::ITEMS,
     tx::{Stmt, Tx, key_set, set},
 };
 

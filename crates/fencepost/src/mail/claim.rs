@@ -114,31 +114,41 @@ impl Op for Claim {
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), ttl)?;
         let (entered, found) = pick(tx, Some(holder.enter(tx.now)), &names, count).await?;
         let run_key = holder.key(&entered)?;
-        let hold = |fence| holder.hold(run_key, fence, self.max_ms, tx.now);
-        let mut taken = Vec::with_capacity(found.len());
-        for message in found {
-            let fence = next_fence(tx, message.fence);
-            taken.push(Record {
-                status: Status::Processing,
-                attempts: message.attempts + 1,
-                fence,
-                hold: Some(hold(fence)),
-                updated_at: tx.now,
-                ..message
-            });
-        }
-        let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
-        let until = self.max_ms.map(|max| tx.now.plus(max));
-        let statements = vec![update(tx, &keys, run_key, until), event(tx, &keys, &holder)];
-        let handed =
-            taken.iter().map(|message| Handed { token: claim_token(message), delivery: message.delivery });
-        tx.handed = handed.collect();
-        let (answers, views) = full(tx, taken, statements).await?;
-        if answers[0].affected < keys.len() as u64 {
-            return Err(Error::again(format!("run `{}` ended at this moment", self.run)));
-        }
-        Ok(reply(views))
+        Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms).await? })
     }
+}
+
+/// Writes the claims on messages that are free and locked.
+pub(crate) async fn take(
+    tx: &mut Tx<'_>,
+    found: Vec<Record>,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+) -> Result<Vec<ClaimedMessage>> {
+    let mut taken = Vec::with_capacity(found.len());
+    for message in found {
+        let fence = next_fence(tx, message.fence);
+        taken.push(Record {
+            status: Status::Processing,
+            attempts: message.attempts + 1,
+            fence,
+            hold: Some(holder.hold(run_key, fence, max, tx.now)),
+            updated_at: tx.now,
+            ..message
+        });
+    }
+    let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
+    let until = max.map(|max| tx.now.plus(max));
+    let statements = vec![update(tx, &keys, run_key, until), event(tx, &keys, holder)];
+    tx.handed.extend(
+        taken.iter().map(|message| Handed { token: claim_token(message), delivery: message.delivery }),
+    );
+    let (answers, views) = full(tx, taken, statements).await?;
+    if answers[0].affected < keys.len() as u64 {
+        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+    }
+    Ok(reply(views).claims)
 }
 
 fn reply(views: Vec<Message>) -> Claimed {
@@ -196,7 +206,7 @@ pub(super) async fn pick(
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
-    tx.wish = Some(Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name))));
+    tx.wishes = vec![Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
     let own = before.is_some();
     let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();
     // Of one mailbox the order is known: no need to ask for it first.
@@ -233,7 +243,7 @@ pub(super) async fn pick(
     }
 }
 
-fn next_of(mailbox: &str, count: i64) -> Stmt {
+pub(crate) fn next_of(mailbox: &str, count: i64) -> Stmt {
     Stmt::new(
         unheld!(
             "where message.ready = 1 and message.mailbox = ?2 order by message.priority desc, message.id limit ?1

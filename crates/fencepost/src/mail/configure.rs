@@ -6,7 +6,7 @@ use super::{
 use crate::{
     clock::Millis,
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{ATTEMPTS_MAX, TTL_MAX, check},
     op::{Access, Op},
     params,
@@ -67,7 +67,7 @@ impl Op for Configure {
                 .hint("choose another name: a new mailbox can be either"));
         }
         let event = Event {
-            mailbox: Some(self.mailbox.clone()),
+            topic: Some(Topic::mail(&self.mailbox)),
             ..Event::new("mailbox.configured", format!("mailbox/{}", self.mailbox))
         };
         let details = serde_json::to_value(&self).map_err(Error::internal)?;
@@ -117,7 +117,7 @@ pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>
         let kind = if reason.is_some() { "mailbox.paused" } else { "mailbox.resumed" };
         let event = Event {
             details: reason.map(|reason| serde_json::json!({ "reason": reason })),
-            mailbox: Some(name.into()),
+            topic: Some(Topic::mail(name)),
             ..Event::new(kind, format!("mailbox/{name}"))
         };
         let pause = Stmt::new("update mailbox set paused = ?2 where name = ?1", params![name, reason]);

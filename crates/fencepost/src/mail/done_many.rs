@@ -62,7 +62,7 @@ impl Op for DoneMany {
 }
 
 /// Completes a set; each is accepted or refused on its own.
-pub(super) async fn complete(tx: &mut Tx<'_>, asked: &[Done]) -> Result<Vec<Result<Message>>> {
+pub(crate) async fn complete(tx: &mut Tx<'_>, asked: &[Done]) -> Result<Vec<Result<Message>>> {
     let mut wanted: Vec<(Token, i64)> = Vec::with_capacity(asked.len());
     let mut seen = std::collections::HashSet::new();
     for (i, done) in asked.iter().enumerate() {

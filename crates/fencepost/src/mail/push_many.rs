@@ -7,7 +7,7 @@ use crate::{
     before::Before,
     clock::Millis,
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     json::Json,
     names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
     op::{Access, Op},
@@ -112,7 +112,7 @@ impl Item {
 }
 
 /// Pushes a set with a few statements. What is there already, by its key, stays as it is.
-pub(super) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany> {
+pub(crate) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany> {
     let at = |i: usize| if items.len() == 1 { String::new() } else { format!("messages[{i}].") };
     let mut keys = HashMap::new();
     for (i, item) in items.iter().enumerate() {
@@ -239,7 +239,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         let mut event = Event::new("message.pushed", format!("message/{}", message.id))
             .details(json!({ "mailbox": message.mailbox }));
         event.to = Some(Status::Pending.as_str());
-        event.mailbox = Some(message.mailbox.clone());
+        event.topic = Some(Topic::mail(&message.mailbox));
         event
     });
     let statements = vec![

@@ -5,7 +5,7 @@ use crate::{
     claim::{Closed, Hold, Last, Look, Under, require},
     clock::Time,
     error::{Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{Resource, Token},
     params,
     tx::{Row, Stmt, Tx, by_keys, key_set, set},
@@ -167,7 +167,7 @@ impl Record {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: hold.map(|hold| hold.fence),
-            mailbox: Some(self.mailbox.clone()),
+            topic: Some(Topic::mail(&self.mailbox)),
             ..Event::new(kind, self.resource().to_string())
                 .states(before.status.as_str(), self.status.as_str())
         }
@@ -218,7 +218,7 @@ pub(super) async fn require_message(tx: &mut Tx<'_>, id: i64) -> Result<Record> 
 
 /// Locks first, reads after: a read that waited for the lock would show the runs as they were before. Lanes come
 /// before their messages, so that whoever passes the turn on does not wait for one who waits for the lane.
-pub(super) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
+pub(crate) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
     let mut statements = vec![lane::lock_of(ids), lock(ids)];
     statements.push(by_keys!(ids, columns!("where message.id"), ""));
     let rows = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
@@ -236,7 +236,7 @@ fn lock(ids: &[i64]) -> Stmt {
 /// Many transitions, a few statements. The caller holds the rows' locks; claims that are used or made must be alive as
 /// the rows are written. What is finished passes its lane's turn on. If a row was not written, a run ended at this
 /// very moment, and everything starts over.
-pub(super) async fn save(
+pub(crate) async fn save(
     tx: &mut Tx<'_>,
     changes: &[(Record, Record)],
     under: Under,

@@ -1,4 +1,4 @@
-use super::{Changed, record::require_message, view::full};
+use super::{Changed, Message, record::require_message, view::full};
 use crate::{
     error::Result,
     json::Json,
@@ -23,15 +23,18 @@ impl Op for Show {
     type Reply = Changed;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
-        let message = require_message(tx, self.message).await?;
-        let (_, mut views) = full(tx, vec![message], vec![]).await?;
-        let mut message = views.remove(0);
-        let outputs = tx
-            .query("select output from message_output where message = ?1 order by n", params![self.message])
-            .await?;
-        for mut row in outputs {
-            message.outputs.push(Json::stored(row.take("output")?)?);
-        }
-        Ok(Changed { message })
+        Ok(Changed { message: of(tx, self.message).await? })
     }
+}
+
+pub(crate) async fn of(tx: &mut Tx<'_>, id: i64) -> Result<Message> {
+    let message = require_message(tx, id).await?;
+    let (_, mut views) = full(tx, vec![message], vec![]).await?;
+    let mut message = views.remove(0);
+    let outputs =
+        tx.query("select output from message_output where message = ?1 order by n", params![id]).await?;
+    for mut row in outputs {
+        message.outputs.push(Json::stored(row.take("output")?)?);
+    }
+    Ok(message)
 }

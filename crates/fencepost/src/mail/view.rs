@@ -86,7 +86,7 @@ impl Default for Message {
 }
 
 /// Messages with what is long about them. `first` are run before, in the same round trip; their answers come first.
-pub(super) async fn full(
+pub(crate) async fn full(
     tx: &mut Tx<'_>,
     messages: Vec<Record>,
     first: Vec<Stmt>,

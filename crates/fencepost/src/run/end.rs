@@ -1,4 +1,4 @@
-use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, settle};
+use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, sweep};
 use crate::{
     error::{Code, Error, Result},
     event::Event,
@@ -39,7 +39,7 @@ impl Op for End {
         row.under(self.lease)?;
         let reason = self.reason.as_deref().unwrap_or("ended");
         end(tx, std::slice::from_ref(&row), reason).await?;
-        settle::give_back(tx).await?;
+        sweep::give_back(tx).await?;
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
         Ok(Ended { run: run.view(tx.now) })
     }

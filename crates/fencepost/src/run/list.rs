@@ -43,6 +43,7 @@ impl Op for List {
                 "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason,
                    (select count(*) from task where task.run = run.key)
                    + (select count(*) from message where message.run = run.key)
+                   + (select count(*) from reader where reader.run = run.key)
                    + (select count(*) from lock where lock.run = run.key) as holds
                  from run where (?1 = 1 or (ended_at is null and expires_at > ?2))
                  and (cast(?4 as text) is null or name = ?4) order by key desc limit ?3",

@@ -1,66 +1,203 @@
-//! Giving back what the dead held, and waking what slept: in bounded batches, before a claim looks.
-
-use super::{RunRow, end::end, runs};
+use super::{Run, RunRow, check_name, end, sweep};
 use crate::{
-    error::Result,
-    lock, mail, params, task,
-    tx::{Stmt, Tx, key_set},
+    agent::poll::Given,
+    before::Before,
+    channel,
+    clock::Time,
+    error::{Code, Error, Result},
+    mail,
+    names::{OUTPUT_MAX, Resource, TEXT_MAX, check},
+    op::{Access, Op},
+    params, task,
+    tx::Tx,
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Runs ended, and items given back, in one go. A caller that must look again does another batch.
-const RUNS: i64 = 64;
-pub(crate) const ITEMS: i64 = 256;
-
-/// One bounded batch of everything that is due. Gives how many things changed.
-pub(crate) async fn settle(tx: &mut Tx<'_>) -> Result<u64> {
-    let rows = tx
-        .query(
-            runs!(
-                "where ended_at is null and expires_at <= ?1 order by expires_at limit ?2
-             /*pg for update skip locked*/"
-            ),
-            params![tx.now, RUNS],
-        )
-        .await?;
-    let lapsed = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
-    if !lapsed.is_empty() {
-        end(tx, &lapsed, "lapsed").await?;
-    }
-    let mut changed = lapsed.len() as u64;
-    changed += give_back(tx).await?;
-    changed += task::lapse::end_capped(tx).await?;
-    changed += lock::lapse::end_capped(tx).await?;
-    changed += mail::lapse::end_capped(tx).await?;
-    changed += task::wake_delayed(tx).await?;
-    changed += mail::wake_delayed(tx).await?;
-    Ok(changed)
+/// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
+/// before, is completed or has failed. An offer that was not decided is open again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settle {
+    pub run: String,
+    /// `done` unless said.
+    #[serde(default)]
+    pub outcome: Outcome,
+    /// What came of it: kept with the task or the messages.
+    #[serde(default)]
+    pub output: Option<String>,
+    /// Why it failed.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// How its process ended.
+    #[serde(default)]
+    pub exit: Option<String>,
+    /// What it cost.
+    #[serde(default)]
+    pub cost: Option<serde_json::Value>,
 }
 
-/// One batch of what ended runs still hold. A run stays due until it holds nothing.
-pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
-    let dead = tx
-        .query(
-            "select key from run where ended_at is not null and settled = 0 order by key limit ?1
-             /*pg for update skip locked*/",
-            params![RUNS],
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    #[default]
+    Done,
+    /// To be tried again, while attempts are left.
+    Failed,
+    /// Given back as it was: the attempt does not count.
+    Released,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Settled {
+    pub run: Run,
+    /// The claims that were settled with it.
+    pub settled: Vec<String>,
+    /// Those that were dealt with before, or lost.
+    pub left: Vec<String>,
+}
+
+impl Op for Settle {
+    const NAME: &'static str = "run/settle";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Settled;
+
+    fn before(&self) -> Before {
+        Before::hears(&self.run, None)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Settled> {
+        check_name(&self.run)?;
+        check::optional_text("output", self.output.as_deref(), OUTPUT_MAX)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
+        let cost = self.cost.as_ref().map(ToString::to_string);
+        check::optional_text("cost", cost.as_deref(), TEXT_MAX)?;
+        let Some(row) = end::lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now)) else {
+            return self.over(tx).await;
+        };
+        let given = tx.query("select given from run where key = ?1", params![row.key]).await?;
+        let given: Option<String> = given.first().map_or(Ok(None), |row| row.get("given"))?;
+        let given = given.map_or(Ok(Given { claims: Vec::new() }), |text| serde_json::from_str(&text));
+        let given: Given = given.map_err(Error::internal)?;
+        let (mut settled, mut left) = (Vec::new(), Vec::new());
+        for token in given.tokens()? {
+            let done = match &token.resource {
+                Resource::Mentions { agent, channel } => {
+                    self.mentions(tx, agent, channel, &token, row.key).await
+                }
+                _ => self.item(tx, &token).await,
+            };
+            match done {
+                Ok(()) => settled.push(token.to_string()),
+                // Dealt with before, one by one, or taken away: that stands.
+                Err(e)
+                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
+                {
+                    left.push(token.to_string());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let reason = match self.outcome {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::Released => "released",
+        };
+        end::end(tx, std::slice::from_ref(&row), reason).await?;
+        tx.execute(
+            "update run set exit = ?2, cost = ?3 where key = ?1",
+            params![row.key, self.exit.as_deref(), cost],
         )
         .await?;
-    let dead = dead.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
-    if dead.is_empty() {
-        return Ok(0);
+        sweep::give_back(tx).await?;
+        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
+        Ok(Settled { run: run.view(tx.now), settled, left })
     }
-    let given = task::lapse::of_runs(tx, &dead).await?
-        + mail::lapse::of_runs(tx, &dead).await?
-        + lock::lapse::of_runs(tx, &dead).await?;
-    let settled = tx
-        .one(Stmt::new(
-            "update run set settled = 1
-             where key in (select cast(value ->> 'k' as bigint) from json_each(?1))
-             and not exists (select 1 from task where task.run = run.key)
-             and not exists (select 1 from message where message.run = run.key)
-             and not exists (select 1 from lock where lock.run = run.key)",
-            params![key_set(dead)],
-        ))
-        .await?;
-    Ok(given + settled.affected)
+}
+
+impl Settle {
+    /// Each is a verb of its own noun, in this transaction.
+    async fn item(&self, tx: &mut Tx<'_>, token: &crate::names::Token) -> Result<()> {
+        let is_task = matches!(token.resource, Resource::Task(_));
+        let token_text = token.to_string();
+        let reason =
+            self.reason.clone().or_else(|| self.exit.clone()).unwrap_or_else(|| "its run failed".into());
+        match (self.outcome, is_task) {
+            (Outcome::Done, true) => {
+                match tx.call(task::Done { token: token_text.clone(), output: self.output.clone() }).await {
+                    // An offer that nobody decided on.
+                    Err(e) if e.code() == Code::NotReady => {
+                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
+                    }
+                    done => done.map(drop),
+                }
+            }
+            (Outcome::Done, false) => {
+                let outputs = self.output.iter().map(crate::Json::of).collect::<Result<_>>()?;
+                tx.call(mail::Done { token: token_text, outputs, outcome: Some("read".into()) })
+                    .await
+                    .map(drop)
+            }
+            (Outcome::Failed, true) => {
+                let fail = task::Fail { retry: true, ..task::Fail::new(token_text.clone(), reason) };
+                match tx.call(fail).await {
+                    Err(e) if e.code() == Code::NotReady => {
+                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
+                    }
+                    failed => failed.map(drop),
+                }
+            }
+            (Outcome::Failed, false) => {
+                tx.call(mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) }).await.map(drop)
+            }
+            (Outcome::Released, _) => tx.call(crate::claim::Release::new(token_text)).await.map(drop),
+        }
+    }
+
+    async fn mentions(
+        &self,
+        tx: &mut Tx<'_>,
+        agent: &str,
+        channel: &str,
+        token: &crate::names::Token,
+        run: i64,
+    ) -> Result<()> {
+        let held = channel::reader::load_locked(tx, agent, channel).await?;
+        let held = held.filter(|held| {
+            held.hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.run_key == run)
+        });
+        let Some(held) = held else {
+            return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` is over")));
+        };
+        match self.outcome {
+            Outcome::Done => channel::settle(tx, &held).await,
+            _ => channel::release::release(tx, agent, channel, token).await.map(drop),
+        }
+    }
+
+    /// Asking twice is safe: the run as it ended. One that lapsed is refused.
+    async fn over(&self, tx: &mut Tx<'_>) -> Result<Settled> {
+        let rows = tx
+            .query(
+                "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
+                 where name = ?1 order by key desc limit 1",
+                params![&self.run],
+            )
+            .await?;
+        let run = rows.first().map(RunRow::read).transpose()?;
+        let settled = |run: &&RunRow| {
+            matches!(run.reason.as_deref(), Some("done" | "failed" | "released"))
+                && run.ended_at.is_some_and(|at: Time| at <= tx.now)
+        };
+        match run.as_ref().filter(settled) {
+            Some(run) => Ok(Settled { run: run.view(tx.now), settled: Vec::new(), left: Vec::new() }),
+            None if run.is_some() => Err(Error::new(
+                Code::LeaseExpired,
+                format!("run `{}` is over: what it was given went to others", self.run),
+            )
+            .hint("what you did is not accepted; poll with a new run")),
+            None => Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run))),
+        }
+    }
 }

@@ -14,6 +14,7 @@ use crate::{
     params,
     run::{self, Holder},
     tx::{Stmt, Tx},
+    wait::Wish,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,7 @@ impl Op for Claim {
         if id.is_some() && (self.board.is_some() || self.tag.is_some()) {
             return Err(Error::invalid("task", "names one task: leave out `board` and `tag`"));
         }
-        let wish = Wish {
+        let wish = Wanted {
             board: self.board,
             tag: self.tag,
             run: self.run,
@@ -110,7 +111,7 @@ impl Op for Claim {
 
 /// What a run wants to take.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct Wanted {
     pub board: Option<String>,
     pub tag: Option<String>,
     pub run: String,
@@ -119,7 +120,7 @@ pub(super) struct Wish {
     pub max: Option<Millis>,
 }
 
-impl Wish {
+impl Wanted {
     fn check(&self) -> Result<()> {
         run::check_name(&self.run)?;
         check::optional_name("board", self.board.as_deref())?;
@@ -143,7 +144,7 @@ impl Wish {
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
-        tx.wish = Some(crate::wait::Wish::new((id, &holder.agent), [Topic::tasks()]));
+        tx.wishes = vec![Wish::new((id, &holder.agent), topics(holder.agent.as_deref()))];
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
@@ -163,7 +164,7 @@ impl Wish {
             events.push(super::lapse::lapse(&mut free, tx.now));
         }
         let status = takeable(&free, holder.agent.as_deref())?;
-        self.take(tx, vec![(found.was(), free, status)], holder, run_key, events).await
+        take(tx, vec![(found.was(), free, status)], &holder, run_key, self.max, events).await
     }
 
     /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
@@ -205,11 +206,11 @@ impl Wish {
         match entered {
             Some(run_key) if !found.is_empty() => {
                 let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
-                self.take(tx, found, holder, run_key, Vec::new()).await
+                take(tx, found, &holder, run_key, self.max, Vec::new()).await
             }
             _ => {
                 let wish = ("task", &self.board, &self.tag, &agent);
-                tx.wish = Some(crate::wait::Wish::new(wish, [Topic::tasks()]));
+                tx.wishes = vec![Wish::new(wish, topics(agent.as_deref()))];
                 Err(self.nothing(tx).await?)
             }
         }
@@ -266,43 +267,6 @@ impl Wish {
                 params![count, agent, board, tag],
             ),
         }
-    }
-
-    /// Writes the claims: `(as found, as it stands free, what it becomes)`.
-    async fn take(
-        &self,
-        tx: &mut Tx<'_>,
-        found: Vec<(Was, Record, Status)>,
-        holder: Holder,
-        run_key: i64,
-        mut events: Vec<Event>,
-    ) -> Result<Vec<Claimed>> {
-        let mut changes = Vec::with_capacity(found.len());
-        for (was, free, status) in found {
-            let fence = next_fence(tx, was.fence);
-            let hold = holder.hold(run_key, fence, self.max, tx.now);
-            let from = free.status;
-            // A review is not an attempt at the work.
-            let attempts = free.attempts + i64::from(status == Status::InProgress);
-            let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
-            events.push(taken.event("task.claimed", from));
-            let token = Token { resource: taken.resource(), fence };
-            tx.handed.push(Handed { token, delivery: taken.delivery });
-            changes.push((was, taken));
-        }
-        let events = Event::insert_many(tx, events)?;
-        let (mut statements, written) = match changes.as_slice() {
-            [(was, after)] => (save(was, after, Under::NewClaim, tx.now), None),
-            many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
-        };
-        statements.push(events);
-        let wanted = changes.len();
-        let taken = changes.into_iter().map(|(_, after)| after).collect();
-        let (answers, views) = full(tx, taken, statements).await?;
-        if written.unwrap_or(answers[0].affected as usize) < wanted {
-            return Err(Error::again(format!("run `{}` ended at this moment", self.run)));
-        }
-        Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
     }
 
     /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
@@ -371,6 +335,48 @@ impl Wish {
         };
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
+}
+
+/// Writes the claims: `(as found, as it stands free, what it becomes)`.
+pub(crate) async fn take(
+    tx: &mut Tx<'_>,
+    found: Vec<(Was, Record, Status)>,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+    mut events: Vec<Event>,
+) -> Result<Vec<Claimed>> {
+    let mut changes = Vec::with_capacity(found.len());
+    for (was, free, status) in found {
+        let fence = next_fence(tx, was.fence);
+        let hold = holder.hold(run_key, fence, max, tx.now);
+        let from = free.status;
+        // A review is not an attempt at the work.
+        let attempts = free.attempts + i64::from(status == Status::InProgress);
+        let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
+        events.push(taken.event("task.claimed", from));
+        let token = Token { resource: taken.resource(), fence };
+        tx.handed.push(Handed { token, delivery: taken.delivery });
+        changes.push((was, taken));
+    }
+    let events = Event::insert_many(tx, events)?;
+    let (mut statements, written) = match changes.as_slice() {
+        [(was, after)] => (save(was, after, Under::NewClaim, tx.now), None),
+        many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
+    };
+    statements.push(events);
+    let wanted = changes.len();
+    let taken = changes.into_iter().map(|(_, after)| after).collect();
+    let (answers, views) = full(tx, taken, statements).await?;
+    if written.unwrap_or(answers[0].affected as usize) < wanted {
+        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+    }
+    Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
+}
+
+/// What could make a task free for this agent.
+fn topics(agent: Option<&str>) -> Vec<Topic> {
+    [Topic::tasks(), Topic::pool()].into_iter().chain(agent.map(Topic::agent)).collect()
 }
 
 /// What a free task becomes if this agent takes it, or why it may not.

@@ -1,4 +1,4 @@
-use super::claim::{Claimed, Wish};
+use super::claim::{Claimed, Wanted};
 use crate::{
     before::Before,
     clock::Millis,
@@ -60,7 +60,7 @@ impl Op for ClaimMany {
     async fn run(self, tx: &mut Tx<'_>) -> Result<ClaimedMany> {
         check::range("count", self.count, 1, CLAIMS_MAX)?;
         check::request(self.request.as_deref())?;
-        let wish = Wish {
+        let wish = Wanted {
             board: self.board,
             tag: self.tag,
             run: self.run,

@@ -3,6 +3,7 @@ use crate::{
     before::Before,
     claim::{self, Under, is_repeat, require},
     error::{Code, Error, Result},
+    event::Event,
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
     op::{Access, Op},
     params,
@@ -111,33 +112,37 @@ pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Recor
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         tasks,
-        "select edge.task, task.tags from edge join task on task.seq = edge.task where edge.depends_on",
+        super::unheld!("from edge join task on task.seq = edge.task where edge.depends_on"),
         "order by edge.task /*pg for update of task*/"
     )
 }
 
-/// They wait for fewer now, and the tags' copies of what is ready follow.
+/// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
+/// of: whoever waits for one of them is woken by that.
 pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Result<()> {
-    let mut fewer: BTreeMap<i64, i64> = BTreeMap::new();
-    let mut tagged = Vec::new();
+    let mut fewer: BTreeMap<i64, (Record, i64)> = BTreeMap::new();
     for row in dependents.unwrap_or_default().rows {
-        let task = row.get("task")?;
-        *fewer.entry(task).or_default() += 1;
-        if row.get::<Option<String>>("tags")?.is_some() {
-            tagged.push(task);
-        }
+        let task = Record::read(row)?;
+        fewer.entry(task.seq).or_insert((task, 0)).1 += 1;
     }
     if fewer.is_empty() {
         return Ok(());
     }
-    let rows = set(fewer.iter().map(|(task, count)| serde_json::json!({ "k": task, "count": count })))?;
+    let rows = set(fewer.iter().map(|(seq, (_, count))| serde_json::json!({ "k": seq, "count": count })))?;
     let mut statements = vec![Stmt::new(
         "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
          from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
         params![rows],
     )];
+    let tagged = fewer.values().filter(|(task, _)| !task.tags.is_empty()).map(|(task, _)| task.seq);
+    let tagged: Vec<i64> = tagged.collect();
     if !tagged.is_empty() {
         statements.push(super::record::sync_tags(crate::tx::key_set(tagged)));
+    }
+    let free = fewer.values().filter(|(task, count)| task.waiting_on == *count && !task.status.is_finished());
+    let events: Vec<_> = free.map(|(task, _)| task.event("task.unblocked", task.status)).collect();
+    if !events.is_empty() {
+        statements.push(Event::insert_many(tx, events)?);
     }
     tx.pipeline(statements).await?;
     Ok(())

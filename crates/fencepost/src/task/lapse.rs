@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     event::Event,
     params,
-    run::settle::ITEMS,
+    run::sweep::ITEMS,
     tx::{Tx, key_set},
 };
 

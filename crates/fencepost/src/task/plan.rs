@@ -6,7 +6,7 @@ use super::{
 use crate::{
     before::Before,
     error::{Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{
         ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, TaskId, check,
     },
@@ -101,7 +101,7 @@ impl Op for Plan {
 }
 
 /// Adds tasks to a board: a range of numbers, then a few statements over the whole set.
-pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Result<Planned> {
+pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Result<Planned> {
     check::plain_name("board", board)?;
     for (i, item) in items.iter().enumerate() {
         item.check(at(i, items.len()))?;
@@ -135,6 +135,8 @@ pub(super) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
         batch.push(tx, &ids[i], item, status, waits);
         let mut event = Event::new("task.added", format!("task/{}", ids[i]));
         (event.to, event.agent) = (Some(status.as_str()), item.creator.clone());
+        event.topic =
+            Some(item.to.as_deref().or(item.offer.as_deref()).map_or_else(Topic::pool, Topic::agent));
         batch.event(event);
     }
     let alone = !batch.has_edges() && fresh.len() == items.len();

@@ -5,7 +5,7 @@ use crate::{
     claim::{Closed, Hold, Last, Look, Under},
     clock::Time,
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{Resource, TaskId},
     params,
     tx::{Row, Stmt, Tx, Value, set},
@@ -160,7 +160,17 @@ impl Record {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: hold.map(|hold| hold.fence),
+            topic: Some(self.topic()),
             ..Event::new(kind, self.resource().to_string()).states(from.as_str(), self.status.as_str())
+        }
+    }
+
+    /// Who could take it now.
+    fn topic(&self) -> Topic {
+        match (self.status, &self.assignee, &self.offered_to) {
+            (Status::Unassigned, ..) => Topic::pool(),
+            (Status::Pending, Some(agent), _) | (Status::Offered, _, Some(agent)) => Topic::agent(agent),
+            _ => Topic::tasks(),
         }
     }
 

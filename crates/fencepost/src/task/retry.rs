@@ -2,8 +2,9 @@ use super::{Changed, Record, Status, change};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
-    names::check,
+    names::{TaskId, check},
     op::{Access, Op},
+    params,
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -30,7 +31,15 @@ impl Op for Retry {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
-        change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await
+        let changed = change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await?;
+        // Its next end is news for the leads again.
+        let id = TaskId::check("task", &self.task)?;
+        tx.execute(
+            "update task set told = 0 where board = ?1 and n = ?2 and told = 1 and finished_at is null",
+            params![&id.board, id.n],
+        )
+        .await?;
+        Ok(changed)
     }
 }
 

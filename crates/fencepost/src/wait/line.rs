@@ -63,8 +63,8 @@ struct Waiting {
 
 #[derive(Debug)]
 struct Waiter {
-    /// What it looked for and did not find. `None`: it watches, or it has not looked yet.
-    wish: Option<Wish>,
+    /// What it looked for and did not find. None: it watches, or it has not looked yet.
+    wishes: Vec<Wish>,
     /// It is to look, and has not begun to.
     woken: bool,
     bell: Arc<Notify>,
@@ -129,7 +129,7 @@ impl Line {
     /// There is news: all who watch are woken, and one of each wish that it could fulfil.
     pub fn wake(&self, news: &News) {
         let mut waiting = self.lock();
-        waiting.all.values_mut().filter(|waiter| waiter.wish.is_none()).for_each(Waiter::wake);
+        waiting.all.values_mut().filter(|waiter| waiter.wishes.is_empty()).for_each(Waiter::wake);
         let wishes: HashSet<Wish> = match news {
             News::Nothing => HashSet::new(),
             News::Of(topics) => {
@@ -155,7 +155,7 @@ impl Line {
         let mut waiting = self.lock();
         let (id, bell) = (waiting.next, Arc::new(Notify::new()));
         waiting.next += 1;
-        waiting.all.insert(id, Waiter { wish: None, woken: false, bell: bell.clone() });
+        waiting.all.insert(id, Waiter { wishes: Vec::new(), woken: false, bell: bell.clone() });
         Place { line: self, id, bell, owes: false }
     }
 }
@@ -179,15 +179,15 @@ impl Place<'_> {
     }
 
     /// It came away empty. `settled`: so would the others who wish for this. If not, it goes on for them.
-    pub fn rest(&mut self, wish: Option<Wish>, settled: bool) {
+    pub fn rest(&mut self, wishes: Vec<Wish>, settled: bool) {
         let mut waiting = self.line.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this place");
-        let had = std::mem::replace(&mut waiter.wish, wish.clone());
-        if had != wish {
-            if let Some(had) = had {
+        let had = std::mem::replace(&mut waiter.wishes, wishes.clone());
+        if had != wishes {
+            for had in had {
                 waiting.forget_wish(self.id, &had);
             }
-            if let Some(wish) = wish {
+            for wish in wishes {
                 waiting.add_wish(self.id, wish);
             }
         }
@@ -210,7 +210,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut waiting = self.line.lock();
         let Some(waiter) = waiting.all.remove(&self.id) else { return };
-        if let Some(wish) = &waiter.wish {
+        for wish in &waiter.wishes {
             waiting.forget_wish(self.id, wish);
             if self.owes || waiter.woken {
                 waiting.wake(wish, 2);
@@ -233,7 +233,7 @@ mod tests {
     fn parked<'l>(line: &'l Line, wish: Option<&str>) -> Place<'l> {
         let mut place = line.enter();
         place.begin();
-        place.rest(wish.map(self::wish), true);
+        place.rest(wish.map(self::wish).into_iter().collect(), true);
         place
     }
 
@@ -271,7 +271,7 @@ mod tests {
         let [mut a, b, c, d] = [(); 4].map(|()| parked(&line, Some("x")));
         line.wake(&News::OfAll);
         a.begin();
-        a.rest(Some(wish("x")), true);
+        a.rest(vec![wish("x")], true);
         assert_eq!(woken(&[&a, &b, &c, &d]), [false; 4]);
         // Leaving without having been woken wakes nobody.
         drop(a);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(woken(&[&b, &c]), [true, true]);
         // And who could not settle what is due goes on for the others.
         b.begin();
-        b.rest(Some(wish("x")), false);
+        b.rest(vec![wish("x")], false);
         let d = parked(&line, Some("x"));
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
@@ -304,13 +304,13 @@ mod tests {
         let mut only = parked(&line, Some("x"));
         only.begin();
         line.wake(&News::OfAll);
-        only.rest(Some(wish("x")), true);
+        only.rest(vec![wish("x")], true);
         assert_eq!(woken(&[&only]), [true]);
         // Nor before the first look is over.
         let mut new = line.enter();
         new.begin();
         line.wake(&News::OfAll);
-        new.rest(Some(wish("y")), true);
+        new.rest(vec![wish("y")], true);
         assert_eq!(woken(&[&new]), [true]);
     }
 }

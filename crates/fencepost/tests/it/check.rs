@@ -27,6 +27,7 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
     ),
     ("every claim's run exists", &["update task set run = 999 where seq = 1"], "task/auth-1"),
     ("every claim's run exists", &["update message set run = 999 where id = 1"], "message/1"),
+    ("every claim's run exists", &["update reader set run = 999 where agent = 'bob'"], "mentions/bob/c"),
     ("every claim's run exists", &["update lock set run = 999"], "lock/deploy"),
     (
         "an ended run that is settled holds nothing",
@@ -37,6 +38,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "an ended run that is settled holds nothing",
         &["update run set ended_at = 1, settled = 1 where name = 'locker'"],
         "lock/deploy",
+    ),
+    (
+        "an ended run that is settled holds nothing",
+        &["update run set ended_at = 1, settled = 1 where name = 'poller'"],
+        "mentions/bob/c",
     ),
     (
         "an ended run that is settled holds nothing",
@@ -243,6 +249,36 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/2",
     ),
     (
+        "mentions are held with a claim that says since when and how far it goes",
+        &["update reader set claimed_at = null where agent = 'bob'"],
+        "mentions/bob/c",
+    ),
+    (
+        "mentions are held with a claim that says since when and how far it goes",
+        &["update reader set given_n = 1 where agent = 'eve'"],
+        "mentions/eve/c",
+    ),
+    (
+        "a reader knows its last mention, and since when it waits",
+        &["update reader set mentioned_n = 9 where agent = 'eve'"],
+        "mentions/eve/c",
+    ),
+    (
+        "a reader knows its last mention, and since when it waits",
+        &["update reader set since = null where agent = 'eve'"],
+        "mentions/eve/c",
+    ),
+    (
+        "posts are numbered without a gap, and nobody has read further",
+        &["delete from post where n = 1"],
+        "channel/c",
+    ),
+    (
+        "posts are numbered without a gap, and nobody has read further",
+        &["update reader set read_n = 3 where agent = 'idle'"],
+        "channel/c",
+    ),
+    (
         "in every lane it is the turn of one message",
         &["update message set behind = 0 where id = 5"],
         "mailbox/strict",
@@ -279,6 +315,13 @@ async fn stage(world: &World) {
         mail/claim s run=mailer       -> claims=message/1@1
         mail/claim done run=idle      -> claims=message/3@1
         mail/done message/3@1 outputs=x -> processed
+        agent/join bob                -> agent.name=bob
+        agent/join eve                -> agent.name=eve
+        channel/create c              -> existing=false
+        channel/join c agent=idle     -> agent=idle
+        channel/post c body=hi author=x -> post.n=1
+        channel/post c body=@bob,@eve author=x -> post.n=2
+        agent/poll bob run=poller accept=unread_mentions -> claims=mentions/bob/c@1
     ",
         )
         .await;

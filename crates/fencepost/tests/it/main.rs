@@ -1,6 +1,8 @@
 //! The conformance suite: every behaviour once, on SQLite and on PostgreSQL, with a clock that the tests move.
 
 mod about;
+mod agents;
+mod channels;
 mod check;
 mod deliveries;
 mod dependencies;

@@ -64,6 +64,23 @@ fn every_op_is_listed() {
     mail/resume      agent
     mail/configure   agent
     mail/stats       reader reads
+    agent/join       agent
+    agent/list       reader reads
+    agent/leave      agent
+    agent/recall     agent
+    agent/poll       agent
+    inbox/send       agent
+    inbox/list       reader reads
+    inbox/read       agent
+    inbox/respond    agent
+    inbox/delegate   agent
+    channel/create   agent
+    channel/list     reader reads
+    channel/join     agent
+    channel/leave    agent
+    channel/post     agent
+    channel/read     agent
+    channel/unread   reader reads
     lock/claim       agent
     claim/guard      reader reads
     claim/renew      agent
@@ -73,6 +90,7 @@ fn every_op_is_listed() {
     run/list         reader reads
     run/renew        agent
     run/doubt        agent
+    run/settle       agent
     run/end          agent
     event/list       reader reads
     event/prune      admin
@@ -193,6 +211,7 @@ async fn what_reads_runs_where_nothing_can_be_written() {
     for op in op::registry().iter().filter(|op| op.reads) {
         let request = match op.name {
             "task/show" | "task/why" => json!({ "task": "auth-1" }),
+            "inbox/list" | "channel/unread" => json!({ "agent": "bob" }),
             "mail/show" => json!({ "message": 1 }),
             "mail/peek" => json!({ "mailbox": "s" }),
             "board/show" => json!({ "board": "auth" }),

@@ -30,6 +30,11 @@ impl World {
         }
         let verb = words.next().expect("a verb");
         let (name, target) = match verb {
+            "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "inbox/send" | "inbox/list"
+            | "channel/unread" => (verb.into(), "agent"),
+            "channel/create" | "channel/post" | "channel/read" | "channel/join" => (verb.into(), "channel"),
+            "inbox/read" | "inbox/respond" | "inbox/delegate" => (verb.into(), "message"),
+            "run/settle" => (verb.into(), "run"),
             "mail/push" | "mail/configure" | "mail/pause" | "mail/resume" => (verb.into(), "mailbox"),
             "mail/claim" | "mail/take" => (verb.into(), "mailboxes"),
             "mail/done" | "mail/fail" | "mail/checkpoint" => (verb.into(), "token"),
@@ -67,8 +72,11 @@ impl World {
 fn given(verb: &str, key: &str, value: &str) -> Value {
     match (key, value.parse::<i64>()) {
         ("messages", _) => value.split(',').map(|id| id.parse::<i64>().expect("a number")).collect(),
-        ("tags" | "mailboxes" | "tokens" | "outputs", _) => value.split(',').collect(),
-        ("payload", _) => value.into(),
+        ("tags" | "capabilities" | "accept" | "mentions" | "mailboxes" | "tokens" | "outputs", _) => {
+            value.split(',').collect()
+        }
+        ("payload" | "text" | "body", _) => value.into(),
+        ("message", _) if verb.starts_with("inbox/") => value.into(),
         ("after", _) if verb == "add" => value.split(',').collect(),
         (_, Ok(number)) => number.into(),
         _ if value == "true" || value == "false" => (value == "true").into(),
@@ -91,7 +99,7 @@ fn check(line: &str, expected: &str, answer: &Result<Value, Error>) {
             _ => ("status", word),
         });
         let pointer = format!("/{}", key.replace('.', "/"));
-        let found = [&of, &of["task"], &of["message"], &of["mailbox"]]
+        let found = [&of, &of["trigger"], &of["task"], &of["message"], &of["mailbox"], &of["item"]]
             .into_iter()
             .find_map(|of| of.pointer(&pointer));
         assert_eq!(plain(found), value, "`{key}` in: {line}\n{of:#}");
@@ -105,6 +113,11 @@ fn plain(value: Option<&Value>) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(list)) if list.is_empty() => "none".into(),
         Some(Value::Array(list)) => list.iter().map(|item| plain(Some(item))).collect::<Vec<_>>().join(","),
+        Some(Value::Object(of)) if of.contains_key("token") => plain(of.get("token")),
+        Some(Value::Object(of)) if of.contains_key("mentions") && of.contains_key("to") => {
+            format!("{}:{}-{}", plain(of.get("channel")), plain(of.get("from")), plain(of.get("to")))
+        }
+        Some(Value::Object(of)) if of.contains_key("n") => plain(of.get("n")),
         Some(Value::Object(of)) if of.contains_key("message") && of.contains_key("claim") => {
             plain(of["claim"].get("token"))
         }

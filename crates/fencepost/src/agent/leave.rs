@@ -1,0 +1,45 @@
+use super::{join::Joined, list, not_found, recall};
+use crate::{
+    error::Result,
+    event::{Event, Topic},
+    names::check,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that an agent leaves. What is offered or assigned to it, and not begun, goes back to the pool.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Leave {
+    pub agent: String,
+}
+
+impl Op for Leave {
+    const NAME: &'static str = "agent/leave";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Joined;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
+        check::plain_name("agent", &self.agent)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
+        let event = Event {
+            agent: Some(self.agent.clone()),
+            topic: Some(Topic::Nobody),
+            ..Event::new("agent.left", format!("agent/{}", self.agent))
+        };
+        let leave = Stmt::new(
+            "update agent set left_at = ?2, heard_until = ?2, strands_at = ?2 where name = ?1 and left_at is null",
+            params![&self.agent, tx.now],
+        );
+        if tx.one(leave).await?.affected == 1 {
+            tx.one(event.insert(tx)).await?;
+            // The rest, if there is much, follows when somebody claims: it is due.
+            recall::give_back(tx, &self.agent).await?;
+        }
+        let agent = list::of(tx, Some(&self.agent)).await?.pop();
+        Ok(Joined { agent: agent.ok_or_else(|| not_found(&self.agent))? })
+    }
+}

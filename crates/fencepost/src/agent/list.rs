@@ -1,0 +1,139 @@
+use super::{Record, Role, agents};
+use crate::{
+    clock::{Millis, Time},
+    error::Result,
+    op::{Access, Op},
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List the agents, with what each is doing, and what waits for those who are silent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// Also those that left.
+    #[serde(default)]
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Agents {
+    pub agents: Vec<Agent>,
+}
+
+/// A named participant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Agent {
+    pub name: String,
+    pub role: Role,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrent: Option<i64>,
+    pub strand_ms: Millis,
+    /// Heard from lately: by a poll, or under a run.
+    pub online: bool,
+    pub joined_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_at: Option<Time>,
+    /// Its living runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Doing>,
+    /// Tasks that are offered or assigned to it, and nobody has begun.
+    pub waiting: i64,
+    /// Those of an agent that is offline: they go back to the pool after a while, or by `agent/recall`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stranded: Vec<String>,
+}
+
+/// What a run is at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Doing {
+    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    pub since: Time,
+}
+
+impl Op for List {
+    const NAME: &'static str = "agent/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Agents;
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Agents> {
+        let mut agents = of(tx, None).await?;
+        agents.retain(|agent| self.all || agent.left_at.is_none());
+        Ok(Agents { agents })
+    }
+}
+
+/// All agents, or the one of this name.
+pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>> {
+    let answers = tx
+        .pipeline(vec![
+            Stmt::new(
+                agents!("where cast(?1 as text) is null or name = ?1 order by name limit 10000"),
+                params![name],
+            ),
+            Stmt::new(
+                "select agent, name, trigger_type, host, opened_at from run
+                 where ended_at is null and expires_at > ?1 and agent is not null
+                 and (cast(?2 as text) is null or agent = ?2) order by key limit 10000",
+                params![tx.now, name],
+            ),
+            Stmt::new(
+                "select offered_to as agent, board, n from task where status = 'offered' and parked is null
+                   and offered_to is not null and (cast(?1 as text) is null or offered_to = ?1)
+                 union all
+                 select assignee as agent, board, n from task where ready = 2
+                   and (cast(?1 as text) is null or assignee = ?1) limit 10000",
+                params![name],
+            ),
+        ])
+        .await?;
+    let mut agents = Vec::with_capacity(answers[0].rows.len());
+    for row in &answers[0].rows {
+        let agent = Record::read(row)?;
+        agents.push(Agent {
+            online: agent.left_at.is_none() && agent.heard_until > tx.now,
+            name: agent.name,
+            role: agent.role,
+            capabilities: agent.capabilities,
+            max_concurrent: agent.max_concurrent,
+            strand_ms: agent.strand,
+            joined_at: agent.joined_at,
+            left_at: agent.left_at,
+            runs: Vec::new(),
+            waiting: 0,
+            stranded: Vec::new(),
+        });
+    }
+    let at: std::collections::HashMap<String, usize> =
+        agents.iter().enumerate().map(|(i, agent)| (agent.name.clone(), i)).collect();
+    for row in &answers[1].rows {
+        if let Some(&i) = at.get(&row.get::<String>("agent")?) {
+            agents[i].online = true;
+            agents[i].runs.push(Doing {
+                run: row.get("name")?,
+                trigger: row.get("trigger_type")?,
+                host: row.get("host")?,
+                since: row.get("opened_at")?,
+            });
+        }
+    }
+    for row in &answers[2].rows {
+        if let Some(&i) = at.get(&row.get::<String>("agent")?) {
+            agents[i].waiting += 1;
+            if !agents[i].online {
+                let (board, n): (String, i64) = (row.get("board")?, row.get("n")?);
+                agents[i].stranded.push(format!("{board}-{n}"));
+            }
+        }
+    }
+    Ok(agents)
+}

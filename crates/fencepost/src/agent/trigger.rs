@@ -1,0 +1,463 @@
+//! What a poll can give, in the order in which it is looked for.
+
+use super::{Record, Role};
+use crate::{
+    channel::{self, reader::Mentions},
+    claim,
+    clock::{Millis, Time},
+    error::{Error, Result},
+    inbox,
+    json::Json,
+    mail::{self, Message},
+    params,
+    run::Holder,
+    task::{self, Status, Task},
+    tx::{Stmt, Tx, by_keys, set},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Where the leads' notices lie.
+pub(crate) const FINISHED: &str = "leads/finished";
+const INBOX: i64 = 5;
+const NOTICES: i64 = 50;
+
+/// Kinds of triggers, in the order in which they are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    /// A task that is offered to the agent: it reviews it.
+    TaskOffered,
+    /// A task that is assigned to the agent.
+    TaskAssigned,
+    /// Messages in its inbox, the oldest first.
+    InboxMessage,
+    /// Posts in which it is mentioned.
+    UnreadMentions,
+    /// For a lead: what others finished.
+    TasksFinished,
+    /// For a worker: a task from the pool.
+    PoolTask,
+    /// For a worker that asked only to be told: there is something in the pool. Nothing is claimed.
+    PoolTasksAvailable,
+}
+
+impl Type {
+    pub const ORDER: [Type; 6] = [
+        Type::TaskOffered,
+        Type::TaskAssigned,
+        Type::InboxMessage,
+        Type::UnreadMentions,
+        Type::TasksFinished,
+        Type::PoolTask,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Type::TaskOffered => "task_offered",
+            Type::TaskAssigned => "task_assigned",
+            Type::InboxMessage => "inbox_message",
+            Type::UnreadMentions => "unread_mentions",
+            Type::TasksFinished => "tasks_finished",
+            Type::PoolTask => "pool_task",
+            Type::PoolTasksAvailable => "pool_tasks_available",
+        }
+    }
+}
+
+/// Work that is already claimed, for one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trigger {
+    #[serde(rename = "type")]
+    pub kind: Type,
+    pub run: String,
+    #[serde(default)]
+    pub claims: Vec<claim::Claim>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Task>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<inbox::Item>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<Mentions>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<i64>,
+}
+
+impl Trigger {
+    fn new(kind: Type, run: &str) -> Self {
+        Self {
+            kind,
+            run: run.into(),
+            claims: Vec::new(),
+            task: None,
+            tasks: Vec::new(),
+            messages: Vec::new(),
+            channels: Vec::new(),
+            count: None,
+        }
+    }
+}
+
+/// Since when something of each kind has been waiting for this agent: each the first entry of an index.
+pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Result<Vec<(Type, Time)>> {
+    let rows = tx
+        .query(
+            "select
+               (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
+                order by seq limit 1) as offered,
+               (select updated_at from task where ready = 2 and assignee = ?1
+                order by priority desc, seq limit 1) as assigned,
+               (select created_at from message where ready = 1 and mailbox = ?2
+                order by priority desc, id limit 1) as inbox,
+               (select since from reader where ready = 1 and agent = ?1 order by since limit 1) as mentions,
+               (select created_at from message where ready = 1 and mailbox = ?3
+                order by priority desc, id limit 1) as notice,
+               (select finished_at from task where told = 0 and status in ('completed', 'failed')
+                order by finished_at limit 1) as untold",
+            params![&agent.name, inbox::mailbox(&agent.name), FINISHED],
+        )
+        .await?;
+    let at = |name| rows[0].get::<Option<Time>>(name);
+    let mut heads = vec![
+        (Type::TaskOffered, at("offered")?),
+        (Type::TaskAssigned, at("assigned")?),
+        (Type::InboxMessage, at("inbox")?),
+        (Type::UnreadMentions, at("mentions")?),
+    ];
+    match agent.role {
+        Role::Lead => {
+            heads.push((Type::TasksFinished, [at("notice")?, at("untold")?].into_iter().flatten().min()))
+        }
+        Role::Worker => heads.push((Type::PoolTask, pool.best(tx, agent).await?.map(|(since, _)| since))),
+    }
+    Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
+}
+
+/// The rule: what has waited for longer than `stale` goes first, the oldest of it before the rest; then the order.
+pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, now: Time) -> Vec<Type> {
+    let is_stale = |since: Time| now.since(since) >= stale;
+    heads.sort_by_key(|&(kind, since)| if is_stale(since) { (0, since.0, kind) } else { (1, 0, kind) });
+    heads.into_iter().map(|(kind, _)| kind).collect()
+}
+
+/// Whom a trigger is for.
+pub(super) struct For<'a> {
+    pub agent: &'a Record,
+    pub holder: &'a Holder,
+    pub run_key: i64,
+    pub max: Option<Millis>,
+    pub pool: &'a Pool,
+}
+
+impl For<'_> {
+    /// Claims what there is of one kind; nothing, if others were quicker.
+    pub async fn take(&self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
+        match kind {
+            Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Status::Reviewing).await,
+            Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Status::InProgress).await,
+            Type::InboxMessage => self.inbox(tx).await,
+            Type::UnreadMentions => self.mentions(tx).await,
+            Type::TasksFinished => self.finished(tx).await,
+            Type::PoolTask | Type::PoolTasksAvailable => self.pool(tx).await,
+        }
+    }
+
+    fn trigger(&self, kind: Type) -> Trigger {
+        Trigger::new(kind, &self.holder.name)
+    }
+
+    async fn task(&self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
+        let rows = tx.one(pick).await?.rows;
+        let found = rows.into_iter().map(task::Record::read).collect::<Result<Vec<_>>>()?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let found = found.into_iter().map(|task| (task.was(), task, to)).collect();
+        let claimed = task::claim::take(tx, found, self.holder, self.run_key, self.max, Vec::new()).await?;
+        let claimed = claimed.into_iter().next().ok_or_else(|| Error::internal("nothing was claimed"))?;
+        Ok(Some(Trigger { claims: vec![claimed.claim], task: Some(claimed.task), ..self.trigger(kind) }))
+    }
+
+    async fn inbox(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let pick = mail::claim::next_of(&inbox::mailbox(&self.agent.name), INBOX);
+        let claimed = self.messages(tx, pick).await?;
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let (claims, messages): (Vec<_>, Vec<Message>) = claimed.into_iter().unzip();
+        let messages: Vec<_> = messages.into_iter().map(inbox::Item::of).collect();
+        let count = Some(messages.len() as i64);
+        Ok(Some(Trigger { claims, messages, count, ..self.trigger(Type::InboxMessage) }))
+    }
+
+    async fn messages(&self, tx: &mut Tx<'_>, pick: Stmt) -> Result<Vec<(claim::Claim, Message)>> {
+        let mut found = mail::Record::read_all(tx.one(pick).await?.rows)?;
+        if let Some(lapsed) = found.iter().position(|message| message.lapsed) {
+            found.truncate(lapsed.max(1));
+        }
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let claimed = mail::claim::take(tx, found, self.holder, self.run_key, self.max).await?;
+        Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
+    }
+
+    async fn mentions(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let claimed = channel::claim_for(tx, &self.agent.name, self.holder, self.run_key, self.max).await?;
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let claims = claimed.iter().map(|(hold, reader, _)| hold.claim(&reader.resource())).collect();
+        let count = claimed.iter().map(|(_, _, given)| given.mentions.len() as i64).sum();
+        let channels = claimed.into_iter().map(|(_, _, given)| given).collect();
+        Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
+    }
+
+    /// Notices that were given before and came back, then new ones: those are made as they are given, so that finishing
+    /// a task costs no message.
+    async fn finished(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
+        while (claimed.len() as i64) < NOTICES {
+            let Some(new) = tell(tx, NOTICES - claimed.len() as i64).await? else { break };
+            if new.is_empty() {
+                continue;
+            }
+            let pick =
+                by_keys!(new.as_slice(), mail::record::unheld!("where message.id"), "order by message.id");
+            claimed.extend(self.messages(tx, pick).await?);
+        }
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let tasks = finished_tasks(tx, claimed.iter().map(|(_, message)| message)).await?;
+        let count = Some(claimed.len() as i64);
+        let claims = claimed.into_iter().map(|(claim, _)| claim).collect();
+        Ok(Some(Trigger { claims, tasks, count, ..self.trigger(Type::TasksFinished) }))
+    }
+
+    async fn pool(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        match self.pool.best(tx, self.agent).await? {
+            None => Ok(None),
+            Some((_, pick)) => self.task(tx, Type::PoolTask, pick, Status::InProgress).await,
+        }
+    }
+}
+
+/// The tasks that notices tell of, as they are now.
+pub(super) async fn finished_tasks<'m>(
+    tx: &mut Tx<'_>,
+    notices: impl Iterator<Item = &'m Message>,
+) -> Result<Vec<Task>> {
+    let mut ids = Vec::new();
+    for notice in notices {
+        let payload = notice.payload.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
+        let id = payload.and_then(|payload| payload["task"].as_str().and_then(|id| id.parse().ok()));
+        ids.extend(id);
+    }
+    let found = task::by_ids(tx, ids.iter()).await?;
+    let found = ids.iter().filter_map(|id| found.get(id).cloned()).collect::<Vec<_>>();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(task::full(tx, found, vec![]).await?.1)
+}
+
+fn offered(agent: &str) -> Stmt {
+    Stmt::new(
+        task::unheld!(
+            "from task where task.status = 'offered' and task.parked is null and task.offered_to = ?1
+             order by task.seq limit 1 /*pg for update of task skip locked*/"
+        ),
+        params![agent],
+    )
+}
+
+fn assigned(agent: &str) -> Stmt {
+    Stmt::new(
+        task::unheld!(
+            "from task where task.ready = 2 and task.assignee = ?1 order by task.priority desc, task.seq limit 1
+             /*pg for update of task skip locked*/"
+        ),
+        params![agent],
+    )
+}
+
+/// Makes notices of tasks that no lead was told of, except of what a lead finished itself. `None`: there are none left.
+async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
+    let rows = tx
+        .query(
+            "select seq, board, n, status from task where told = 0 and status in ('completed', 'failed')
+             order by finished_at limit ?1 /*pg for update skip locked*/",
+            params![count],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let keys = rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?;
+    let ids = set(rows
+        .iter()
+        .map(|row| {
+            row.get::<String>("board").and_then(|board| {
+                Ok(serde_json::json!({ "resource": format!("task/{board}-{}", row.get::<i64>("n")?) }))
+            })
+        })
+        .collect::<Result<Vec<_>>>()?)?;
+    let leads = Stmt::new(
+        "select event.resource from json_each(?1) as item cross join event
+         where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
+         and event.agent in (select name from agent where role = 'lead')",
+        params![ids],
+    );
+    let told = by_keys!(keys.as_slice(), "update task set told = 1 where seq", "");
+    let answers = tx.pipeline(vec![told, leads]).await?;
+    let own = answers[1].rows.iter().map(|row| row.get("resource")).collect::<Result<BTreeSet<String>>>()?;
+    let mut notices = Vec::new();
+    for row in &rows {
+        let id = format!("{}-{}", row.get::<String>("board")?, row.get::<i64>("n")?);
+        if own.contains(&format!("task/{id}")) {
+            continue;
+        }
+        let status: String = row.get("status")?;
+        notices.push(mail::push_many::Item {
+            mailbox: FINISHED.into(),
+            payload: Some(Json::from(serde_json::json!({ "task": id, "status": status }))),
+            kind: Some("finished".into()),
+            // Until a lead has dealt with it, however often it is lost on the way.
+            max_attempts: Some(crate::names::ATTEMPTS_MAX),
+            ..Default::default()
+        });
+    }
+    if notices.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let request = tx.opening.request.take();
+    let pushed = mail::push_many::push(tx, notices).await?;
+    tx.opening.request = request;
+    Ok(Some(pushed.messages.into_iter().map(|message| message.id).collect()))
+}
+
+/// What a worker takes from the pool.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pool {
+    /// Only with this tag.
+    pub tag: Option<String>,
+    /// Not at all.
+    pub off: bool,
+}
+
+impl Pool {
+    /// The statement that picks the best task that fits, and since when that has been as it is. An agent that names no capabilities takes anything; any other
+    /// takes what asks for nothing else. How many different sets of tags there are decides what that costs, not how
+    /// many tasks.
+    async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Option<(Time, Stmt)>> {
+        if self.off {
+            return Ok(None);
+        }
+        if agent.capabilities.is_empty() && self.tag.is_none() {
+            let head = "select updated_at from task where ready = 1 order by priority desc, seq limit 1";
+            let head = tx.query(head, params![]).await?;
+            let Some(head) = head.first() else { return Ok(None) };
+            let pick = Stmt::new(
+                task::unheld!(
+                    "from task where task.ready = 1 order by task.priority desc, task.seq limit 1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![],
+            );
+            return Ok(Some((head.get("updated_at")?, pick)));
+        }
+        let rows = tx
+            .query(
+                "with recursive needs(tags) as (
+                   select min(tags) from task where ready = 1 and tags is not null
+                   union all
+                   select (select min(task.tags) from task where ready = 1 and task.tags > needs.tags) from needs
+                   where needs.tags is not null)
+                 select tags,
+                   (select priority from task where ready = 1 and task.tags = needs.tags
+                    order by priority desc, seq limit 1) as priority,
+                   (select seq from task where ready = 1 and task.tags = needs.tags
+                    order by priority desc, seq limit 1) as seq,
+                   (select updated_at from task where ready = 1 and task.tags = needs.tags
+                    order by priority desc, seq limit 1) as updated_at
+                 from needs where tags is not null limit 1000",
+                params![],
+            )
+            .await?;
+        let plain = tx
+            .query(
+                "select cast(null as text) as tags, priority, seq, updated_at from task where ready = 1 and tags is null
+                 order by priority desc, seq limit 1",
+                params![],
+            )
+            .await?;
+        let mut best: Option<(i64, i64, Time, Option<String>)> = None;
+        for row in plain.iter().chain(&rows) {
+            let tags: Option<String> = row.get("tags")?;
+            if !self.fits(agent, tags.as_deref())? {
+                continue;
+            }
+            let (priority, seq): (i64, i64) = (row.get("priority")?, row.get("seq")?);
+            if best.as_ref().is_none_or(|(p, s, ..)| (-priority, seq) < (-p, *s)) {
+                best = Some((priority, seq, row.get("updated_at")?, tags));
+            }
+        }
+        Ok(best.map(|(_, _, since, tags)| (since, match tags {
+            Some(tags) => Stmt::new(
+                task::unheld!(
+                    "from task where task.ready = 1 and task.tags = ?1 order by task.priority desc, task.seq limit 1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![tags],
+            ),
+            None => Stmt::new(
+                task::unheld!(
+                    "from task where task.ready = 1 and task.tags is null order by task.priority desc, task.seq limit 1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![],
+            ),
+        })))
+    }
+
+    fn fits(&self, agent: &Record, tags: Option<&str>) -> Result<bool> {
+        let tags: Vec<String> = tags.map_or(Ok(Vec::new()), serde_json::from_str).map_err(Error::internal)?;
+        let able = agent.capabilities.is_empty() || tags.iter().all(|tag| agent.capabilities.contains(tag));
+        Ok(able && self.tag.as_ref().is_none_or(|tag| tags.contains(tag)))
+    }
+}
+
+/// How many could be had from the pool, up to a thousand.
+pub(super) async fn available(tx: &mut Tx<'_>) -> Result<i64> {
+    let sql = "select count(*) as n from (select 1 from task where ready = 1 limit 1000) as t";
+    tx.query(sql, params![]).await?[0].get("n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The order is a promise.
+    #[test]
+    fn the_order_of_triggers() {
+        use Type::*;
+        let now = Time(1_000_000);
+        let ago = |ms| Time(now.0 - ms);
+        let stale = Millis(60_000);
+        let cases = [
+            (vec![(PoolTask, ago(5)), (TaskOffered, ago(1))], vec![TaskOffered, PoolTask]),
+            (Type::ORDER.iter().rev().map(|&kind| (kind, ago(10))).collect(), Type::ORDER.to_vec()),
+            (vec![(TaskOffered, ago(1)), (PoolTask, ago(60_000))], vec![PoolTask, TaskOffered]),
+            (
+                vec![(TaskOffered, ago(59_999)), (UnreadMentions, ago(70_000)), (InboxMessage, ago(90_000))],
+                vec![InboxMessage, UnreadMentions, TaskOffered],
+            ),
+        ];
+        for (heads, expected) in cases {
+            assert_eq!(in_order(heads.clone(), stale, now), expected, "{heads:?}");
+        }
+    }
+}

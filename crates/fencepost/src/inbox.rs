@@ -1,0 +1,177 @@
+//! Inboxes: what comes to an agent from outside. A mailbox underneath (`inbox/AGENT`), with its own words: unread is
+//! pending; read, responded and delegated are processed, with that outcome.
+
+use crate::{
+    claim::Under,
+    clock::Time,
+    error::{Code, Error, Result},
+    json::Json,
+    mail::{self, Message},
+    names::{Resource, Token, check},
+    op::verbs,
+    params,
+    tx::{Stmt, Tx},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate];
+
+pub(crate) fn mailbox(agent: &str) -> String {
+    format!("inbox/{agent}")
+}
+
+/// What was sent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Content {
+    /// `slack`, `github`, `email`, `api`, …
+    pub source: String,
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<String>,
+    /// The words that brought it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched: Option<String>,
+    /// Whatever else the source said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Unread,
+    Processing,
+    Read,
+    Responded,
+    Delegated,
+    /// Given up: its reason says why.
+    Failed,
+}
+
+/// A message in an inbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Item {
+    pub id: i64,
+    pub agent: String,
+    pub status: Status,
+    /// What was sent; gone once it is dealt with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// What was answered, or the task that it was delegated to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<serde_json::Value>,
+    pub attempts: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// Who is at it, while someone is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<crate::claim::Claim>,
+    pub created_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+}
+
+impl Item {
+    pub(crate) fn of(message: Message) -> Self {
+        let status = match (message.status, message.outcome.as_deref()) {
+            (mail::Status::Pending | mail::Status::Held, _) => Status::Unread,
+            (mail::Status::Processing, _) => Status::Processing,
+            (mail::Status::Processed, Some("responded")) => Status::Responded,
+            (mail::Status::Processed, Some("delegated")) => Status::Delegated,
+            (mail::Status::Processed, _) => Status::Read,
+            (mail::Status::Failed, _) => Status::Failed,
+        };
+        Self {
+            id: message.id,
+            agent: message.mailbox.strip_prefix("inbox/").unwrap_or_default().to_owned(),
+            status,
+            content: message.payload.as_ref().and_then(|payload| payload.read().ok()),
+            response: message.outputs.first().and_then(|output| output.read().ok()),
+            attempts: message.attempts,
+            failure_reason: message.failure_reason,
+            claim: message.claim,
+            created_at: message.created_at,
+            finished_at: message.finished_at,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Handled {
+    pub item: Item,
+}
+
+/// Deals with a message: under its token, or straight from unread by its number.
+pub(crate) async fn handle(
+    tx: &mut Tx<'_>,
+    which: &str,
+    outcome: &'static str,
+    output: Option<Json>,
+) -> Result<Handled> {
+    let done = |token: String| mail::Done {
+        token,
+        outputs: output.clone().into_iter().collect(),
+        outcome: Some(outcome.into()),
+    };
+    let id = match which.parse::<i64>() {
+        Ok(id) => id,
+        Err(_) => {
+            let token = Token::check(which)?;
+            let Resource::Message(id) = token.resource else {
+                return Err(Error::invalid("message", "is neither a number nor a message's token"));
+            };
+            mail::done_many::complete(tx, &[done(which.into())])
+                .await?
+                .pop()
+                .ok_or_else(|| Error::internal("nothing was completed"))??;
+            return show(tx, id).await;
+        }
+    };
+    check::range("message", id, 1, i64::MAX)?;
+    let found = mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
+    let agent = found.mailbox.strip_prefix("inbox/").ok_or_else(|| mail::not_found(id))?;
+    tx.caller.acting_as("agent", Some(agent))?;
+    if let Some(hold) = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now)) {
+        let message = format!("message {id} is held by {}", hold.describe());
+        return Err(Error::new(Code::AlreadyClaimed, message)
+            .with("holder", &hold.run)
+            .hint("only its holder may deal with it: name its token"));
+    }
+    if found.status.is_finished() {
+        if found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome) {
+            return show(tx, id).await;
+        }
+        return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
+    }
+    let mut after = mail::Record {
+        outcome: Some(outcome.into()),
+        lapsed: false,
+        delayed_until: None,
+        updated_at: tx.now,
+        ..found.clone()
+    };
+    after.end_claim("lapse", &[]);
+    after.finish(mail::Status::Processed, tx.now);
+    let event = after.event("message.completed", &found);
+    mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
+    let mut statements =
+        vec![Stmt::new("update message_doc set payload = null where message = ?1", params![id])];
+    if let Some(output) = &output {
+        statements.push(Stmt::new(
+            "insert into message_output(message, n, fence, output) values (?1, 0, ?2, ?3)",
+            params![id, found.fence, output.text()],
+        ));
+    }
+    tx.pipeline(statements).await?;
+    show(tx, id).await
+}
+
+async fn show(tx: &mut Tx<'_>, id: i64) -> Result<Handled> {
+    let shown = mail::show::of(tx, id).await?;
+    Ok(Handled { item: Item::of(shown) })
+}

@@ -1,0 +1,112 @@
+use super::{Content, Item, handle};
+use crate::{
+    before::Before,
+    error::{Error, Result},
+    json::Json,
+    mail,
+    names::{Resource, TaskId, Token, check},
+    op::{Access, Op},
+    task::{self, Task},
+    tx::Tx,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Make a task of a message, or name the one that it belongs to, in the transaction that deals with the message. A new
+/// task inherits where the message came from.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Delegate {
+    /// Its number while it is unread, or its token while it is held.
+    pub message: String,
+    /// A task that is there already.
+    #[serde(default)]
+    pub task: Option<String>,
+    /// Or the title of a new one (the message's text, cut short, unless said).
+    #[serde(default)]
+    pub title: Option<String>,
+    #[serde(default)]
+    pub board: Option<String>,
+    /// The new task's assignee.
+    #[serde(default)]
+    pub to: Option<String>,
+    /// The agent that the new task is offered to.
+    #[serde(default)]
+    pub offer: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Delegated {
+    pub item: Item,
+    pub task: Task,
+}
+
+impl Op for Delegate {
+    const NAME: &'static str = "inbox/delegate";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Delegated;
+
+    fn before(&self) -> Before {
+        Before::holds(&self.message)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Delegated> {
+        if self.task.is_some() && (self.title.is_some() || self.to.is_some() || self.offer.is_some()) {
+            return Err(Error::invalid("task", "names one that is there: leave out what a new one would be"));
+        }
+        let id = match self.message.parse::<i64>() {
+            Ok(id) => id,
+            Err(_) => match Token::check(&self.message)?.resource {
+                Resource::Message(id) => id,
+                _ => return Err(Error::invalid("message", "is neither a number nor a message's token")),
+            },
+        };
+        let message = mail::show::of(tx, id).await?;
+        // Asking twice is safe: the task that it was delegated to.
+        if message.outcome.as_deref() == Some("delegated") {
+            let task: String = message.outputs.first().map_or(Ok(String::new()), |output| {
+                output.read::<serde_json::Value>().map(|v| v["task"].as_str().unwrap_or_default().to_owned())
+            })?;
+            let task = find(tx, &task).await?;
+            return Ok(Delegated { item: Item::of(message), task });
+        }
+        let content: Option<Content> = message.payload.as_ref().map(Json::read).transpose()?;
+        let task = match &self.task {
+            Some(id) => find(tx, id).await?,
+            None => self.make(tx, content.unwrap_or_default(), &message).await?,
+        };
+        let output = Json::of(&serde_json::json!({ "task": task.id }))?;
+        let item = handle(tx, &self.message, "delegated", Some(output)).await?.item;
+        Ok(Delegated { item, task })
+    }
+}
+
+async fn find(tx: &mut Tx<'_>, id: &str) -> Result<Task> {
+    let id = TaskId::check("task", id)?;
+    let task = task::load(tx, &id).await?.ok_or_else(|| task::not_found(&id))?;
+    Ok(task.view(tx.now))
+}
+
+impl Delegate {
+    async fn make(&self, tx: &mut Tx<'_>, content: Content, message: &mail::Message) -> Result<Task> {
+        let line = content.text.lines().next().unwrap_or_default();
+        let title = self.title.clone().unwrap_or_else(|| line.chars().take(120).collect());
+        let board = self.board.clone().unwrap_or_else(|| task::add::BOARD.into());
+        check::optional_name("to", self.to.as_deref())?;
+        let origin = serde_json::json!({
+            "message": message.id, "source": content.source, "channel": content.channel, "thread": content.thread,
+            "sender": content.sender, "data": content.data,
+        });
+        let item = task::plan::Item {
+            title,
+            body: Some(content.text),
+            source: Some(content.source),
+            origin: Some(origin),
+            to: self.to.clone(),
+            offer: self.offer.clone(),
+            ..Default::default()
+        };
+        let mut planned = task::plan::insert(tx, &board, vec![item]).await?;
+        planned.tasks.pop().ok_or_else(|| Error::internal("nothing was added"))
+    }
+}

@@ -1,0 +1,58 @@
+//! Channels: posts in order, mentions as rows, a cursor that moves exactly to what was read.
+
+use crate::on_both;
+use fencepost::channel;
+
+on_both! {
+    async fn posts_are_numbered_and_read_from_the_cursor(world: World) {
+        world.story("
+            channel/create general                  -> existing=false
+            channel/create general                  -> existing=true
+            channel/post nowhere body=x             -> refused not_found
+            channel/post general body=one author=a  -> post.n=1
+            channel/post general body=two author=b reply_to=1 -> post.reply_to=1
+            channel/post general body=three key=k   -> post.n=3 existing=false
+            channel/post general body=three key=k   -> post.n=3 existing=true
+            channel/post general body=x reply_to=9  -> refused invalid field=reply_to
+            channel/read general agent=a limit=2    -> posts=1,2 cursor=2 more=true
+            channel/read general agent=a            -> posts=3 cursor=3 more=false
+            channel/read general agent=a            -> posts=none cursor=3
+            channel/read general agent=b peek=true  -> posts=1,2,3 cursor=0
+            channel/read general agent=b from=3     -> posts=3 cursor=0
+            channel/unread b                        -> channels=none
+            channel/join general agent=b            -> agent=b
+        ").await;
+        let unread = world.fleet.call(channel::Unread { agent: "b".into() }).await.unwrap().channels;
+        assert_eq!((unread[0].posts, unread[0].mentions), (3, 0));
+    }
+
+    /// The first read ever; one that arrives while another is handled; two in one post; another run of the same agent.
+    async fn mentions_are_claimed_and_trigger_again(world: World) {
+        world.story("
+            agent/join bob                               -> agent.name=bob
+            agent/join eve                               -> agent.name=eve
+            channel/create c                             -> existing=false
+            channel/post c body=hi author=x              -> post.n=1
+            channel/post c body=@bob,@eve,@nobody author=x -> post.mentions=bob,eve
+            agent/poll bob run=b1                        -> channels=c:1-2 claims=mentions/bob/c@1 count=1
+            agent/poll bob run=b2                        -> trigger=none
+            agent/poll eve run=e1                        -> channels=c:1-2
+            channel/post c body=@bob author=x            -> post.n=3
+            agent/poll bob run=b2                        -> trigger=none
+            run/settle b1                                -> settled=mentions/bob/c@1
+            agent/poll bob run=b3                        -> channels=c:3-3 claims=mentions/bob/c@2
+            channel/read c agent=bob                     -> posts=3 cursor=3 settled=false
+            guard mentions/bob/c@2                       -> ok=true
+            channel/post c body=@bob author=bob          -> post.mentions=none
+            channel/post c body=@bob author=x            -> post.n=5
+            channel/read c agent=bob token=mentions/bob/c@2 limit=1 -> posts=4 settled=true cursor=4
+            guard mentions/bob/c@2                       -> ok=false
+            agent/poll bob run=b4                        -> channels=c:5-5
+            release mentions/bob/c@3                     -> unread
+            agent/poll bob run=b5                        -> channels=c:5-5
+            end b5                                       -> run.alive=false
+            agent/poll bob run=b6                        -> claims=mentions/bob/c@5
+            unclaim mentions/bob/c                       -> held_by=b6
+        ").await;
+    }
+}
