@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
+pub(crate) mod given;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 
@@ -77,6 +78,10 @@ impl Record {
             heard_until: row.get("heard_until")?,
             left_at: row.get("left_at")?,
         })
+    }
+    /// When one who waits all the time says again that it is there.
+    pub fn speaks_at(&self) -> Time {
+        Time(self.heard_until.0 - PRESENCE.0 / 4)
     }
     /// Is it time to write that it is heard? A quarter of its promise is used.
     pub fn is_due_to_be_heard(&self, now: Time) -> bool {

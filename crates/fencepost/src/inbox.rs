@@ -21,6 +21,14 @@ pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")
 }
 
+/// An agent's key takes from its own inbox only, also where that is called a mailbox.
+pub(crate) fn may_take(tx: &Tx<'_>, mailbox: &str) -> Result<()> {
+    match mailbox.strip_prefix("inbox/") {
+        Some(agent) => tx.caller.acting_as("mailboxes", Some(agent)).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// What was sent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
@@ -143,8 +151,11 @@ pub(crate) async fn handle(
             .hint("only its holder may deal with it: name its token"));
     }
     if found.status.is_finished() {
-        if found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome) {
-            return show(tx, id).await;
+        let handled = show(tx, id).await?;
+        let response = output.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
+        let same = found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome);
+        if same && handled.item.response == response {
+            return Ok(handled);
         }
         return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
     }
