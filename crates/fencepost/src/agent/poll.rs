@@ -113,22 +113,24 @@ impl Op for Poll {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = Due::read(&tx.one(Due::statement()).await?)?;
-        let known =
-            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
         let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if due.is_due(tx.now) || !known.is_empty() || agent.is_due_to_be_heard(tx.now) {
+        if due.is_due(tx.now) || agent.is_due_to_be_heard(tx.now) {
             return Ok(None);
         }
         // Whoever waits is there, and says so before it counts as gone.
         tx.again_at = due.at.into_iter().chain([agent.speaks_at()]).min();
         self.wish(tx, &agent);
-        if let Some(full) = full(tx, &agent).await? {
-            return Ok(Some(full));
-        }
-        let heads = self.heads(tx, &agent).await?;
-        Ok(heads.is_empty().then(Polled::nothing))
+        let nothing = match full(tx, &agent).await? {
+            Some(full) => full,
+            None if self.heads(tx, &agent).await?.is_empty() => Polled::nothing(),
+            None => return Ok(None),
+        };
+        // At the end: what is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        let known =
+            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
+        Ok(known.is_empty().then_some(nothing))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
@@ -138,6 +140,17 @@ impl Op for Poll {
             return Ok(again);
         }
         self.is_of_its_own(tx)?;
+        let polled = self.take(tx).await?;
+        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        match polled.trigger {
+            None => Ok(self.given_before(tx).await?.unwrap_or(polled)),
+            Some(_) => Ok(polled),
+        }
+    }
+}
+
+impl Poll {
+    async fn take(&self, tx: &mut Tx<'_>) -> Result<Polled> {
         // Two polls of one agent must not both find room for one more.
         let lock = Stmt::lock(
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
@@ -180,9 +193,7 @@ impl Op for Poll {
         tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
         Ok(Polled::nothing())
     }
-}
 
-impl Poll {
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
         run::check_name(&self.run)?;

@@ -219,18 +219,19 @@ impl For<'_> {
         Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
     }
 
-    /// Notices that were given before and came back, then new ones: those are made as they are given, so that finishing
-    /// a task costs no message.
+    /// Notices that were given before and came back, on their own; else new ones. Those are made as they are given, so
+    /// that finishing a task costs no message.
     async fn finished(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
-        while (claimed.len() as i64) < NOTICES {
-            let Some(new) = tell(tx, NOTICES - claimed.len() as i64).await? else { break };
+        while claimed.is_empty() {
+            let Some(new) = tell(tx, NOTICES).await? else { break };
+            // All of them a lead's own.
             if new.is_empty() {
                 continue;
             }
             let pick =
                 by_keys!(new.as_slice(), mail::record::unheld!("where message.id"), "order by message.id");
-            claimed.extend(self.messages(tx, pick).await?);
+            claimed = self.messages(tx, pick).await?;
         }
         if claimed.is_empty() {
             return Ok(None);

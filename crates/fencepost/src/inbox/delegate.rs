@@ -1,4 +1,4 @@
-use super::{Content, Item, handle};
+use super::{Content, Item, handle, is_open};
 use crate::{
     before::Before,
     error::{Code, Error, Result},
@@ -54,10 +54,10 @@ impl Op for Delegate {
         if self.task.is_some() && (self.title.is_some() || self.to.is_some() || self.offer.is_some()) {
             return Err(Error::invalid("task", "names one that is there: leave out what a new one would be"));
         }
-        let (id, fence) = match self.message.parse::<i64>() {
+        let (id, token) = match self.message.parse::<i64>() {
             Ok(id) => (id, None),
             Err(_) => match Token::check(&self.message)? {
-                Token { resource: Resource::Message(id), fence } => (id, Some(fence)),
+                token @ Token { resource: Resource::Message(id), .. } => (id, Some(token)),
                 _ => return Err(Error::invalid("message", "is neither a number nor a message's token")),
             },
         };
@@ -65,10 +65,11 @@ impl Op for Delegate {
         // Before anything is read: two who delegate one message must not both make a task of it.
         let found = mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
         let message = mail::show::of(tx, id).await?;
-        let by_this = fence.is_none() || found.last.as_ref().map(|last| last.fence) == fence;
-        if message.outcome.as_deref() == Some("delegated") && by_this {
+        let ended = |token: &Token| found.last.as_ref().is_some_and(|last| last.fence == token.fence);
+        if message.outcome.as_deref() == Some("delegated") && token.as_ref().is_none_or(ended) {
             return self.repeated(tx, message).await;
         }
+        is_open(tx, &found, token.as_ref())?;
         let content: Option<Content> = message.payload.as_ref().map(Json::read).transpose()?;
         let task = match &self.task {
             Some(id) => find(tx, id).await?,

@@ -12,6 +12,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
 /// before, is completed or has failed. An offer that was not decided is open again.
@@ -86,8 +87,13 @@ impl Op for Settle {
             return self.over(tx).await;
         };
         let mut given = self.given(tx, row.key).await?;
+        let held = holds(tx, row.key).await?;
         let mut settled = Vec::new();
         for token in given.tokens()? {
+            // Dealt with before, one by one: that stands.
+            if !held.contains(&token.to_string()) {
+                continue;
+            }
             let done = match &token.resource {
                 Resource::Mentions { agent, channel } => {
                     self.mentions(tx, agent, channel, &token, row.key).await
@@ -96,7 +102,7 @@ impl Op for Settle {
             };
             match done {
                 Ok(()) => settled.push(token.to_string()),
-                // Dealt with before, one by one, or taken away: that stands.
+                // Its own time was up.
                 Err(e)
                     if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
                 {}
@@ -116,6 +122,20 @@ impl Op for Settle {
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
         Ok(Settled { run: run.view(tx.now), settled, left })
     }
+}
+
+/// The tokens of what this run has not let go of.
+async fn holds(tx: &mut Tx<'_>, key: i64) -> Result<BTreeSet<String>> {
+    let rows = tx
+        .query(
+            "select 'task/' || board || '-' || n || '@' || fence as token from task where run = ?1
+             union all select 'message/' || id || '@' || fence as token from message where run = ?1
+             union all
+             select 'mentions/' || agent || '/' || channel || '@' || fence as token from reader where run = ?1",
+            params![key],
+        )
+        .await?;
+    rows.iter().map(|row| row.get("token")).collect()
 }
 
 impl Settle {
