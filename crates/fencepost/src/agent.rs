@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
+pub(crate) mod given;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 

@@ -1,20 +1,20 @@
 use super::{
-    Record, Role, hear, load, not_found,
+    Record, Role,
+    given::Given,
+    hear, load, not_found,
     trigger::{self, FINISHED, For, Pool, Trigger, Type},
 };
 use crate::{
     before::{Before, Due},
-    channel,
     claim::deliver,
     clock::{Millis, Time},
     error::{Code, Error, Result},
     event::{Event, Topic},
-    inbox, mail,
-    names::{NAME_MAX, Resource, TTL_MAX, Token, check},
+    inbox,
+    names::{NAME_MAX, TTL_MAX, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
-    task,
     tx::{Stmt, Tx},
     wait::Wish,
 };
@@ -111,22 +111,27 @@ impl Op for Poll {
     /// An empty poll writes nothing: most polls are.
     async fn peek(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
         self.check()?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = Due::read(&tx.one(Due::statement()).await?)?;
-        let known =
-            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
         let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if due.is_due(tx.now) || !known.is_empty() || agent.to_be_heard_at() <= tx.now {
+        if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now {
             return Ok(None);
         }
         tx.again_at = due.at;
-        if let Some(full) = self.full(tx, &agent).await? {
-            return Ok(Some(full));
-        }
-        self.wish(tx, &agent);
-        let heads = self.heads(tx, &agent).await?;
-        Ok(heads.is_empty().then(Polled::nothing))
+        let nothing = match self.full(tx, &agent).await? {
+            Some(full) => full,
+            None if self.heads(tx, &agent).await?.is_empty() => {
+                self.wish(tx, &agent);
+                Polled::nothing()
+            }
+            None => return Ok(None),
+        };
+        // At the end: what is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        let known =
+            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
+        Ok(known.is_empty().then_some(nothing))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
@@ -135,6 +140,18 @@ impl Op for Poll {
         if let Some(again) = self.given_before(tx).await? {
             return Ok(again);
         }
+        self.is_of_its_own(tx)?;
+        let polled = self.take(tx).await?;
+        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        match polled.trigger {
+            None => Ok(self.given_before(tx).await?.unwrap_or(polled)),
+            Some(_) => Ok(polled),
+        }
+    }
+}
+
+impl Poll {
+    async fn take(&self, tx: &mut Tx<'_>) -> Result<Polled> {
         // Two polls of one agent must not both find room for one more.
         let lock = Stmt::lock(
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
@@ -173,13 +190,11 @@ impl Op for Poll {
                 return Ok(Polled { trigger: Some(trigger), held_back: None });
             }
         }
-        // Others were quicker. The run was opened for nothing, and is not: it has nothing to be looked after.
+        // Others were quicker. The run was opened here, for nothing: it has nothing to be looked after.
         tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
         Ok(Polled::nothing())
     }
-}
 
-impl Poll {
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
         run::check_name(&self.run)?;
@@ -188,6 +203,15 @@ impl Poll {
         check::lease("max_ms", self.max_ms)?;
         check::span("stale_ms", self.stale_ms.unwrap_or(STALE), Millis(0), TTL_MAX)?;
         check::optional_text("host", self.host.as_deref(), NAME_MAX)
+    }
+
+    /// A trigger's run ends when that is settled, with all it holds. So it is not one that is there for something else.
+    fn is_of_its_own(&self, tx: &Tx<'_>) -> Result<()> {
+        match tx.opening.run.as_ref().filter(|run| run.is_alive(tx.now)) {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
+                .hint("a trigger has a run of its own: poll with a name that is new")),
+        }
     }
 
     fn pool(&self) -> Pool {
@@ -251,23 +275,13 @@ impl Poll {
 
     async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
         let count = trigger::available(tx).await?;
-        let trigger = Trigger {
-            kind: Type::PoolTasksAvailable,
-            run: self.run.clone(),
-            claims: Vec::new(),
-            task: None,
-            tasks: Vec::new(),
-            messages: Vec::new(),
-            channels: Vec::new(),
-            count: Some(count),
-        };
+        let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }
 
     /// The run has its trigger, for ever.
     async fn remember(&self, tx: &mut Tx<'_>, run_key: i64, trigger: &Trigger) -> Result<()> {
-        let given = Given { claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect() };
-        let given = serde_json::to_string(&given).map_err(Error::internal)?;
+        let given = Given::of(trigger).text()?;
         let event = Event {
             run: Some(self.run.clone()),
             agent: Some(self.agent.clone()),
@@ -290,122 +304,33 @@ impl Poll {
     async fn given_before(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
         let rows = tx
             .query(
-                "select key, ended_at, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
+                "select ended_at, reason, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
                 params![&self.run],
             )
             .await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let Some(kind) = row.get::<Option<String>>("trigger_type")? else { return Ok(None) };
-        if row.get::<Option<Time>>("ended_at")?.is_some() {
-            let message = format!("run `{}` was given a trigger, and has ended", self.run);
-            return Err(Error::new(Code::LeaseExpired, message)
+        let over = |what| {
+            Err(Error::new(Code::LeaseExpired, format!("run `{}` was given a trigger, and {what}", self.run))
                 .with("run", &self.run)
-                .hint("a run takes one trigger: poll with a new run"));
+                .hint("a run takes one trigger: poll with a new run"))
+        };
+        if row.get::<Option<Time>>("ended_at")?.is_some() {
+            // What it was given never arrived, and went back: it is as if nobody had asked.
+            if row.get::<Option<String>>("reason")?.as_deref() == Some(deliver::UNDELIVERED) {
+                return Ok(None);
+            }
+            return over("has ended");
         }
         if row.get::<Option<String>>("agent")?.as_deref() != Some(&self.agent) {
             return Err(Error::invalid("run", format!("`{}` belongs to another agent", self.run)));
         }
         let kind: Type = serde_json::from_value(serde_json::json!(kind)).map_err(Error::internal)?;
-        let given: Given = serde_json::from_str(&row.get::<String>("given")?).map_err(Error::internal)?;
-        Ok(Some(Polled { trigger: Some(given.again(tx, kind, &self.run).await?), held_back: None }))
-    }
-}
-
-/// What a run was given, as it is kept.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Given {
-    pub claims: Vec<String>,
-}
-
-impl Given {
-    pub fn tokens(&self) -> Result<Vec<Token>> {
-        self.claims.iter().map(|token| Token::check(token)).collect()
-    }
-
-    /// As far as it is still held.
-    async fn again(&self, tx: &mut Tx<'_>, kind: Type, run: &str) -> Result<Trigger> {
-        let mut trigger = Trigger {
-            kind,
-            run: run.into(),
-            claims: Vec::new(),
-            task: None,
-            tasks: Vec::new(),
-            messages: Vec::new(),
-            channels: Vec::new(),
-            count: None,
-        };
-        let (mut notices, mut readers) = (Vec::new(), Vec::new());
-        let (mut tasks, mut messages) = (Vec::new(), Vec::new());
-        for token in self.tokens()? {
-            match &token.resource {
-                Resource::Task(id) => {
-                    let held = task::load(tx, id).await?;
-                    let held = held.filter(|task| {
-                        task.hold
-                            .as_ref()
-                            .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now))
-                    });
-                    if let Some(task) = held {
-                        tasks.push((task.seq, token.clone()));
-                        let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
-                        trigger.claims.extend(view.claim.clone());
-                        trigger.task = Some(view);
-                    }
-                }
-                Resource::Message(id) => {
-                    let Some(found) = mail::load(tx, *id).await? else { continue };
-                    let is_held = found
-                        .hold
-                        .as_ref()
-                        .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now));
-                    if is_held {
-                        messages.push((*id, token.clone()));
-                        let message = mail::show::of(tx, *id).await?;
-                        trigger.claims.extend(message.claim.clone());
-                        notices.push(message);
-                    }
-                }
-                Resource::Mentions { agent, channel } => {
-                    let held = channel::load(tx, agent, channel).await?;
-                    let held = held.filter(|reader| {
-                        reader
-                            .hold
-                            .as_ref()
-                            .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now))
-                    });
-                    if let Some(reader) = held {
-                        trigger
-                            .claims
-                            .extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
-                        trigger.channels.push(channel::reader::given(tx, &reader).await?);
-                        readers.push(reader);
-                    }
-                }
-                Resource::Lock(_) => {}
-            }
+        let given = Given::read(row.get("given")?)?;
+        let trigger = given.again(tx, kind, &self.run).await?;
+        if trigger.claims.is_empty() {
+            return over("nothing of it is left to do");
         }
-        let mut handed = Vec::new();
-        if !tasks.is_empty() {
-            handed.extend(deliver::again(tx, &tasks).await?);
-        }
-        if !messages.is_empty() {
-            handed.extend(deliver::message_again(tx, &messages).await?);
-        }
-        if !readers.is_empty() {
-            handed.extend(channel::again(tx, &readers).await?);
-        }
-        tx.handed = handed;
-        match kind {
-            Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, notices.iter()).await?,
-            _ => trigger.messages = notices.into_iter().map(inbox::Item::of).collect(),
-        }
-        trigger.count = match kind {
-            Type::InboxMessage | Type::TasksFinished => Some(trigger.claims.len() as i64),
-            Type::UnreadMentions => {
-                Some(trigger.channels.iter().map(|given| given.mentions.len() as i64).sum())
-            }
-            _ => None,
-        };
-        Ok(trigger)
+        Ok(Some(Polled { trigger: Some(trigger), held_back: None }))
     }
 }
