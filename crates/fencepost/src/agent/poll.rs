@@ -1,7 +1,7 @@
 use super::{
-    Record, Role,
+    Record, Role, by_name,
     given::Given,
-    hear, load, not_found,
+    hear, not_found,
     trigger::{self, FINISHED, For, Pool, Trigger, Type},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     op::{Access, Op},
     params,
     run::{self, Holder},
-    tx::{Stmt, Tx},
+    tx::{Row, Stmt, Tx},
     wait::Wish,
 };
 use schemars::JsonSchema;
@@ -113,62 +113,82 @@ impl Op for Poll {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = Due::read(&tx.one(Due::statement()).await?)?;
-        let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
-            return Err(not_found(&self.agent));
-        };
-        if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now {
+        let Looked { agent, found, run } = self.look(tx, vec![]).await?;
+        if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
         tx.again_at = due.at;
-        let nothing = match self.full(tx, &agent).await? {
-            Some(full) => full,
-            None if self.heads(tx, &agent).await?.is_empty() => {
-                self.wish(tx, &agent);
-                Polled::nothing()
-            }
-            None => return Ok(None),
-        };
-        // At the end: what is not there any more may have gone to this very run, asked for elsewhere at the same time.
-        let known =
-            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
-        Ok(known.is_empty().then_some(nothing))
+        if let Some(full) = self.full(tx, &agent, &found)? {
+            return Ok(Some(full));
+        }
+        let heads = self.heads(tx, &agent, &found).await?;
+        Ok(heads.is_empty().then(Polled::nothing))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
-        if let Some(again) = self.given_before(tx).await? {
-            return Ok(again);
-        }
-        self.is_of_its_own(tx)?;
-        let polled = self.take(tx).await?;
-        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
-        match polled.trigger {
-            None => Ok(self.given_before(tx).await?.unwrap_or(polled)),
-            Some(_) => Ok(polled),
-        }
-    }
-}
-
-impl Poll {
-    async fn take(&self, tx: &mut Tx<'_>) -> Result<Polled> {
         // Two polls of one agent must not both find room for one more.
         let lock = Stmt::lock(
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
             params![&self.agent],
         );
-        tx.one(lock).await?;
-        let Some(mut agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
+        let looked = self.look(tx, vec![lock]).await?;
+        if let Some(again) = self.given_before(tx, looked.run.as_ref()).await? {
+            return Ok(again);
+        }
+        self.is_of_its_own(tx)?;
+        let polled = self.take(tx, looked).await?;
+        if polled.trigger.is_some() {
+            return Ok(polled);
+        }
+        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        let run = tx.one(self.own_run()).await?.rows.into_iter().next();
+        Ok(self.given_before(tx, run.as_ref()).await?.unwrap_or(polled))
+    }
+}
+
+/// What a poll looks at first.
+struct Looked {
+    agent: Record,
+    /// What waits for it.
+    found: Row,
+    /// The last run of this name.
+    run: Option<Row>,
+}
+
+impl Poll {
+    /// In one round trip.
+    async fn look(&self, tx: &mut Tx<'_>, mut statements: Vec<Stmt>) -> Result<Looked> {
+        let first = statements.len();
+        statements.extend([by_name(&self.agent), trigger::looks(&self.agent, tx.now), self.own_run()]);
+        let mut answers = tx.pipeline(statements).await?.split_off(first).into_iter().map(|answer| answer.rows);
+        let (agent, found, run) = (answers.next(), answers.next(), answers.next());
+        let agent = agent.unwrap_or_default().first().map(Record::read).transpose()?;
+        let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
+        let found = found.and_then(|rows| rows.into_iter().next());
+        let found = found.ok_or_else(|| Error::internal("nothing was looked at"))?;
+        Ok(Looked { agent, found, run: run.and_then(|rows| rows.into_iter().next()) })
+    }
+
+    fn own_run(&self) -> Stmt {
+        Stmt::new(
+            "select ended_at, reason, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
+            params![&self.run],
+        )
+    }
+
+    async fn take(&self, tx: &mut Tx<'_>, looked: Looked) -> Result<Polled> {
+        let Looked { mut agent, found, .. } = looked;
         if agent.to_be_heard_at() <= tx.now {
             hear(tx, &mut agent).await?;
         }
-        if let Some(full) = self.full(tx, &agent).await? {
+        if let Some(full) = self.full(tx, &agent, &found)? {
             return Ok(full);
         }
-        self.wish(tx, &agent);
-        let heads = self.heads(tx, &agent).await?;
+        let heads = self.heads(tx, &agent, &found).await?;
         let order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), tx.now);
         if order.first() == Some(&Type::PoolTask) && self.pool == PoolMode::Notify {
             return self.notify(tx).await;
@@ -222,8 +242,9 @@ impl Poll {
         self.accept.as_ref().is_none_or(|accept| accept.contains(&kind))
     }
 
-    async fn heads(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<(Type, Time)>> {
-        let mut heads = trigger::heads(tx, agent, &self.pool()).await?;
+    async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
+        self.wish(tx, agent);
+        let mut heads = trigger::heads(tx, agent, &self.pool(), found).await?;
         heads.retain(|(kind, _)| self.accepts(*kind));
         Ok(heads)
     }
@@ -252,16 +273,9 @@ impl Poll {
     }
 
     /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
-    async fn full(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Option<Polled>> {
+    fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
         let Some(max) = agent.max_concurrent else { return Ok(None) };
-        let rows = tx
-            .query(
-                "select count(*) as n from run where agent = ?1 and ended_at is null and expires_at > ?2
-                 and trigger_type is not null",
-                params![&agent.name, tx.now],
-            )
-            .await?;
-        let busy: i64 = rows[0].get("n")?;
+        let busy: i64 = found.get("busy")?;
         if busy < max {
             return Ok(None);
         }
@@ -301,14 +315,8 @@ impl Poll {
     }
 
     /// A lost answer, asked for again: the same trigger, or that its run has ended.
-    async fn given_before(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
-        let rows = tx
-            .query(
-                "select ended_at, reason, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
-                params![&self.run],
-            )
-            .await?;
-        let Some(row) = rows.first() else { return Ok(None) };
+    async fn given_before(&self, tx: &mut Tx<'_>, run: Option<&Row>) -> Result<Option<Polled>> {
+        let Some(row) = run else { return Ok(None) };
         let Some(kind) = row.get::<Option<String>>("trigger_type")? else { return Ok(None) };
         let over = |what| {
             Err(Error::new(Code::LeaseExpired, format!("run `{}` was given a trigger, and {what}", self.run))

@@ -12,7 +12,7 @@ use crate::{
     params,
     run::Holder,
     task::{self, Status, Task},
-    tx::{Stmt, Tx, by_keys, set},
+    tx::{Row, Stmt, Tx, by_keys, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,11 +100,11 @@ impl Trigger {
     }
 }
 
-/// Since when something of each kind has been waiting for this agent: each the first entry of an index.
-pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Result<Vec<(Type, Time)>> {
-    let rows = tx
-        .query(
-            "select
+/// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
+/// triggers it has.
+pub(super) fn looks(agent: &str, now: Time) -> Stmt {
+    Stmt::new(
+        "select
                (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
                 order by seq limit 1) as offered,
                (select updated_at from task where ready = 2 and assignee = ?1
@@ -116,11 +116,22 @@ pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Resul
                (select created_at from message where ready = 1 and mailbox = ?3
                 order by priority desc, id limit 1) as notice,
                (select finished_at from task where told = 0 and status in ('completed', 'failed')
-                order by finished_at limit 1) as untold",
-            params![&agent.name, inbox::mailbox(&agent.name), FINISHED],
-        )
-        .await?;
-    let at = |name| rows[0].get::<Option<Time>>(name);
+                order by finished_at limit 1) as untold,
+               (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
+               (select count(*) from run where agent = ?1 and ended_at is null and expires_at > ?4
+                and trigger_type is not null) as busy",
+        params![agent, inbox::mailbox(agent), FINISHED, now],
+    )
+}
+
+/// What [`looks`] found, and the pool's part that fits the agent.
+pub(super) async fn heads(
+    tx: &mut Tx<'_>,
+    agent: &Record,
+    pool: &Pool,
+    looked: &Row,
+) -> Result<Vec<(Type, Time)>> {
+    let at = |name| looked.get::<Option<Time>>(name);
     let mut heads = vec![
         (Type::TaskOffered, at("offered")?),
         (Type::TaskAssigned, at("assigned")?),
@@ -131,6 +142,7 @@ pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Resul
         Role::Lead => {
             heads.push((Type::TasksFinished, [at("notice")?, at("untold")?].into_iter().flatten().min()))
         }
+        Role::Worker if pool.is_whole(agent) => heads.push((Type::PoolTask, at("pool")?)),
         Role::Worker => {
             heads.push((Type::PoolTask, pool.best(tx, agent).await?.first().map(|head| head.since)))
         }
@@ -308,7 +320,8 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let ids = set(rows
         .iter()
         .map(|row| {
-            let (board, n, at): (String, i64, i64) = (row.get("board")?, row.get("n")?, row.get("finished_at")?);
+            let (board, n, at): (String, i64, i64) =
+                (row.get("board")?, row.get("n")?, row.get("finished_at")?);
             Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
         })
         .collect::<Result<Vec<_>>>()?)?;
@@ -357,6 +370,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
+    /// Does this agent take anything that is in it?
+    pub fn is_whole(&self, agent: &Record) -> bool {
+        !self.off && self.tag.is_none() && agent.capabilities.is_empty()
+    }
+
     /// The best task that fits, of each kind that there is: the best of them first, with the statement that picks it.
     /// (Which of them is free for this poll is known when one is picked.) An agent that names no capabilities takes
     /// anything; any other takes what asks for nothing else.
@@ -374,7 +392,9 @@ impl Pool {
             }
             (capabilities, Some(tag)) => {
                 let mut heads = needing(tx, capabilities).await?;
-                heads.retain(|head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))));
+                heads.retain(
+                    |head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))),
+                );
                 heads
             }
         };
