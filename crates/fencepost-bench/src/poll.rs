@@ -23,6 +23,8 @@ const AGENTS: [usize; 2] = [16, 64];
 /// How many are parked, and how many triggers a second come to them.
 const PARKED: usize = 1000;
 const RATE: u64 = 100;
+/// So that one that is slow to send keeps none of the others.
+const SENDERS: u64 = 10;
 
 /// Polls and finds nothing.
 #[derive(Clone)]
@@ -128,7 +130,7 @@ pub async fn measure(
 /// What was sent and has not arrived.
 type Sent = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// Every kind in turn, each for another agent: its inbox, an offer, an assignment, and the pool.
+/// How soon a trigger reaches one of those who are parked: of an inbox, an offer, an assignment, the pool.
 async fn parked(host: &str, span: Duration) -> Spans {
     let (sent, took): (Sent, Arc<Mutex<Vec<Duration>>>) = Default::default();
     let waiting: Vec<_> = (0..PARKED)
@@ -142,26 +144,26 @@ async fn parked(host: &str, span: Duration) -> Spans {
     // All of them have looked by then.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let start = Instant::now();
-    let send = async |client: &mut Client| {
-        let mut beats = tokio::time::interval(Duration::from_millis(1000 / RATE));
-        let mut count = 0;
-        while start.elapsed() < span {
-            beats.tick().await;
-            let what = format!("n{count}");
-            let to = name(count * 7919 % PARKED);
-            sent.lock().expect("not poisoned").insert(what.clone(), Instant::now());
-            let (path, body) = match count % 4 {
-                0 => ("/v1/inbox/send", json!({ "agent": to, "text": what })),
-                1 => ("/v1/task/add", json!({ "board": "parked", "title": what, "offer": to })),
-                2 => ("/v1/task/add", json!({ "board": "parked", "title": what, "to": to })),
-                _ => ("/v1/task/add", json!({ "board": "parked", "title": what })),
-            };
-            client.done(path, body.to_string()).await;
-            count += 1;
-        }
-        count
-    };
-    let (count, _) = with_client(host, send).await;
+    let count = Arc::new(AtomicU64::new(0));
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|_| {
+            let (host, sent, count) = (host.to_owned(), sent.clone(), count.clone());
+            tokio::spawn(async move {
+                let send = async |client: &mut Client| {
+                    let mut beats = tokio::time::interval(Duration::from_millis(1000 * SENDERS / RATE));
+                    while start.elapsed() < span {
+                        beats.tick().await;
+                        send(client, count.fetch_add(1, Ordering::Relaxed), &sent).await;
+                    }
+                };
+                with_client(&host, send).await
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.await.expect("no panic");
+    }
+    let (count, over) = (count.load(Ordering::Relaxed), start.elapsed());
     for _ in 0..100 {
         if sent.lock().expect("not poisoned").is_empty() {
             break;
@@ -170,9 +172,23 @@ async fn parked(host: &str, span: Duration) -> Spans {
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     let lost = sent.lock().expect("not poisoned").len();
-    println!("  sent {count}, of which {lost} did not arrive in five seconds");
+    let rate = count as f64 / over.as_secs_f64();
+    println!("  sent {count} ({rate:.0} a second), of which {lost} did not arrive within five seconds");
     let took = std::mem::take(&mut *took.lock().expect("not poisoned"));
     Spans::new(took, start.elapsed())
+}
+
+/// The nth: every kind in turn, each for another agent.
+async fn send(client: &mut Client, n: u64, sent: &Sent) {
+    let (what, to) = (format!("n{n}"), name(n as usize * 7919 % PARKED));
+    sent.lock().expect("not poisoned").insert(what.clone(), Instant::now());
+    let (path, body) = match n % 4 {
+        0 => ("/v1/inbox/send", json!({ "agent": to, "text": what })),
+        1 => ("/v1/task/add", json!({ "board": "parked", "title": what, "offer": to })),
+        2 => ("/v1/task/add", json!({ "board": "parked", "title": what, "to": to })),
+        _ => ("/v1/task/add", json!({ "board": "parked", "title": what })),
+    };
+    client.done(path, body.to_string()).await;
 }
 
 /// One agent: waits for a trigger, notes when it came, settles it, and waits again.
