@@ -79,13 +79,9 @@ impl Record {
             left_at: row.get("left_at")?,
         })
     }
-    /// When one who waits all the time says again that it is there.
-    pub fn speaks_at(&self) -> Time {
-        Time(self.heard_until.0 - PRESENCE.0 / 4)
-    }
-    /// Is it time to write that it is heard? A quarter of its promise is used.
-    pub fn is_due_to_be_heard(&self, now: Time) -> bool {
-        self.heard_until.since(now).0 <= PRESENCE.0 * 3 / 4
+    /// Is it time to write that it is heard? A quarter of its promise is used. (What is left is longer than it waits.)
+    pub fn is_due_to_be_heard(&self, waits: Millis, now: Time) -> bool {
+        self.heard_until.since(now).0 <= (PRESENCE.0 + waits.0) * 3 / 4
     }
 }
 
@@ -99,9 +95,10 @@ pub(crate) fn not_found(name: &str) -> Error {
         .hint(format!("fence agent join {name} makes it known; fence agent list shows those there are"))
 }
 
-/// The agent is heard: it is here for a while, and nothing of its is stranded until long after.
-pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &Record) -> Result<()> {
-    let until = tx.now.plus(PRESENCE);
+/// The agent is heard: it is here for as long as it waits and a while after, and nothing of its is stranded until long
+/// after that. (Said beforehand, because a thousand who wait must not wake up to say it.)
+pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &Record, waits: Millis) -> Result<()> {
+    let until = tx.now.plus(Millis(PRESENCE.0 + waits.0));
     tx.execute(
         "update agent set heard_until = ?2, strands_at = ?3 where name = ?1 and heard_until < ?2",
         params![&agent.name, until, until.plus(agent.strand)],

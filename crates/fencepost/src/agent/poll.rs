@@ -116,11 +116,10 @@ impl Op for Poll {
         let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if due.is_due(tx.now) || agent.is_due_to_be_heard(tx.now) {
+        if due.is_due(tx.now) || agent.is_due_to_be_heard(self.waits(), tx.now) {
             return Ok(None);
         }
-        // Whoever waits is there, and says so before it counts as gone.
-        tx.again_at = due.at.into_iter().chain([agent.speaks_at()]).min();
+        tx.again_at = due.at;
         self.wish(tx, &agent);
         let nothing = match full(tx, &agent).await? {
             Some(full) => full,
@@ -160,8 +159,8 @@ impl Poll {
         let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if agent.is_due_to_be_heard(tx.now) {
-            hear(tx, &agent).await?;
+        if agent.is_due_to_be_heard(self.waits(), tx.now) {
+            hear(tx, &agent, self.waits()).await?;
         }
         self.wish(tx, &agent);
         if let Some(full) = full(tx, &agent).await? {
@@ -211,6 +210,10 @@ impl Poll {
             Some(_) => Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
                 .hint("a trigger has a run of its own: poll with a name that is new")),
         }
+    }
+
+    fn waits(&self) -> Millis {
+        self.wait_ms.unwrap_or(Millis(0))
     }
 
     fn pool(&self) -> Pool {
