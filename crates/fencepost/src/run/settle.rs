@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
-/// before, is completed or has failed. An offer that was not decided is open again.
+/// before, is completed or has failed. An offer that was not decided is open again; a review that failed counts as lost.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settle {
@@ -173,11 +173,9 @@ impl Settle {
                     .map(drop)
             }
             (Outcome::Failed, true) => {
-                let fail = task::Fail { retry: true, ..task::Fail::new(token_text.clone(), reason) };
-                match tx.call(fail).await {
-                    Err(e) if e.code() == Code::NotReady => {
-                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
-                    }
+                match tx.call(task::Fail { retry: true, ..task::Fail::new(token_text, reason) }).await {
+                    // A review that came to nothing: the end of its run, which follows, gives it back, and counts it.
+                    Err(e) if e.code() == Code::NotReady => Ok(()),
                     failed => failed.map(drop),
                 }
             }

@@ -74,6 +74,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/1",
     ),
     (
+        "what was claimed has a fence",
+        &["delete from event where kind = 'mentions.claimed'", "update reader set fence = 0 where agent = 'bob'"],
+        "mentions/bob/c",
+    ),
+    (
         "no fence was given out twice",
         &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 1)"],
         "task/auth-1",
@@ -87,6 +92,16 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "no fence was given out twice",
         &["insert into event(at, kind, resource, fence) values (1, 'message.claimed', 'message/1', 1)"],
         "message/1",
+    ),
+    (
+        "no fence was given out twice",
+        &["insert into event(at, kind, resource, fence) values (1, 'mentions.claimed', 'mentions/bob/c', 1)"],
+        "mentions/bob/c",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        &["insert into event(at, kind, resource, fence) values (1, 'mentions.claimed', 'mentions/bob/c', 9)"],
+        "mentions/bob/c",
     ),
     (
         "no claim was given out under a fence that the item has not reached",
@@ -267,6 +282,34 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "a reader knows its last mention, and since when it waits",
         &["update reader set since = null where agent = 'eve'"],
         "mentions/eve/c",
+    ),
+    (
+        "a mention is of a post, and its agent has a place in the channel",
+        &["insert into mention(agent, channel, n, at) values ('nobody', 'c', 1, 1)"],
+        "mentions/nobody/c",
+    ),
+    (
+        "a mention is of a post, and its agent has a place in the channel",
+        &[
+            "insert into mention(agent, channel, n, at) values ('eve', 'c', 7, 1)",
+            "update reader set mentioned_n = 7 where agent = 'eve'",
+        ],
+        "mentions/eve/c",
+    ),
+    (
+        "a run that was given a trigger has an agent, and says what it was given",
+        &["update run set given = null where name = 'poller'"],
+        "run/poller",
+    ),
+    (
+        "a run that was given a trigger has an agent, and says what it was given",
+        &["update run set agent = null where name = 'poller'"],
+        "run/poller",
+    ),
+    (
+        "an agent that goes silent is noticed",
+        &["update agent set strands_at = null where name = 'bob'"],
+        "agent/bob",
     ),
     (
         "posts are numbered without a gap, and nobody has read further",
