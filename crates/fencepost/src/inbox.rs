@@ -167,7 +167,10 @@ pub(crate) async fn handle(
         let handled = show(tx, id).await?;
         let response = output.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
         let same = found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome);
-        if same && handled.item.response == response && open.as_ref().is_err_and(|e| e.code() != Code::Forbidden) {
+        if same
+            && handled.item.response == response
+            && open.as_ref().is_err_and(|e| e.code() != Code::Forbidden)
+        {
             return Ok(handled);
         }
     }

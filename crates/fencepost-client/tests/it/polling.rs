@@ -326,7 +326,8 @@ impl Load {
             accept(fleet, &trigger).await;
             fleet.call(run::Settle { run: trigger.run.clone(), ..Default::default() }).await.unwrap();
             self.handled.fetch_add(1, Ordering::SeqCst);
-            let told = trigger.tasks.len() + usize::from(trigger.kind == Type::TaskAssigned && agent == "lead");
+            let told =
+                trigger.tasks.len() + usize::from(trigger.kind == Type::TaskAssigned && agent == "lead");
             self.left.fetch_sub(told, Ordering::SeqCst);
         }
     }
@@ -347,13 +348,17 @@ async fn accept(fleet: &Connection, trigger: &Trigger) {
 
 /// Whatever the dead run says of its trigger is refused.
 async fn late_answers(fleet: &Connection, dead: &Trigger) {
-    for outcome in [run::settle::Outcome::Done, run::settle::Outcome::Failed, run::settle::Outcome::Released] {
+    for outcome in [run::settle::Outcome::Done, run::settle::Outcome::Failed, run::settle::Outcome::Released]
+    {
         let settle = run::Settle { run: dead.run.clone(), outcome, ..Default::default() };
         assert_eq!(code(fleet.call(settle).await), Code::LeaseExpired, "{outcome:?}");
     }
     let token = &dead.claims[0].token;
     let agent = agent_of(dead.kind);
-    let mut asked = vec![("claim/release", serde_json::json!({ "token": token })), ("claim/renew", serde_json::json!({ "token": token }))];
+    let mut asked = vec![
+        ("claim/release", serde_json::json!({ "token": token })),
+        ("claim/renew", serde_json::json!({ "token": token })),
+    ];
     match dead.kind {
         Type::TaskOffered | Type::TaskAssigned | Type::PoolTask => {
             let task = &dead.task.as_ref().expect("a task").id;
@@ -361,8 +366,14 @@ async fn late_answers(fleet: &Connection, dead: &Trigger) {
             asked.push(("task/fail", serde_json::json!({ "token": token, "reason": "x" })));
             asked.push(("task/progress", serde_json::json!({ "token": token, "text": "x" })));
             if dead.kind == Type::TaskOffered {
-                asked.push(("task/accept", serde_json::json!({ "task": task, "agent": agent, "token": token })));
-                asked.push(("task/reject", serde_json::json!({ "task": task, "agent": agent, "token": token, "reason": "x" })));
+                asked.push((
+                    "task/accept",
+                    serde_json::json!({ "task": task, "agent": agent, "token": token }),
+                ));
+                asked.push((
+                    "task/reject",
+                    serde_json::json!({ "task": task, "agent": agent, "token": token, "reason": "x" }),
+                ));
             }
         }
         Type::InboxMessage => {
@@ -373,7 +384,8 @@ async fn late_answers(fleet: &Connection, dead: &Trigger) {
         }
         Type::TasksFinished => asked.push(("mail/done", serde_json::json!({ "token": token }))),
         Type::UnreadMentions | Type::PoolTasksAvailable => {
-            let read = serde_json::json!({ "channel": dead.channels[0].channel, "agent": agent, "token": token });
+            let read =
+                serde_json::json!({ "channel": dead.channels[0].channel, "agent": agent, "token": token });
             asked.push(("channel/read", read));
         }
     }
@@ -381,6 +393,9 @@ async fn late_answers(fleet: &Connection, dead: &Trigger) {
         let said = code(fleet.call_by_name(op, &request.to_string()).await);
         // What is decided is not offered any more.
         let decided = said == Code::NotReady && matches!(op, "task/accept" | "task/reject");
-        assert!(decided || matches!(said, Code::LeaseExpired | Code::AlreadyFinished), "{op} {request}: {said:?}");
+        assert!(
+            decided || matches!(said, Code::LeaseExpired | Code::AlreadyFinished),
+            "{op} {request}: {said:?}"
+        );
     }
 }

@@ -79,7 +79,8 @@ impl Given {
                     letters.push(message);
                 }
                 Resource::Mentions { agent, channel } => {
-                    let held = channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
+                    let held =
+                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
                     let Some(reader) = held else { continue };
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
                     let from = self.from.iter().find(|(name, _)| name == channel);

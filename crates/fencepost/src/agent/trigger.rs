@@ -308,7 +308,8 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let ids = set(rows
         .iter()
         .map(|row| {
-            let (board, n, at): (String, i64, i64) = (row.get("board")?, row.get("n")?, row.get("finished_at")?);
+            let (board, n, at): (String, i64, i64) =
+                (row.get("board")?, row.get("n")?, row.get("finished_at")?);
             Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
         })
         .collect::<Result<Vec<_>>>()?)?;
@@ -374,7 +375,9 @@ impl Pool {
             }
             (capabilities, Some(tag)) => {
                 let mut heads = needing(tx, capabilities).await?;
-                heads.retain(|head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))));
+                heads.retain(
+                    |head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))),
+                );
                 heads
             }
         };
@@ -546,8 +549,15 @@ mod tests {
         for (heads, expected) in cases {
             assert_eq!(in_order(heads.clone(), stale, now), expected, "{heads:?}");
         }
-        let promised =
-            [TaskOffered, TaskAssigned, InboxMessage, UnreadMentions, TasksFinished, PoolTask, PoolTasksAvailable];
+        let promised = [
+            TaskOffered,
+            TaskAssigned,
+            InboxMessage,
+            UnreadMentions,
+            TasksFinished,
+            PoolTask,
+            PoolTasksAvailable,
+        ];
         let names = "task_offered task_assigned inbox_message unread_mentions tasks_finished pool_task \
                      pool_tasks_available";
         assert_eq!(promised.map(Type::as_str).join(" "), names);

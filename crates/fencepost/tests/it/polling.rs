@@ -53,7 +53,8 @@ async fn parked(world: &World, agent: &str) -> JoinHandle<Option<agent::Trigger>
 }
 
 async fn woken(polled: JoinHandle<Option<agent::Trigger>>) -> String {
-    let trigger = tokio::time::timeout(LIMIT, polled).await.expect("it is woken").unwrap().expect("a trigger");
+    let trigger =
+        tokio::time::timeout(LIMIT, polled).await.expect("it is woken").unwrap().expect("a trigger");
     trigger.claims[0].token.clone()
 }
 
@@ -350,7 +351,8 @@ async fn an_empty_poll_does_not_touch_sqlites_writer() {
     }
     // One that takes something does wait.
     let writes = start(&world.fleet, agent::Poll { tag: Some("rust".into()), ..poll("eve", "e") });
-    let waits = start(&world.fleet, inbox::Send { agent: "eve".into(), text: "x".into(), ..Default::default() });
+    let waits =
+        start(&world.fleet, inbox::Send { agent: "eve".into(), text: "x".into(), ..Default::default() });
     assert!(tokio::time::timeout(LIMIT, writes).await.unwrap().unwrap().unwrap().trigger.is_none());
     assert!(!waits.is_finished());
     file.execute_batch("rollback").unwrap();

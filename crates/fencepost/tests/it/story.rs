@@ -48,7 +48,9 @@ impl World {
         let (name, target) = match verb {
             "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "inbox/send" | "inbox/list"
             | "channel/unread" => (verb.into(), "agent"),
-            "channel/create" | "channel/post" | "channel/read" | "channel/join" | "channel/leave" => (verb.into(), "channel"),
+            "channel/create" | "channel/post" | "channel/read" | "channel/join" | "channel/leave" => {
+                (verb.into(), "channel")
+            }
             "inbox/read" | "inbox/respond" | "inbox/delegate" => (verb.into(), "message"),
             "run/settle" => (verb.into(), "run"),
             "mail/push" | "mail/configure" | "mail/pause" | "mail/resume" => (verb.into(), "mailbox"),
