@@ -229,8 +229,10 @@ impl Poll {
     fn is_of_its_own(&self, tx: &Tx<'_>) -> Result<()> {
         match tx.opening.run.as_ref().filter(|run| run.is_alive(tx.now)) {
             None => Ok(()),
-            Some(_) => Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
-                .hint("a trigger has a run of its own: poll with a name that is new")),
+            Some(_) => {
+                Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
+                    .hint("a trigger has a run of its own: poll with a name that is new"))
+            }
         }
     }
 

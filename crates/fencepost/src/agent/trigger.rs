@@ -557,7 +557,6 @@ mod tests {
         let stale = Millis(60_000);
         let cases = [
             (vec![(PoolTask, ago(5)), (TaskOffered, ago(1))], vec![TaskOffered, PoolTask]),
-            (Type::ORDER.iter().rev().map(|&kind| (kind, ago(10))).collect(), Type::ORDER.to_vec()),
             (vec![(TaskOffered, ago(1)), (PoolTask, ago(60_000))], vec![PoolTask, TaskOffered]),
             (
                 vec![(TaskOffered, ago(59_999)), (UnreadMentions, ago(70_000)), (InboxMessage, ago(90_000))],
@@ -566,6 +565,32 @@ mod tests {
         ];
         for (heads, expected) in cases {
             assert_eq!(in_order(heads.clone(), stale, now), expected, "{heads:?}");
+        }
+        let promised = [
+            TaskOffered,
+            TaskAssigned,
+            InboxMessage,
+            UnreadMentions,
+            TasksFinished,
+            PoolTask,
+            PoolTasksAvailable,
+        ];
+        let names = "task_offered task_assigned inbox_message unread_mentions tasks_finished pool_task \
+                     pool_tasks_available";
+        assert_eq!(promised.map(Type::as_str).join(" "), names);
+        assert_eq!(Type::ORDER[..], promised[..6]);
+        // Whichever two there are, and whichever has waited longer, as long as neither has for too long.
+        for (i, &first) in promised.iter().enumerate() {
+            assert_eq!(serde_json::json!(first), first.as_str());
+            for &second in &promised[i + 1..] {
+                for (a, b) in [(1, 59_999), (59_999, 1), (5, 5)] {
+                    for heads in [[(first, ago(a)), (second, ago(b))], [(second, ago(b)), (first, ago(a))]] {
+                        assert_eq!(in_order(heads.to_vec(), stale, now), [first, second], "{heads:?}");
+                    }
+                }
+                let overdue = vec![(first, ago(59_999)), (second, ago(60_000))];
+                assert_eq!(in_order(overdue, stale, now), [second, first]);
+            }
         }
     }
 }

@@ -63,7 +63,8 @@ impl Op for Delegate {
         };
         check::range("message", id, 1, i64::MAX)?;
         // Before anything is read: two who delegate one message must not both make a task of it.
-        let found = mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
+        let found =
+            mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
         let message = mail::show::of(tx, id).await?;
         let ended = |token: &Token| found.last.as_ref().is_some_and(|last| last.fence == token.fence);
         if message.outcome.as_deref() == Some("delegated") && token.as_ref().is_none_or(ended) {

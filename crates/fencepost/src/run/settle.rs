@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
-/// before, is completed or has failed. An offer that was not decided is open again.
+/// before, is completed or has failed. An offer that was not decided is open again; a review that failed counts as lost.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settle {
@@ -104,8 +104,7 @@ impl Op for Settle {
                 Ok(()) => settled.push(token.to_string()),
                 // Its own time was up.
                 Err(e)
-                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
-                {}
+                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -173,11 +172,9 @@ impl Settle {
                     .map(drop)
             }
             (Outcome::Failed, true) => {
-                let fail = task::Fail { retry: true, ..task::Fail::new(token_text.clone(), reason) };
-                match tx.call(fail).await {
-                    Err(e) if e.code() == Code::NotReady => {
-                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
-                    }
+                match tx.call(task::Fail { retry: true, ..task::Fail::new(token_text, reason) }).await {
+                    // A review that came to nothing: the end of its run, which follows, gives it back, and counts it.
+                    Err(e) if e.code() == Code::NotReady => Ok(()),
                     failed => failed.map(drop),
                 }
             }
@@ -212,7 +209,8 @@ impl Settle {
     /// Asking twice is safe: the first answer. One that lapsed, or ended otherwise, is refused.
     async fn over(&self, tx: &mut Tx<'_>) -> Result<Settled> {
         let sql = runs!("where name = ?1 order by key desc limit 1");
-        let Some(run) = tx.query(sql, params![&self.run]).await?.first().map(RunRow::read).transpose()? else {
+        let Some(run) = tx.query(sql, params![&self.run]).await?.first().map(RunRow::read).transpose()?
+        else {
             return Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run)));
         };
         tx.caller.may_use(&run.name, run.agent.as_deref())?;
@@ -226,8 +224,11 @@ impl Settle {
         };
         if run.reason.as_deref() != Some(self.outcome.as_str()) {
             let reason = run.reason.unwrap_or_default();
-            return Err(Error::new(Code::AlreadyFinished, format!("run `{}` was settled as {reason}", self.run))
-                .hint("what was settled stands"));
+            return Err(Error::new(
+                Code::AlreadyFinished,
+                format!("run `{}` was settled as {reason}", self.run),
+            )
+            .hint("what was settled stands"));
         }
         Ok(Settled { left: given.left(&settled), run: run.view(tx.now), settled })
     }

@@ -4,7 +4,7 @@ use crate::{
     on_both,
     world::{World, code},
 };
-use fencepost::{Code, Fleet, Millis, agent, channel, inbox, mail, run, task};
+use fencepost::{Code, Fleet, Millis, agent, channel, inbox, run, task};
 use std::collections::HashSet;
 
 impl World {
@@ -330,6 +330,5 @@ on_both! {
         world.join("bob", agent::Role::Worker).await;
         world.fleet.call(agent::Leave { agent: "bob".into() }).await.unwrap();
         assert_eq!(code(world.fleet.call(poll("bob", "r")).await), Code::NotFound);
-        let _ = mail::Stats::default();
     }
 }
