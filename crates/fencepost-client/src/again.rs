@@ -13,6 +13,8 @@ pub enum Twice {
     Reads,
     /// The request has an id, and the same id gets the first answer.
     Request,
+    /// It takes something for a run, once: the same run gets the same.
+    Run,
     /// It acts under a claim: its fence tells a repeat from something new, and the row remembers how the claim ended.
     Claim,
     /// It would be done twice.
@@ -24,12 +26,17 @@ impl Twice {
     pub fn of(entry: &Entry) -> Self {
         let schema = (entry.request)().to_value();
         let has = |schema: &Value, name: &str| schema["properties"].get(name).is_some();
+        // Where a claim may be left out, it is not what the request is known by.
+        let needs = |schema: &Value, name: &str| {
+            schema["required"].as_array().is_some_and(|fields| fields.iter().any(|field| field == name))
+        };
         // Those of a batch are under a claim each.
         let parts = schema["$defs"].as_object().into_iter().flat_map(|defs| defs.values());
         match () {
             () if entry.reads => Twice::Reads,
             () if has(&schema, "request") => Twice::Request,
-            () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
+            () if entry.once_per_run => Twice::Run,
+            () if parts.chain([&schema]).any(|part| needs(part, "token") || needs(part, "tokens")) => {
                 Twice::Claim
             }
             () => Twice::Acts,
@@ -128,6 +135,9 @@ mod tests {
             "mail/push_many",
             "mail/claim",
             "mail/take",
+            "inbox/send",
+            "channel/post",
+            "run/settle",
         ] {
             assert!(all(Twice::Request).contains(&name), "{name}");
         }
@@ -143,8 +153,10 @@ mod tests {
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
         }
-        // To end a run, or to take a claim away, could hit another that came meanwhile.
-        for name in ["run/end", "claim/unclaim"] {
+        assert_eq!(all(Twice::Run), ["agent/poll"]);
+        // To end a run, or to take a claim away, could hit another that came meanwhile; to read on would pass over
+        // the page that was lost.
+        for name in ["run/end", "claim/unclaim", "channel/read"] {
             assert!(all(Twice::Acts).contains(&name), "{name}");
         }
         for entry in op::registry() {

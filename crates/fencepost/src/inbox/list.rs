@@ -1,4 +1,4 @@
-use super::{Item, mailbox};
+use super::{Item, Status, mailbox};
 use crate::{
     error::Result,
     mail,
@@ -18,6 +18,9 @@ pub struct List {
     /// Also what was dealt with.
     #[serde(default)]
     pub all: bool,
+    /// Only this.
+    #[serde(default)]
+    pub status: Option<Status>,
     /// Only what comes after this one: the last of the page before.
     #[serde(default)]
     pub after: Option<i64>,
@@ -43,13 +46,25 @@ impl Op for List {
         check::plain_name("agent", &self.agent)?;
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        // Here a status is a word of the inbox, which stands for a message's status and outcome.
         let rows = tx
             .query(
                 mail::record::columns!(
                     "where message.mailbox = ?1 and message.id > ?2 and (?4 = 1 or message.finished_at is null)
+                     and (cast(?5 as text) is null or ?5 = case message.status
+                       when 'pending' then 'unread' when 'held' then 'unread'
+                       when 'processed' then case message.outcome
+                         when 'responded' then 'responded' when 'delegated' then 'delegated' else 'read' end
+                       else message.status end)
                      order by message.id limit ?3"
                 ),
-                params![mailbox(&self.agent), self.after.unwrap_or(0), limit + 1, self.all],
+                params![
+                    mailbox(&self.agent),
+                    self.after.unwrap_or(0),
+                    limit + 1,
+                    self.all || self.status.is_some(),
+                    self.status.map(Status::as_str),
+                ],
             )
             .await?;
         let more = rows.len() as i64 > limit;

@@ -1,4 +1,4 @@
-use super::{Run, RunRow, check_name, end, sweep};
+use super::{Run, RunRow, check_name, end, list, sweep};
 use crate::{
     agent::poll::Given,
     before::Before,
@@ -35,6 +35,9 @@ pub struct Settle {
     /// What it cost.
     #[serde(default)]
     pub cost: Option<serde_json::Value>,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,7 +66,7 @@ impl Op for Settle {
     type Reply = Settled;
 
     fn before(&self) -> Before {
-        Before::hears(&self.run, None)
+        Before::hears(&self.run, None).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Settled> {
@@ -73,6 +76,10 @@ impl Op for Settle {
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
         let cost = self.cost.as_ref().map(ToString::to_string);
         check::optional_text("cost", cost.as_deref(), TEXT_MAX)?;
+        check::request(self.request.as_deref())?;
+        if tx.opening.is_repeat_by(Some(&self.run), "run.ended", None)? {
+            return self.over(tx).await;
+        }
         let Some(row) = end::lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;
         };
@@ -111,8 +118,7 @@ impl Op for Settle {
         )
         .await?;
         sweep::give_back(tx).await?;
-        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
-        Ok(Settled { run: run.view(tx.now), settled, left })
+        Ok(Settled { run: list::of(tx, row.key).await?, settled, left })
     }
 }
 
@@ -191,7 +197,9 @@ impl Settle {
                 && run.ended_at.is_some_and(|at: Time| at <= tx.now)
         };
         match run.as_ref().filter(settled) {
-            Some(run) => Ok(Settled { run: run.view(tx.now), settled: Vec::new(), left: Vec::new() }),
+            Some(run) => {
+                Ok(Settled { run: list::of(tx, run.key).await?, settled: Vec::new(), left: Vec::new() })
+            }
             None if run.is_some() => Err(Error::new(
                 Code::LeaseExpired,
                 format!("run `{}` is over: what it was given went to others", self.run),
