@@ -1,11 +1,12 @@
 use super::{Item, Status, mailbox};
 use crate::{
     error::Result,
+    json::Json,
     mail,
     names::check,
     op::{Access, Op},
     params,
-    tx::Tx,
+    tx::{Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,18 @@ impl Op for List {
         if found.is_empty() {
             return Ok(Items { items: Vec::new(), more });
         }
-        let (_, views) = mail::view::full(tx, found, vec![]).await?;
+        let keys = found.iter().map(|message| message.id).collect::<Vec<_>>();
+        let said = by_keys!(
+            keys.as_slice(),
+            "select message, output from message_output where n = 0 and message",
+            ""
+        );
+        let (mut said, mut views) = mail::view::full(tx, found, vec![said]).await?;
+        for mut row in said.remove(0).rows {
+            let message: i64 = row.get("message")?;
+            let output = Json::stored(row.take("output")?)?;
+            views.iter_mut().filter(|view| view.id == message).for_each(|view| view.outputs = vec![output.clone()]);
+        }
         Ok(Items { items: views.into_iter().map(Item::of).collect(), more })
     }
 }

@@ -51,6 +51,17 @@ pub enum Outcome {
     Released,
 }
 
+impl Outcome {
+    /// As the run's reason says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::Released => "released",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settled {
     pub run: Run,
@@ -106,11 +117,7 @@ impl Op for Settle {
                 Err(e) => return Err(e),
             }
         }
-        let reason = match self.outcome {
-            Outcome::Done => "done",
-            Outcome::Failed => "failed",
-            Outcome::Released => "released",
-        };
+        let reason = self.outcome.as_str();
         end::end(tx, std::slice::from_ref(&row), reason).await?;
         tx.execute(
             "update run set exit = ?2, cost = ?3 where key = ?1",
@@ -197,6 +204,11 @@ impl Settle {
                 && run.ended_at.is_some_and(|at: Time| at <= tx.now)
         };
         match run.as_ref().filter(settled) {
+            Some(run) if run.reason.as_deref() != Some(self.outcome.as_str()) => {
+                let how = run.reason.as_deref().unwrap_or_default();
+                let message = format!("run `{}` has ended already, as `{how}` and not in this way", self.run);
+                Err(Error::new(Code::AlreadyFinished, message).hint("the first answer stands"))
+            }
             Some(run) => {
                 Ok(Settled { run: list::of(tx, run.key).await?, settled: Vec::new(), left: Vec::new() })
             }
