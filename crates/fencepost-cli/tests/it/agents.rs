@@ -98,6 +98,20 @@ on_both! {
         let report = json(&sealed, &["call", "admin/check"]);
         assert_eq!(report["ok"], true, "{report}");
     }
+
+    without a server:
+
+    /// It waits for what comes, and is told of it.
+    fn a_poll_waits(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["agent", "join", "bob"]);
+        let waiting = crate::waiting::waiting(&sealed, &["--json", "poll", "--agent", "bob", "--wait", "1m"]);
+        sealed.ok(&["inbox", "send", "bob", "hello"]);
+        let given: Said = said(waiting.wait_with_output().expect("its output"));
+        let given: Value = serde_json::from_str(&given.out).unwrap_or_else(|e| panic!("{e}: {given:?}"));
+        assert_eq!(given["trigger"]["type"], "inbox_message");
+        assert_eq!(given["trigger"]["messages"][0]["content"]["text"], "hello");
+    }
 }
 
 /// What waits for an agent that is not there, and what becomes of it.
@@ -148,20 +162,6 @@ fn a_poll_opens_a_run_of_its_own() {
         (nothing.code, nothing.out.as_str(), nothing.err.as_str()),
         (3, "nothing to do for agent bob", "")
     );
-}
-
-on_both! {
-    /// It waits for what comes, and is told of it.
-    fn a_poll_waits(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        sealed.ok(&["agent", "join", "bob"]);
-        let waiting = crate::waiting::waiting(&sealed, &["--json", "poll", "--agent", "bob", "--wait", "1m"]);
-        sealed.ok(&["inbox", "send", "bob", "hello"]);
-        let given: Said = said(waiting.wait_with_output().expect("its output"));
-        let given: Value = serde_json::from_str(&given.out).unwrap_or_else(|e| panic!("{e}: {given:?}"));
-        assert_eq!(given["trigger"]["type"], "inbox_message");
-        assert_eq!(given["trigger"]["messages"][0]["content"]["text"], "hello");
-    }
 }
 
 /// Every verb that changes something, each with its first answer lost: it is asked again where that is safe.

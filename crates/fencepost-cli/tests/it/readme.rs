@@ -105,7 +105,8 @@ pub fn scripts(section: &str) -> Vec<&'static str> {
 /// The blocks of a section that are of one kind, in order.
 pub fn blocks(section: &str, kind: &str) -> Vec<&'static str> {
     let section = README.split("\n## ").find(|text| text.starts_with(section)).expect("the section");
-    let blocks = section.split(&format!("```{kind}\n")).skip(1);
+    let begins = format!("```{kind}\n");
+    let blocks = section.split(&begins).skip(1);
     blocks.map(|rest| rest.split("```").next().expect("its end")).collect()
 }
 
