@@ -3,6 +3,7 @@
 use crate::{
     context::Context,
     screen::{Cell, Screen, Table},
+    text,
 };
 use clap::Args;
 use fencepost::{Result, agent::list as listed};
@@ -73,8 +74,9 @@ fn table(agents: &[listed::Agent], screen: &Screen) -> String {
 
 /// What a run is at; nothing, if it holds nothing.
 fn doing(run: &listed::Doing) -> Option<String> {
-    let parts = run.trigger.iter().chain(&run.claims).map(String::as_str);
-    Some(parts.collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())
+    let parts = run.trigger.iter().cloned().chain([text::tokens(&run.claims)]);
+    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 fn waiting(agent: &listed::Agent) -> String {

@@ -1,13 +1,11 @@
 use crate::{
     context::Context,
     screen::{Cell, Table},
+    text,
 };
 use clap::Args;
 use fencepost::{Result, run};
 use std::process::ExitCode;
-
-/// How many of its claims a run is shown with.
-const SHOWN: usize = 3;
 
 /// List the runs: who is at work and where, on what, and until when each is taken to be alive
 ///
@@ -51,18 +49,10 @@ impl Runs {
                     word(&run.reason),
                     word(&run.exit),
                     run.cost.as_ref().map(ToString::to_string).unwrap_or_default().into(),
-                    holds(run).into(),
+                    text::tokens(&run.claims).into(),
                 ]);
             }
             table.render(&context.screen)
         })
-    }
-}
-
-fn holds(run: &run::Run) -> String {
-    let shown = run.claims.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match run.claims.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
     }
 }

@@ -119,21 +119,42 @@ on_both! {
 fn what_is_stranded_comes_back() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
-    insta::assert_snapshot!(told(
+    let there = told(
         &sealed,
         "
         agent join bob
         add one --to bob
         add two --offer bob
+        agent
         agent recall bob
         agent recall bob --force
         agent recall bob --force
         agent recall nobody
         agent join ann --max-concurrent -1
         agent join ann --capability 'a b'
+        assign main-1 bob
+        offer main-2 bob
+    ",
+    );
+    // Nobody waits for five minutes here: they have passed.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let fleet = runtime.block_on(Fleet::open(&sealed.url())).expect("it opens");
+    let silent = fleet.transaction(|tx| {
+        let sql = "update agent set heard_until = joined_at";
+        Box::pin(async move { tx.execute(sql, fencepost::params![]).await })
+    });
+    runtime.block_on(silent).expect("it is silent");
+    let gone = told(
+        &sealed,
+        "
+        agent
+        agent recall bob
         list
-    "
-    ));
+        poll --agent bob --run b1 --accept pool_task
+        agent
+    ",
+    );
+    insta::assert_snapshot!("stranded", format!("{there}\n{gone}"));
 }
 
 /// A poll without --run is a run of its own each time, whatever run the shell acts for; and a page for every agent that

@@ -99,6 +99,8 @@ impl Op for Settle {
         let given = given.map_or(Ok(Given { claims: Vec::new() }), |text| serde_json::from_str(&text));
         let given: Given = given.map_err(Error::internal)?;
         let (mut settled, mut left) = (Vec::new(), Vec::new());
+        // Each verb opens the transaction for itself, and has no id of its own: the run's end is what this one is known by.
+        let request = tx.opening.request.take();
         for token in given.tokens()? {
             let done = match &token.resource {
                 Resource::Mentions { agent, channel } => {
@@ -118,7 +120,9 @@ impl Op for Settle {
             }
         }
         let reason = self.outcome.as_str();
+        tx.opening.request = request;
         end::end(tx, std::slice::from_ref(&row), reason).await?;
+        tx.opening.request = None;
         tx.execute(
             "update run set exit = ?2, cost = ?3 where key = ?1",
             params![row.key, self.exit.as_deref(), cost],
@@ -194,7 +198,7 @@ impl Settle {
         let rows = tx
             .query(
                 "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-                 where name = ?1 order by key desc limit 1",
+                 where name = ?1 and ended_at is not null order by key desc limit 1",
                 params![&self.run],
             )
             .await?;

@@ -29,6 +29,7 @@ mod races;
 mod ready;
 mod registry;
 mod requests;
+mod settling;
 mod smoke;
 mod sqlite_store;
 mod steps;
