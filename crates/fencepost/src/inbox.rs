@@ -61,6 +61,27 @@ pub enum Status {
     Failed,
 }
 
+impl Status {
+    pub const ALL: [Status; 6] = [
+        Status::Unread,
+        Status::Processing,
+        Status::Read,
+        Status::Responded,
+        Status::Delegated,
+        Status::Failed,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unread => "unread",
+            Status::Processing => "processing",
+            Status::Read => "read",
+            Status::Responded => "responded",
+            Status::Delegated => "delegated",
+            Status::Failed => "failed",
+        }
+    }
+}
+
 /// A message in an inbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Item {
