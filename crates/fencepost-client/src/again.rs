@@ -13,10 +13,10 @@ pub enum Twice {
     Reads,
     /// The request has an id, and the same id gets the first answer.
     Request,
-    /// It takes something for a run, once: the same run gets the same.
-    Run,
     /// It acts under a claim: its fence tells a repeat from something new, and the row remembers how the claim ended.
     Claim,
+    /// It says what shall be, or what it acts on takes it once, and gives the first answer again.
+    Same,
     /// It would be done twice.
     Acts,
 }
@@ -26,19 +26,15 @@ impl Twice {
     pub fn of(entry: &Entry) -> Self {
         let schema = (entry.request)().to_value();
         let has = |schema: &Value, name: &str| schema["properties"].get(name).is_some();
-        // Where a claim may be left out, it is not what the request is known by.
-        let needs = |schema: &Value, name: &str| {
-            schema["required"].as_array().is_some_and(|fields| fields.iter().any(|field| field == name))
-        };
         // Those of a batch are under a claim each.
         let parts = schema["$defs"].as_object().into_iter().flat_map(|defs| defs.values());
         match () {
             () if entry.reads => Twice::Reads,
             () if has(&schema, "request") => Twice::Request,
-            () if entry.once_per_run => Twice::Run,
-            () if parts.chain([&schema]).any(|part| needs(part, "token") || needs(part, "tokens")) => {
+            () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
+            () if SAME.contains(&entry.name) => Twice::Same,
             () => Twice::Acts,
         }
     }
@@ -55,6 +51,21 @@ impl Twice {
         self != Twice::Reads
     }
 }
+
+/// A run is given one trigger, and settled once; a message is dealt with once, also by its number; agents and channels
+/// are what was said last.
+const SAME: [&str; 10] = [
+    "agent/poll",
+    "run/settle",
+    "inbox/read",
+    "inbox/respond",
+    "inbox/delegate",
+    "agent/join",
+    "agent/leave",
+    "channel/create",
+    "channel/join",
+    "channel/leave",
+];
 
 /// Between two tries: doubled each time, and never the same for all who lost the same server.
 const FIRST: Duration = Duration::from_millis(50);
@@ -135,9 +146,6 @@ mod tests {
             "mail/push_many",
             "mail/claim",
             "mail/take",
-            "inbox/send",
-            "channel/post",
-            "run/settle",
         ] {
             assert!(all(Twice::Request).contains(&name), "{name}");
         }
@@ -153,10 +161,14 @@ mod tests {
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
         }
-        assert_eq!(all(Twice::Run), ["agent/poll"]);
-        // To end a run, or to take a claim away, could hit another that came meanwhile; to read on would pass over
-        // the page that was lost.
-        for name in ["run/end", "claim/unclaim", "channel/read"] {
+        for name in SAME {
+            assert!(all(Twice::Same).contains(&name), "{name}");
+        }
+        for name in ["inbox/send", "channel/post", "channel/read"] {
+            assert!(all(Twice::Request).contains(&name), "{name}");
+        }
+        // To end a run, or to take a claim away, could hit another that came meanwhile.
+        for name in ["run/end", "claim/unclaim"] {
             assert!(all(Twice::Acts).contains(&name), "{name}");
         }
         for entry in op::registry() {

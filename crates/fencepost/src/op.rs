@@ -46,8 +46,6 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn before(&self) -> Before {
         Before::nothing()
     }
-    /// One run gets one answer: asking again with the same `run` gives the same.
-    const ONCE_PER_RUN: bool = false;
     /// It looks, on a reader, before it writes.
     const PEEKS: bool = false;
     /// That look: the answer, if there is nothing to do. What it would miss must be due, or written with an event.
@@ -114,7 +112,6 @@ pub struct Entry {
     pub name: &'static str,
     pub access: Access,
     pub reads: bool,
-    pub once_per_run: bool,
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
@@ -133,7 +130,6 @@ impl Entry {
             name: O::NAME,
             access: O::ACCESS,
             reads: O::READS,
-            once_per_run: O::ONCE_PER_RUN,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
             serve: |fleet, json| {

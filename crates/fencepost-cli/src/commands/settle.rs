@@ -50,7 +50,6 @@ impl Settle {
             reason: self.failed.map(text).transpose()?,
             exit: self.exit,
             cost: self.cost.map(|cost| json("cost", cost)).transpose()?,
-            request: context.request(),
         };
         let reply = context.call(op).await?;
         keeper::nudge(context);

@@ -206,23 +206,19 @@ on_both! {
 
     /// Several polls of a full agent: when there is room, each is a poll like any other again.
     async fn those_of_a_full_agent_are_woken_by_what_comes_later(world: World) {
-        world.fleet.call(agent::Join { agent: "full".into(), max_concurrent: Some(2), ..Default::default() }).await.unwrap();
+        let may = |max| agent::Join { agent: "full".into(), max_concurrent: Some(max), ..Default::default() };
         let send = || inbox::Send { agent: "full".into(), text: "x".into(), ..Default::default() };
-        for run in ["f1", "f2"] {
-            world.fleet.call(send()).await.unwrap();
-            assert!(world.fleet.call(poll("full", run)).await.unwrap().trigger.is_some());
-        }
-        let parked_polls: Vec<_> = ["f3", "f4"].map(|run| polls(&world.fleet, poll("full", run))).into();
+        world.fleet.call(may(1)).await.unwrap();
+        world.fleet.call(send()).await.unwrap();
+        assert!(world.fleet.call(poll("full", "f1")).await.unwrap().trigger.is_some());
+        let polling = ["f2", "f3"].map(|run| polls(&world.fleet, poll("full", run)));
         parked(&world.fleet, 2).await;
-        for run in ["f1", "f2"] {
-            world.fleet.call(run::Settle { run: run.into(), ..Default::default() }).await.unwrap();
-        }
-        statements(&world).await;
+        world.fleet.call(may(3)).await.unwrap();
         for _ in 0..2 {
-            world.fleet.call(send()).await.unwrap();
             statements(&world).await;
+            world.fleet.call(send()).await.unwrap();
         }
-        for poll in parked_polls {
+        for poll in polling {
             assert_eq!(given(poll).await, agent::Type::InboxMessage);
         }
     }

@@ -49,6 +49,7 @@ impl Read {
             limit: self.limit,
             peek: self.peek,
             token,
+            request: context.request(),
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
