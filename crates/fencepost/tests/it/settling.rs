@@ -1,6 +1,6 @@
 //! A trigger's run: what is told of it, and that it is settled once.
 
-use crate::{on_both, world::World};
+use crate::on_both;
 use fencepost::{Code, agent, run};
 
 on_both! {
