@@ -12,7 +12,6 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
 /// before, is completed or has failed. An offer that was not decided is open again; a review that failed counts as lost.
@@ -92,7 +91,7 @@ impl Op for Settle {
         let (trigger, host) = answers[0].rows.first().map_or(Ok((None, None)), |row| {
             Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?))
         })?;
-        let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<BTreeSet<String>>>()?;
+        let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
         let mut settled = Vec::new();
         for token in given.tokens()? {
             // Dealt with before, one by one: that stands.

@@ -13,7 +13,7 @@ on_both! {
             agent/poll bob run=b1                          -> claims=task/auth-1@1
             run/settle b1                                  -> settled=task/auth-1@1
             run/settle b1 outcome=failed reason=x          -> refused already_finished
-            run/settle b1                                  -> run.alive=false run.reason=done
+            run/settle b1                                  -> settled=task/auth-1@1 run.reason=done
             claim auth-2 run=b1                            -> task/auth-2@1
             run/settle b1                                  -> refused invalid
             guard task/auth-2@1                            -> reason=ok
