@@ -143,7 +143,7 @@ impl Settle {
         let sql = "select given from run where key = ?1 and trigger_type is not null";
         let rows = tx.query(sql, params![key]).await?;
         let Some(row) = rows.first() else {
-            return Err(Error::invalid("run", format!("`{}` was given no trigger", self.run))
+            return Err(Error::new(Code::NotReady, format!("run `{}` was given no trigger", self.run))
                 .hint("fence end gives back what a run holds"));
         };
         Given::read(row.get("given")?)
