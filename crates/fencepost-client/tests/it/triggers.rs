@@ -153,7 +153,7 @@ everywhere! {
             add maybe offer=bob                         -> auth-3
             agent/poll bob run=o1                       -> type=task_offered
             run/settle o1                               -> settled=task/auth-3@1
-            show auth-3                                 -> offered reviews=0
+            show auth-3                                 -> offered reviews=none
             agent/poll bob run=o3                       -> claims=task/auth-3@2
             run/settle o3 outcome=failed                -> settled=task/auth-3@2
             show auth-3                                 -> offered reviews=1
