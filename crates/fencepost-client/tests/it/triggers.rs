@@ -153,16 +153,20 @@ everywhere! {
             add maybe offer=bob                         -> auth-3
             agent/poll bob run=o1                       -> type=task_offered
             run/settle o1                               -> settled=task/auth-3@1
-            show auth-3                                 -> offered reviews=0
-            agent/poll bob run=o3                       -> claims=task/auth-3@2
-            run/settle o3 outcome=failed                -> settled=task/auth-3@2
-            show auth-3                                 -> offered reviews=1
-            agent/poll bob run=o4                       -> claims=task/auth-3@3
-            run/settle o4 outcome=released              -> settled=task/auth-3@3
-            show auth-3                                 -> offered reviews=1
-            agent/poll bob run=o2                       -> claims=task/auth-3@4
-            reject auth-3 agent=bob reason=no token=task/auth-3@4 -> unassigned
-            run/settle o2 outcome=failed                -> settled=none left=task/auth-3@4
+            agent/poll bob run=o2                       -> claims=task/auth-3@2
+            run/settle o2 outcome=failed                -> settled=task/auth-3@2
+            agent/poll bob run=o3                       -> claims=task/auth-3@3
+            run/settle o3 outcome=released              -> settled=task/auth-3@3
+            agent/poll bob run=o4                       -> claims=task/auth-3@4
+            run/settle o4 outcome=failed                -> settled=task/auth-3@4
+            show auth-3                                 -> offered
+            agent/poll bob run=o5                       -> claims=task/auth-3@5
+            run/settle o5 outcome=failed                -> settled=task/auth-3@5
+            show auth-3                                 -> unassigned
+            offer auth-3 to=bob                         -> offered
+            agent/poll bob run=o6                       -> claims=task/auth-3@6
+            reject auth-3 agent=bob reason=no token=task/auth-3@6 -> unassigned
+            run/settle o6 outcome=failed                -> settled=none left=task/auth-3@6
             show auth-3                                 -> unassigned
             cancel auth-3                               -> cancelled
             inbox/send bob text=1                       -> item.id=1
@@ -201,7 +205,7 @@ everywhere! {
             claim auth-9 run=shell                      -> refused not_found
             add other                                   -> auth-4
             claim auth-4 run=shell                      -> task/auth-4@1
-            run/settle shell                            -> refused invalid field=run
+            run/settle shell                            -> refused not_ready
             guard task/auth-4@1                         -> ok=true
         ").await;
     }
