@@ -34,7 +34,7 @@ impl Twice {
             () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
-            () if SAME.contains(&entry.name) => Twice::Same,
+            () if entry.same => Twice::Same,
             () => Twice::Acts,
         }
     }
@@ -51,21 +51,6 @@ impl Twice {
         self != Twice::Reads
     }
 }
-
-/// A run is given one trigger, and settled once; a message is dealt with once, also by its number; agents and channels
-/// are what was said last.
-const SAME: [&str; 10] = [
-    "agent/poll",
-    "run/settle",
-    "inbox/read",
-    "inbox/respond",
-    "inbox/delegate",
-    "agent/join",
-    "agent/leave",
-    "channel/create",
-    "channel/join",
-    "channel/leave",
-];
 
 /// Between two tries: doubled each time, and never the same for all who lost the same server.
 const FIRST: Duration = Duration::from_millis(50);
@@ -161,7 +146,18 @@ mod tests {
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
         }
-        for name in SAME {
+        for name in [
+            "agent/poll",
+            "run/settle",
+            "inbox/read",
+            "inbox/respond",
+            "inbox/delegate",
+            "agent/join",
+            "agent/leave",
+            "channel/create",
+            "channel/join",
+            "channel/leave",
+        ] {
             assert!(all(Twice::Same).contains(&name), "{name}");
         }
         for name in ["inbox/send", "channel/post", "channel/read"] {

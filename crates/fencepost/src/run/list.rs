@@ -97,24 +97,25 @@ pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64,
     if runs.is_empty() {
         return Ok(held);
     }
-    let rows = tx
-        .query(
-            "with listed as (select cast(value ->> 'k' as bigint) as key from json_each(?1))
-             select task.run, 'task/' || board || '-' || n as resource, fence from listed join task on task.run = listed.key
-             union all
-             select message.run, 'message/' || id, fence from listed join message on message.run = listed.key
-             union all
-             select reader.run, 'mentions/' || agent || '/' || channel, fence
-               from listed join reader on reader.run = listed.key
-             union all
-             select lock.run, 'lock/' || name, fence from listed join lock on lock.run = listed.key
-             limit 10000",
-            params![key_set(runs.iter().copied())],
-        )
-        .await?;
-    for row in &rows {
-        let token = format!("{}@{}", row.get::<String>("resource")?, row.get::<i64>("fence")?);
-        held.entry(row.get("run")?).or_default().push(token);
+    for row in &tx.one(tokens(runs)).await?.rows {
+        held.entry(row.get("run")?).or_default().push(row.get("token")?);
     }
     Ok(held)
+}
+
+pub(super) fn tokens(runs: &[i64]) -> Stmt {
+    Stmt::new(
+        "with listed as (select cast(value ->> 'k' as bigint) as key from json_each(?1))
+         select task.run, 'task/' || board || '-' || n || '@' || fence as token
+           from listed join task on task.run = listed.key
+         union all
+         select message.run, 'message/' || id || '@' || fence from listed join message on message.run = listed.key
+         union all
+         select reader.run, 'mentions/' || agent || '/' || channel || '@' || fence
+           from listed join reader on reader.run = listed.key
+         union all
+         select lock.run, 'lock/' || name || '@' || fence from listed join lock on lock.run = listed.key
+         limit 10000",
+        params![key_set(runs.iter().copied())],
+    )
 }

@@ -157,26 +157,6 @@ on_both! {
         assert_eq!(woken(polled).await, "message/2@1");
     }
 
-    /// Whoever waits is there, however long it waits.
-    async fn who_waits_is_not_offline(world: World) {
-        world.story("agent/join bob -> agent.online=true").await;
-        let polled = parked(&world, "bob").await;
-        let online = async |world: &World| world.fleet.call(agent::List::default()).await.unwrap().agents[0].online;
-        world.pass(599);
-        assert!(online(&world).await);
-        // As long as it might still come back at once.
-        polled.abort();
-        world.pass(300);
-        assert!(online(&world).await);
-        world.pass(1);
-        assert!(!online(&world).await);
-        world.story("agent/poll bob run=r -> trigger=none").await;
-        world.pass(299);
-        assert!(online(&world).await);
-        world.pass(1);
-        assert!(!online(&world).await);
-    }
-
     /// An answer that did not arrive is as if nobody had asked, for every kind of trigger.
     async fn a_trigger_that_did_not_arrive_goes_back(world: World) {
         world.story("
