@@ -201,7 +201,7 @@ everywhere! {
             claim auth-9 run=shell                      -> refused not_found
             add other                                   -> auth-4
             claim auth-4 run=shell                      -> task/auth-4@1
-            run/settle shell                            -> refused invalid field=run
+            run/settle shell                            -> refused not_found
             guard task/auth-4@1                         -> ok=true
         ").await;
     }

@@ -137,7 +137,7 @@ fn given(run: i64) -> Stmt {
 impl Settle {
     fn given(&self, row: Option<&Row>) -> Result<Given> {
         let Some(row) = row else {
-            return Err(Error::invalid("run", format!("`{}` was given no trigger", self.run))
+            return Err(Error::new(Code::NotFound, format!("run `{}` was given no trigger", self.run))
                 .hint("fence end gives back what a run holds"));
         };
         Given::read(row.get("given")?)
