@@ -15,7 +15,7 @@ on_both! {
             run/settle b1 outcome=failed reason=x          -> refused already_finished
             run/settle b1                                  -> settled=task/auth-1@1 run.reason=done
             claim auth-2 run=b1                            -> task/auth-2@1
-            run/settle b1                                  -> refused invalid
+            run/settle b1                                  -> refused not_ready
             guard task/auth-2@1                            -> reason=ok
         ").await;
         assert_eq!(world.times("task.completed").await, 1);

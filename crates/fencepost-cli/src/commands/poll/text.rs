@@ -62,7 +62,7 @@ fn next(trigger: &Trigger, agent: &str) -> String {
                 "fence channel read {channel} --agent {agent} --run {run}\n  and  fence channel post {channel} TEXT --agent {agent}\n  then  {settle}"
             )
         }
-        Type::TasksFinished => format!("{settle}"),
+        Type::TasksFinished => settle,
         Type::PoolTasksAvailable => format!("fence poll --agent {agent}, or fence claim --agent {agent}"),
     }
 }
