@@ -28,6 +28,7 @@ mod races;
 mod ready;
 mod registry;
 mod requests;
+mod routes;
 mod smoke;
 mod sqlite_store;
 mod steps;
