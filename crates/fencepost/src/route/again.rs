@@ -47,7 +47,8 @@ impl Op for Again {
             let first = shown.outputs.first().filter(|_| found.outcome.as_deref() == Some(ROUTED));
             return first.map_or_else(|| Err(over(id)), Json::read);
         }
-        let content: Content = shown.payload.as_ref().map_or_else(|| Err(unknown(id)), Json::read)?;
+        let content = shown.payload.as_ref().and_then(|payload| payload.read::<Content>().ok());
+        let content = content.ok_or_else(|| strange(id))?;
         let item = shown.headers.get(ITEM).cloned();
         let Some(sent) = send(tx, &content, item).await? else {
             return Ok(Delivered::new(Outcome::Unmatched, id));
@@ -60,6 +61,12 @@ impl Op for Again {
 fn unknown(id: i64) -> Error {
     Error::new(Code::NotFound, format!("there is no unmatched message {id}"))
         .hint("fence route unmatched shows those there are")
+}
+
+/// Anybody may push into any mailbox.
+fn strange(id: i64) -> Error {
+    Error::new(Code::Invalid, format!("message {id} did not come from outside, and no rule can fit it"))
+        .hint(format!("fence mail show {id} shows it, fence mail discard {id} gives it up"))
 }
 
 fn over(id: i64) -> Error {

@@ -271,9 +271,17 @@ on_both! {
 #[tokio::test]
 async fn there_is_a_limit_on_rules() {
     let world = World::sqlite().await;
-    for n in 0..1000 {
-        world.fleet.call(to("bob", Some(&format!("t{n}")))).await.expect("a route");
-    }
+    let many = world.fleet.transaction(|tx| {
+        Box::pin(async move {
+            for n in 0..1000 {
+                let rule = format!(r#"{{"source":"slack","text":"t{n}"}}"#);
+                let sql = "insert into route(place, rule, agent, created_at) values (?1, ?2, 'bob', 0)";
+                tx.execute(sql, params![n, rule]).await?;
+            }
+            Ok(())
+        })
+    });
+    many.await.expect("a thousand routes");
     assert_eq!(code(world.fleet.call(to("bob", Some("one more"))).await), Code::TooLarge);
     assert!(world.fleet.call(to("eve", Some("t5"))).await.expect("a change").existing);
 }
