@@ -33,8 +33,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(crate) fn check(&self) -> Result<()> {
-        check::plain_name("source", &self.source)?;
+    fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let parts = [
             ("channel", &self.channel),
             ("user", &self.user),
@@ -42,10 +41,12 @@ impl Rule {
             ("event", &self.event),
             ("text", &self.text),
         ];
-        parts
-            .into_iter()
-            .filter_map(|(field, part)| Some((field, part.as_deref()?)))
-            .try_for_each(|(field, part)| check::line(field, part, NAME_MAX))
+        parts.into_iter().filter_map(|(name, part)| Some((name, part.as_deref()?)))
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check::plain_name("source", &self.source)?;
+        self.parts().try_for_each(|(field, part)| check::line(field, part, NAME_MAX))
     }
 
     pub(crate) fn matches(&self, what: &Content) -> bool {
@@ -67,17 +68,8 @@ impl Rule {
 /// As people say it: `repository acme/api, event issues.opened`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            ("channel", &self.channel),
-            ("user", &self.user),
-            ("repository", &self.repository),
-            ("event", &self.event),
-            ("text", &self.text),
-        ];
         write!(f, "source {}", self.source)?;
-        for (name, part) in parts {
-            part.as_ref().map_or(Ok(()), |part| write!(f, ", {name} {part}"))?;
-        }
+        self.parts().try_for_each(|(name, part)| write!(f, ", {name} {part}"))?;
         if self.bots { f.write_str(", also bots") } else { Ok(()) }
     }
 }
@@ -103,7 +95,8 @@ fn contains(text: &str, words: &str) -> bool {
     let (first, last) = (words.chars().next(), words.chars().next_back());
     text.match_indices(&words).any(|(at, found)| {
         let (before, after) = (text[..at].chars().next_back(), text[at + found.len()..].chars().next());
-        !(joins(first) && joins(before)) && !(joins(last) && joins(after))
+        let is_part = joins(first) && joins(before) || joins(last) && joins(after);
+        !is_part
     })
 }
 
@@ -115,14 +108,14 @@ mod tests {
         let mut rule = Rule { source: "slack".into(), ..Rule::default() };
         for part in text.split("; ").filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let value = Some(value.to_owned());
+            let given = Some(value.to_owned());
             match name {
-                "source" => rule.source = value.unwrap_or_default(),
-                "channel" => rule.channel = value,
-                "user" => rule.user = value,
-                "repository" => rule.repository = value,
-                "event" => rule.event = value,
-                "text" => rule.text = value,
+                "source" => rule.source = value.into(),
+                "channel" => rule.channel = given,
+                "user" => rule.user = given,
+                "repository" => rule.repository = given,
+                "event" => rule.event = given,
+                "text" => rule.text = given,
                 "bots" => rule.bots = true,
                 _ => panic!("{part}"),
             }
