@@ -69,7 +69,7 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, key::Key, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
+        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
     }
 }
 

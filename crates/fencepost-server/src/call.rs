@@ -40,11 +40,8 @@ impl Verb {
 
     pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
         let line = Line::new(app.clone(), self.entry.name, request.headers());
-        let (head, mut body) = request.into_parts();
-        let read = read(&app, &head.headers, &mut body).await;
-        if matches!(&read, Err(refusal) if refusal.error.code() == Code::TooLarge) {
-            see_off(body).await;
-        }
+        let (head, body) = request.into_parts();
+        let read = body_of(&app, &head.headers, body).await;
         self.answer(app, line, head, read).await
     }
 
@@ -143,6 +140,14 @@ fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet
 }
 
 /// The body, if it is JSON, not too large, and here in time.
+pub async fn body_of(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal> {
+    let read = read(app, headers, &mut body).await;
+    if matches!(&read, Err(refusal) if refusal.error.code() == Code::TooLarge) {
+        see_off(body).await;
+    }
+    read
+}
+
 async fn read(app: &App, headers: &HeaderMap, body: &mut Body) -> Result<Bytes, Refusal> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > app.settings.body_size) {

@@ -45,6 +45,19 @@ pub async fn run(
     }
 }
 
+/// What writes runs to its end; its client is answered in time.
+pub async fn unbroken<T: Send + 'static>(
+    app: &App,
+    call: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let limit = app.settings.request_time;
+    tokio::select! {
+        answer = Unbroken::new(app.begun.track_future(call)) => answer?,
+        // Real time: it bounds what a client waits for.
+        () = sleep(limit) => Err(too_long(Code::OutcomeUnknown, limit)),
+    }
+}
+
 fn too_long(code: Code, limit: Duration) -> Error {
     Error::new(code, format!("there was no answer within {limit:?}"))
         .hint("ask again with the same request id: what was done is answered, and not done twice")

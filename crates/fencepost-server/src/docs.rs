@@ -21,6 +21,9 @@ a <code>request</code> id of its own: asked again with the same id, it is answer
 <a href="/v1/openapi.json">OpenAPI</a> · <code>GET /v1/events</code> follows the log as server-sent events.</p>
 <p>Where the fleet has keys, each line needs <code>-H "Authorization: Bearer $FENCE_KEY"</code>.
 <label hidden><input type="checkbox"> Put it into the lines below</label></p>
+<p>Slack's Events API and GitHub's webhooks can be pointed at <code>/hooks/slack</code> and <code>/hooks/github</code>: what they
+sign with the secret that <code>fence serve</code> was given goes to an agent's inbox by the rules of <code>route/add</code>,
+once, and what fits no rule is kept for <code>route/unmatched</code>.</p>
 <h2>A task's life</h2>
 <p>On a fleet that has no board <code>demo</code> yet these lines work as they stand. Otherwise put in the id and the token
 that you are given.</p>

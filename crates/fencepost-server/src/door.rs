@@ -4,6 +4,7 @@
 use crate::{
     App, Settings,
     answer::{Outcome, Refusal},
+    hooks,
     line::clip,
 };
 use axum::{
@@ -67,14 +68,17 @@ impl Door {
 
     /// Who is calling: someone with a key, or anyone at all if this machine is all there is.
     async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
+        // A provider calls by whatever name leads here. What it signs is its key, and no page can make that.
+        if [hooks::SLACK, hooks::GITHUB].contains(&request.uri().path()) {
+            return Ok(self.open_rate.take(|| address(request.extensions().get()))?);
+        }
         self.check(request)?;
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-        let peer = || peer.map_or(String::new(), |ip| ip.to_string());
+        let peer = request.extensions().get::<Peer>().copied();
         if PUBLIC.contains(&request.uri().path()) {
             return Ok(());
         }
         if app.settings.listen.ip().is_loopback() && !app.keys.exist(&app.fleet).await? {
-            return Ok(self.open_rate.take(peer)?);
+            return Ok(self.open_rate.take(|| address(peer.as_ref()))?);
         }
         let Some(secret) = bearer(request.headers()) else {
             let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
@@ -84,7 +88,7 @@ impl Door {
         };
         let Some(key) = app.keys.find(&app.fleet, secret).await? else {
             // Guessing is slow, and costs the database little.
-            self.stranger_rate.take(peer)?;
+            self.guessed(peer)?;
             let error = Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
                 .hint("fence key list shows those there are; an admin makes one: fence key add NAME");
             return Err(unauthorized(error, "Bearer realm=\"fence\", error=\"invalid_token\""));
@@ -92,6 +96,11 @@ impl Door {
         self.key_rate.take(|| key.name.clone())?;
         request.extensions_mut().insert(key);
         Ok(())
+    }
+
+    /// A caller was not who they said.
+    pub fn guessed(&self, peer: Option<Peer>) -> Result<()> {
+        self.stranger_rate.take(|| address(peer.as_ref()))
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
@@ -103,6 +112,10 @@ impl Door {
         Err(Error::new(Code::Forbidden, format!("this server is not called `{name}`"))
             .hint(format!("fence serve --name {name} lets it be called so")))
     }
+}
+
+fn address(peer: Option<&Peer>) -> String {
+    peer.map_or(String::new(), |peer| peer.0.ip().to_string())
 }
 
 /// Lets requests in, or tells why not.

@@ -1,5 +1,5 @@
 //! A fleet on the network: every op of the registry at `POST /v1/<noun>/<verb>`, and those that only read also by
-//! `GET`. Handlers translate (decode, call, encode); the rules are in the engine.
+//! `GET`; beside them the hooks, by which providers tell of what happens. Handlers translate (decode, call, encode); the rules are in the engine.
 
 mod answer;
 mod app;
@@ -8,6 +8,7 @@ mod call;
 mod deliver;
 mod docs;
 mod door;
+mod hooks;
 mod keys;
 mod line;
 mod log;
@@ -25,5 +26,5 @@ pub use app::App;
 pub use background::work as background;
 pub use router::router;
 pub use serve::Server;
-pub use settings::Settings;
+pub use settings::{Secret, Settings};
 pub use tls::Files as TlsFiles;

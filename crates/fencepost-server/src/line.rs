@@ -48,6 +48,11 @@ impl Line {
         }
         self.outcome = Some(outcome.map_or("ok", Code::as_str));
     }
+
+    /// It was done, and in which way is worth a word.
+    pub fn end_as(mut self, outcome: &'static str) {
+        self.outcome = Some(outcome);
+    }
 }
 
 impl Drop for Line {

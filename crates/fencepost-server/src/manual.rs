@@ -91,6 +91,9 @@ impl Chapter {
         } else if !self.entry.reads && ["task", "mail"].contains(&self.noun()) {
             codes.extend([Code::AlreadyClaimed, Code::NotReady, Code::AlreadyFinished]);
         }
+        if self.entry.name == "route/again" {
+            codes.extend([Code::AlreadyClaimed, Code::AlreadyFinished]);
+        }
         if ["mail/claim", "mail/take"].contains(&self.entry.name) {
             codes.extend([Code::NoneReady, Code::Paused]);
         }
@@ -184,6 +187,8 @@ impl Samples<'_> {
             "token" | "tokens" if self.noun == "mail" => "message/812@1",
             "token" | "tokens" => "task/auth-3@1",
             "message" => "812",
+            "source" => "slack",
+            "delivery" => "Ev0PV52K21",
             "channel" => "general",
             "body" => "@codex-1 the build is green again",
             "resource" => "task/auth-3",

@@ -1,6 +1,9 @@
 //! `GET /v1/openapi.json`: the ops as OpenAPI 3.1, from the registry.
 
-use crate::manual::{Chapter, Field};
+use crate::{
+    hooks,
+    manual::{Chapter, Field},
+};
 use fencepost::{Code, op};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,7 +169,24 @@ fn beside() -> Map<String, Value> {
         text("resource", "query", "Only events of this resource, such as `task/auth-3`."),
         text("Last-Event-ID", "header", "The same as `since`: browsers send it by themselves."),
     ]);
+    let hook = |id: &str, provider: &str, signature: &str| {
+        let reply = json!({ "description": "Routed, kept or dropped as a repeat; or the answer to a greeting.",
+            "content": { "application/json": {} } });
+        let refused = json!({
+            "description": "Refused: not signed as agreed, or no secret was agreed.",
+            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
+        });
+        json!({ "post": {
+            "operationId": id, "tags": ["hooks"], "summary": format!("Where {provider} tells of its events"),
+            "description": format!("No key: the header `{signature}` is checked. The same event is taken once."),
+            "security": [],
+            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } },
+            "responses": { "200": reply, "default": refused },
+        } })
+    };
     let mut paths = Map::new();
+    paths.insert(hooks::SLACK.into(), hook("hooks_slack", "Slack", "X-Slack-Signature"));
+    paths.insert(hooks::GITHUB.into(), hook("hooks_github", "GitHub", "X-Hub-Signature-256"));
     paths.insert("/healthz".into(), get("healthz", "The process answers", "application/json"));
     paths.insert("/readyz".into(), get("readyz", "The database answers", "application/json"));
     paths.insert("/metrics".into(), get("metrics", "Metrics for Prometheus", "application/openmetrics-text"));

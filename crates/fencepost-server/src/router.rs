@@ -4,7 +4,7 @@ use crate::{
     App,
     answer::{self, Refusal},
     call::Verb,
-    docs, door, log, openapi,
+    docs, door, hooks, log, openapi,
 };
 use axum::{
     Router,
@@ -32,7 +32,9 @@ pub fn router(app: App) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/events", get(log::follow))
         .route("/v1/openapi.json", get(openapi))
-        .route("/docs", get(docs));
+        .route("/docs", get(docs))
+        .route(hooks::SLACK, post(hooks::slack))
+        .route(hooks::GITHUB, post(hooks::github));
     for entry in op::registry() {
         let path = format!("/v1/{}", entry.name);
         let reads = entry.reads;

@@ -45,6 +45,10 @@ pub struct Settings {
     pub prune_every: Duration,
     /// How long what ended is kept, at least 7 days; `None` keeps everything.
     pub history: Option<Duration>,
+    /// What Slack signs with; two while it is changed. Without one, nothing is taken from Slack.
+    pub slack_secret: Vec<Secret>,
+    /// The same for GitHub.
+    pub github_secret: Vec<Secret>,
     /// Who is told of each call, as a span; `None` is nobody.
     pub tracer: Option<SdkTracer>,
 }
@@ -73,7 +77,30 @@ impl Settings {
             tick: Duration::from_secs(1),
             prune_every: Duration::from_secs(60 * 60),
             history: Some(Duration::from_secs(30 * 24 * 60 * 60)),
+            slack_secret: Vec::new(),
+            github_secret: Vec::new(),
             tracer: None,
         }
+    }
+}
+
+/// What a provider signs with. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Nothing is no secret: anybody could sign with it.
+    pub fn new(text: impl Into<String>) -> Option<Self> {
+        Some(text.into()).filter(|text| !text.trim().is_empty()).map(Self)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     error::{Code, Error, Result},
     json::Json,
     mail::{self, Message},
-    names::{Resource, Token, check},
+    names::{NAME_MAX, Resource, TEXT_MAX, Token, check},
     op::verbs,
     params,
     tx::{Stmt, Tx},
@@ -35,18 +35,45 @@ pub struct Content {
     /// `slack`, `github`, `email`, `api`, …
     pub source: String,
     pub text: String,
+    /// `message`, `issues.opened`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
+    /// `acme/api`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// A program said it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bot: bool,
     /// The words that brought it here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
     /// Whatever else the source said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<serde_json::Value>,
+}
+
+impl Content {
+    pub(crate) fn check(&self) -> Result<()> {
+        check::plain_name("source", &self.source)?;
+        check::line("text", &self.text, TEXT_MAX * 16)?;
+        for (field, value) in [
+            ("event", &self.event),
+            ("channel", &self.channel),
+            ("thread", &self.thread),
+            ("sender", &self.sender),
+            ("repository", &self.repository),
+            ("matched", &self.matched),
+        ] {
+            check::optional_text(field, value.as_deref(), NAME_MAX * 8)?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -143,6 +170,11 @@ pub(crate) fn is_open(tx: &Tx<'_>, found: &mail::Record, token: Option<&Token>) 
     }
     let agent = found.mailbox.strip_prefix("inbox/").ok_or_else(|| mail::not_found(id))?;
     tx.caller.acting_as("agent", Some(agent))?;
+    is_free(tx, found)
+}
+
+fn is_free(tx: &Tx<'_>, found: &mail::Record) -> Result<()> {
+    let id = found.id;
     if let Some(hold) = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now)) {
         let message = format!("message {id} is held by {}", hold.describe());
         return Err(Error::new(Code::AlreadyClaimed, message)
@@ -196,6 +228,19 @@ pub(crate) async fn handle(
         }
     }
     open?;
+    finish_unheld(tx, found, outcome, output).await?;
+    show(tx, id).await
+}
+
+/// Finishes a message that nobody holds. The caller has its row's lock.
+pub(crate) async fn finish_unheld(
+    tx: &mut Tx<'_>,
+    found: mail::Record,
+    outcome: &'static str,
+    output: Option<Json>,
+) -> Result<()> {
+    is_free(tx, &found)?;
+    let id = found.id;
     let mut after = mail::Record {
         outcome: Some(outcome.into()),
         lapsed: false,
@@ -216,7 +261,7 @@ pub(crate) async fn handle(
         ));
     }
     tx.pipeline(statements).await?;
-    show(tx, id).await
+    Ok(())
 }
 
 async fn show(tx: &mut Tx<'_>, id: i64) -> Result<Handled> {

@@ -27,6 +27,7 @@ mod migrate;
 mod names;
 pub mod op;
 mod postgres;
+pub mod route;
 pub mod run;
 mod sqlite;
 pub mod task;

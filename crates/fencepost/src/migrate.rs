@@ -15,6 +15,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, sql: include_str!("migrations/0004_deliveries_and_keys.sql") },
     Migration { version: 5, sql: include_str!("migrations/0005_mail.sql") },
     Migration { version: 6, sql: include_str!("migrations/0006_agents.sql") },
+    Migration { version: 7, sql: include_str!("migrations/0007_routes.sql") },
 ];
 
 pub(crate) fn latest() -> i64 {

@@ -90,6 +90,7 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::agent::visit(visitor);
     crate::inbox::visit(visitor);
     crate::channel::visit(visitor);
+    crate::route::visit(visitor);
     crate::lock::visit(visitor);
     crate::claim::visit(visitor);
     crate::run::visit(visitor);

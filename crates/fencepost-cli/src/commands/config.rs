@@ -59,6 +59,7 @@ impl Config {
 fn shown(setting: Setting) -> Shown {
     let value = setting.value.map(|value| match setting.key.as_str() {
         "key" => "…".to_owned(),
+        key if key.ends_with("-secret") => "…".to_owned(),
         "db" => crate::place::shown(&value),
         _ => value,
     });

@@ -26,6 +26,7 @@ struct Removed {
     messages: u64,
     runs: u64,
     locks: u64,
+    deliveries: u64,
     events: u64,
 }
 
@@ -38,13 +39,14 @@ impl Prune {
         loop {
             progress.show(|| removed.told());
             let pruned = context.call(admin::Prune { older_than_ms }).await?;
-            if pruned.tasks + pruned.messages + pruned.runs + pruned.locks == 0 {
+            if pruned.tasks + pruned.messages + pruned.runs + pruned.locks + pruned.deliveries == 0 {
                 break;
             }
             removed.tasks += pruned.tasks;
             removed.messages += pruned.messages;
             removed.runs += pruned.runs;
             removed.locks += pruned.locks;
+            removed.deliveries += pruned.deliveries;
         }
         loop {
             progress.show(|| removed.told());
@@ -61,7 +63,9 @@ impl Prune {
 
 impl Removed {
     fn told(&self) -> String {
-        let Removed { tasks, messages, runs, locks, events } = self;
-        format!("removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks and {events} events")
+        let Removed { tasks, messages, runs, locks, deliveries, events } = self;
+        format!(
+            "removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks, {deliveries} deliveries and {events} events"
+        )
     }
 }

@@ -5,7 +5,7 @@ mod traces;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
-use fencepost_server::{App, Server, Settings, TlsFiles};
+use fencepost_server::{App, Secret, Server, Settings, TlsFiles};
 use limits::{History, Limits};
 use logs::Logs;
 use std::{
@@ -46,6 +46,13 @@ pub struct Serve {
     /// How long what is finished is kept, at least 7d; `ever` keeps all of it
     #[arg(long, value_name = "AGE", env = "FENCE_HISTORY", hide_env_values = true, default_value_t = History::default())]
     history: History,
+    /// What Slack signs its events with, which it sends to /hooks/slack; several while it is changed. (What is said here
+    /// others on this machine can see: a variable or fence.toml is better)
+    #[arg(long, value_name = "SECRET", env = "FENCE_SLACK_SECRET", hide_env_values = true)]
+    slack_secret: Vec<String>,
+    /// What GitHub signs its webhooks with, which it sends to /hooks/github
+    #[arg(long, value_name = "SECRET", env = "FENCE_GITHUB_SECRET", hide_env_values = true)]
+    github_secret: Vec<String>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -83,6 +90,8 @@ impl Serve {
         settings.names = self.names;
         settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
         settings.history = self.history.span();
+        settings.slack_secret = self.slack_secret.into_iter().filter_map(Secret::new).collect();
+        settings.github_secret = self.github_secret.into_iter().filter_map(Secret::new).collect();
         self.limits.set(&mut settings);
         settings
     }

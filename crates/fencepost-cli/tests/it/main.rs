@@ -18,6 +18,7 @@ mod outage;
 mod processes;
 mod readme;
 mod remote;
+mod route;
 mod sealed;
 mod secured;
 mod serve;

@@ -162,3 +162,27 @@ fn a_fleet_is_shared_between_machines_as_the_readme_says() {
     let shown = here.ok(&["--json", "show", "auth-1"]);
     assert!(shown.contains("\"status\":\"completed\"") && shown.contains("codex-2"), "{shown}");
 }
+
+/// The same port, the same server, and who is Slack is the reader.
+#[test]
+fn slack_reaches_an_inbox_as_the_readme_says() {
+    let scripts = scripts("From Slack and GitHub");
+    let [serve, slack, rest] = scripts[..] else { panic!("{scripts:#?}") };
+    for here in [Sealed::sqlite(), Sealed::postgres()] {
+        here.ok(&["init"]);
+        let port =
+            TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+        let stray = r#"fence call route/deliver '{"source":"slack","channel":"C024BE91L","delivery":"Ev2","text":"hello"}'"#;
+        let script = [serve, slack, stray, rest].join("\n").replace("7373", &port.to_string());
+        let mut command = bash(&here, &script);
+        // The port that it has by itself may be another's.
+        command.env("FENCE_LISTEN", format!("127.0.0.1:{port}"));
+        let said = ended(command.spawn().expect("bash"));
+        assert_eq!(said.code, 0, "{said:?}");
+        let times = |text: &str| said.out.matches(text).count();
+        assert_eq!(times("\"outcome\":\"routed\",\"message\":1,\"agent\":\"ops\""), 1, "{said:?}");
+        assert_eq!(times("\"outcome\":\"repeated\",\"message\":1"), 2, "{said:?}");
+        assert_eq!(times("please deploy the API"), 2, "the text, and in the data: {said:?}");
+        assert!(said.out.contains("1 routed, 0 fit no rule"), "{said:?}");
+    }
+}

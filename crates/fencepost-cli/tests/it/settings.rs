@@ -87,6 +87,14 @@ fn all_that_the_server_can_be_told_can_be_set() {
         };
         assert!(shown.iter().any(|line| line.starts_with(&format!("serve.{key} "))), "{key}: {shown:?}");
     }
+    let file = "[serve]\nslack-secret = [\"new-one\", \"old-one\"]\n";
+    write(&sealed, "fence.toml", file);
+    let shown = in_force(&sealed, &[("FENCE_GITHUB_SECRET", "as-agreed")], &[]);
+    for line in ["serve.slack-secret … HERE/fence.toml", "serve.github-secret … FENCE_GITHUB_SECRET"] {
+        assert!(shown.contains(&line.to_owned()), "{line}: {shown:?}");
+    }
+    let help = with(&sealed, &[("FENCE_GITHUB_SECRET", "as-agreed")], &["serve", "--help"]);
+    assert!(help.out.contains("FENCE_GITHUB_SECRET") && !help.out.contains("as-agreed"), "{help:?}");
     write(&sealed, "fence.toml", "[serve]\ntick = \"2s\"\nhistory = \"ever\"\nreader-buffer = 3\n");
     let shown = in_force(&sealed, &[("FENCE_TICK", "3s")], &[]);
     for line in [

@@ -4,6 +4,7 @@
 mod background;
 mod documents;
 mod door;
+mod hooks;
 mod keys;
 mod router;
 mod told;

@@ -253,6 +253,10 @@ const PROMISES: &[(&str, &str)] = &[
          where reader.read_n >= channel.next_n",
     ),
     (
+        "whatever was delivered from outside became a message",
+        "select 'delivery/' || source || '/' || id as resource from delivery where message is null",
+    ),
+    (
         "in every lane it is the turn of one message",
         "select 'mailbox/' || mailbox as resource from message where lane is not null and finished_at is null
          group by mailbox, lane having sum(1 - behind) <> 1",

@@ -5,7 +5,7 @@ use crate::{
     mail,
     names::{TTL_MAX, check},
     op::{Access, Op},
-    params,
+    params, route,
     tx::{Row, Stmt, Tx, key_set},
 };
 use schemars::JsonSchema;
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
 
-/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, and finished
-/// messages as their mailboxes say. A bounded number at a time; events have a prune of their own.
+/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, finished
+/// messages as their mailboxes say, and what was delivered from outside. A bounded number at a time; events have a prune of their own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
@@ -29,6 +29,8 @@ pub struct Pruned {
     pub messages: u64,
     pub runs: u64,
     pub locks: u64,
+    /// Ids of what was delivered from outside.
+    pub deliveries: u64,
     /// There is more to remove: ask again.
     pub more: bool,
 }
@@ -53,12 +55,13 @@ impl Op for Prune {
                 params![before, BATCH],
             )
             .await?;
+        let deliveries = route::prune::prune(tx, before, BATCH).await?;
         // A lock's name can come back, and a task's number by an import; their rows would start anew.
         if let Some(highest) = highest_task.max(highest_lock) {
             tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
         }
-        let more = [tasks, messages, locks, runs].iter().any(|&n| n >= BATCH as u64);
-        Ok(Pruned { tasks, messages, runs, locks, more })
+        let more = [tasks, messages, locks, runs, deliveries].iter().any(|&n| n >= BATCH as u64);
+        Ok(Pruned { tasks, messages, runs, locks, deliveries, more })
     }
 }
 

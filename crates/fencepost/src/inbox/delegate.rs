@@ -110,7 +110,7 @@ impl Delegate {
         check::optional_name("to", self.to.as_deref())?;
         let origin = serde_json::json!({
             "message": message.id, "source": content.source, "channel": content.channel, "thread": content.thread,
-            "sender": content.sender, "data": content.data,
+            "sender": content.sender, "repository": content.repository, "data": content.data,
         });
         let item = task::plan::Item {
             title,

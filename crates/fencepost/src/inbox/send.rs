@@ -3,8 +3,8 @@ use crate::{
     before::Before,
     error::{Error, Result},
     json::Json,
-    mail,
-    names::{NAME_MAX, TEXT_MAX, check},
+    mail::{Message, push_many},
+    names::check,
     op::{Access, Op},
     tx::Tx,
 };
@@ -58,38 +58,38 @@ impl Op for Send {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {
         check::plain_name("agent", &self.agent)?;
-        check::line("text", &self.text, TEXT_MAX * 16)?;
-        for (field, value) in [
-            ("channel", &self.channel),
-            ("thread", &self.thread),
-            ("sender", &self.sender),
-            ("matched", &self.matched),
-        ] {
-            check::optional_text(field, value.as_deref(), NAME_MAX * 8)?;
-        }
-        let source = self.source.unwrap_or_else(|| "api".into());
-        check::plain_name("source", &source)?;
+        check::request(self.request.as_deref())?;
         let content = Content {
-            source: source.clone(),
+            source: self.source.unwrap_or_else(|| "api".into()),
             text: self.text,
             channel: self.channel,
             thread: self.thread,
             sender: self.sender,
             matched: self.matched,
             data: self.data,
+            ..Content::default()
         };
-        let push = mail::push_many::Item {
-            mailbox: mailbox(&self.agent),
-            payload: Some(Json::of(&content)?),
-            kind: Some(source),
-            key: self.key,
-            ..Default::default()
-        };
-        check::request(self.request.as_deref())?;
-        let mut pushed = mail::push_many::push(tx, vec![push]).await?;
-        let message = pushed.messages.pop().ok_or_else(|| Error::internal("nothing was sent"))?;
-        let existing = !pushed.existing.is_empty();
+        content.check()?;
+        let letter = push_many::Item { key: self.key, ..letter(mailbox(&self.agent), &content)? };
+        let (message, existing) = put(tx, letter).await?;
         let Handled { item } = super::show(tx, message.id).await?;
         Ok(Sent { item, existing })
     }
+}
+
+/// What was sent, as a message to be.
+pub(crate) fn letter(mailbox: String, content: &Content) -> Result<push_many::Item> {
+    Ok(push_many::Item {
+        mailbox,
+        payload: Some(Json::of(content)?),
+        kind: Some(content.source.clone()),
+        ..push_many::Item::default()
+    })
+}
+
+/// The message, and whether it was there already, by its key.
+pub(crate) async fn put(tx: &mut Tx<'_>, letter: push_many::Item) -> Result<(Message, bool)> {
+    let mut pushed = push_many::push(tx, vec![letter]).await?;
+    let message = pushed.messages.pop().ok_or_else(|| Error::internal("nothing was sent"))?;
+    Ok((message, !pushed.existing.is_empty()))
 }

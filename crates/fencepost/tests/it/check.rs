@@ -325,6 +325,11 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "channel/c",
     ),
     (
+        "whatever was delivered from outside became a message",
+        &["insert into delivery(source, id, at) values ('slack', 'Ev1', 1)"],
+        "delivery/slack/Ev1",
+    ),
+    (
         "in every lane it is the turn of one message",
         &["update message set behind = 0 where id = 5"],
         "mailbox/strict",

@@ -30,6 +30,7 @@ mod races;
 mod ready;
 mod registry;
 mod requests;
+mod routes;
 mod settling;
 mod smoke;
 mod sqlite_store;

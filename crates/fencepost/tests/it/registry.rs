@@ -81,6 +81,12 @@ fn every_op_is_listed() {
     channel/post     agent
     channel/read     agent
     channel/unread   reader reads
+    route/add        admin
+    route/list       reader reads
+    route/remove     admin
+    route/deliver    admin
+    route/unmatched  reader reads
+    route/again      admin
     lock/claim       agent
     claim/guard      reader reads
     claim/renew      agent

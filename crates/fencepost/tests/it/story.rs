@@ -47,7 +47,10 @@ impl World {
         let verb = words.next().expect("a verb");
         let (name, target) = match verb {
             "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "inbox/send" | "inbox/list"
-            | "channel/unread" => (verb.into(), "agent"),
+            | "channel/unread" | "route/add" => (verb.into(), "agent"),
+            "route/deliver" => (verb.into(), "text"),
+            "route/again" => (verb.into(), "message"),
+            "route/remove" => (verb.into(), "route"),
             "channel/create" | "channel/post" | "channel/read" | "channel/join" | "channel/leave" => {
                 (verb.into(), "channel")
             }
