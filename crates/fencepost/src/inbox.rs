@@ -7,7 +7,7 @@ use crate::{
     error::{Code, Error, Result},
     json::Json,
     mail::{self, Message},
-    names::{Resource, Token, check},
+    names::{NAME_MAX, Resource, TEXT_MAX, Token, check},
     op::verbs,
     params,
     tx::{Stmt, Tx},
@@ -41,6 +41,24 @@ pub struct Content {
     pub data: Option<serde_json::Value>,
 }
 
+impl Content {
+    /// `at` is where it stands in the request.
+    pub(crate) fn check(&self, at: &str) -> Result<()> {
+        let field = |name: &str| format!("{at}{name}");
+        check::plain_name(&field("source"), &self.source)?;
+        check::line(&field("text"), &self.text, TEXT_MAX * 16)?;
+        for (name, value) in [
+            ("channel", &self.channel),
+            ("thread", &self.thread),
+            ("sender", &self.sender),
+            ("matched", &self.matched),
+        ] {
+            check::optional_text(&field(name), value.as_deref(), NAME_MAX * 8)?;
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -51,6 +69,29 @@ pub enum Status {
     Delegated,
     /// Given up: its reason says why.
     Failed,
+}
+
+impl Status {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unread => "unread",
+            Status::Processing => "processing",
+            Status::Read => "read",
+            Status::Responded => "responded",
+            Status::Delegated => "delegated",
+            Status::Failed => "failed",
+        }
+    }
+    pub(crate) fn of(status: mail::Status, outcome: Option<&str>) -> Self {
+        match (status, outcome) {
+            (mail::Status::Pending | mail::Status::Held, _) => Status::Unread,
+            (mail::Status::Processing, _) => Status::Processing,
+            (mail::Status::Processed, Some("responded")) => Status::Responded,
+            (mail::Status::Processed, Some("delegated")) => Status::Delegated,
+            (mail::Status::Processed, _) => Status::Read,
+            (mail::Status::Failed, _) => Status::Failed,
+        }
+    }
 }
 
 /// A message in an inbox.
@@ -78,14 +119,7 @@ pub struct Item {
 
 impl Item {
     pub(crate) fn of(message: Message) -> Self {
-        let status = match (message.status, message.outcome.as_deref()) {
-            (mail::Status::Pending | mail::Status::Held, _) => Status::Unread,
-            (mail::Status::Processing, _) => Status::Processing,
-            (mail::Status::Processed, Some("responded")) => Status::Responded,
-            (mail::Status::Processed, Some("delegated")) => Status::Delegated,
-            (mail::Status::Processed, _) => Status::Read,
-            (mail::Status::Failed, _) => Status::Failed,
-        };
+        let status = Status::of(message.status, message.outcome.as_deref());
         Self {
             id: message.id,
             agent: message.mailbox.strip_prefix("inbox/").unwrap_or_default().to_owned(),

@@ -1,11 +1,12 @@
 use super::{Item, mailbox};
 use crate::{
     error::Result,
+    json::Json,
     mail,
     names::check,
     op::{Access, Op},
     params,
-    tx::Tx,
+    tx::{Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,7 +59,19 @@ impl Op for List {
         if found.is_empty() {
             return Ok(Items { items: Vec::new(), more });
         }
-        let (_, views) = mail::view::full(tx, found, vec![]).await?;
+        let ids: Vec<i64> = found.iter().map(|message| message.id).collect();
+        let answers = by_keys!(
+            ids.as_slice(),
+            "select message, output from message_output where n = 0 and message",
+            "order by message"
+        );
+        let (answers, mut views) = mail::view::full(tx, found, vec![answers]).await?;
+        for mut row in answers.into_iter().flat_map(|answer| answer.rows) {
+            let id: i64 = row.get("message")?;
+            if let Some(view) = views.iter_mut().find(|view| view.id == id) {
+                view.outputs.push(Json::stored(row.take("output")?)?);
+            }
+        }
         Ok(Items { items: views.into_iter().map(Item::of).collect(), more })
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     json::Json,
     mail,
-    names::{NAME_MAX, TEXT_MAX, check},
+    names::check,
     op::{Access, Op},
     tx::Tx,
 };
@@ -58,17 +58,7 @@ impl Op for Send {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {
         check::plain_name("agent", &self.agent)?;
-        check::line("text", &self.text, TEXT_MAX * 16)?;
-        for (field, value) in [
-            ("channel", &self.channel),
-            ("thread", &self.thread),
-            ("sender", &self.sender),
-            ("matched", &self.matched),
-        ] {
-            check::optional_text(field, value.as_deref(), NAME_MAX * 8)?;
-        }
         let source = self.source.unwrap_or_else(|| "api".into());
-        check::plain_name("source", &source)?;
         let content = Content {
             source: source.clone(),
             text: self.text,
@@ -78,6 +68,7 @@ impl Op for Send {
             matched: self.matched,
             data: self.data,
         };
+        content.check("")?;
         let push = mail::push_many::Item {
             mailbox: mailbox(&self.agent),
             payload: Some(Json::of(&content)?),

@@ -58,6 +58,22 @@ pub struct Item {
     pub after: Vec<String>,
     #[serde(default)]
     pub status: State,
+    /// The agent that it is assigned to, or that finished it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The agent that it is offered to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Time>,
+    /// Why an offer of it was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection_reason: Option<String>,
+    /// A lead is still to be told that it is finished. Unless said, whoever had to know was told elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notify: bool,
     /// Set it aside, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
@@ -96,7 +112,8 @@ pub struct Item {
     pub key: Option<String>,
 }
 
-/// What a task can be when it comes. Whoever held it elsewhere holds nothing here.
+/// What a task can be when it comes: not finished (pending if it has an assignee, offered if it is), or how it ended.
+/// Whoever held it elsewhere holds nothing here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -107,9 +124,12 @@ pub enum State {
     Cancelled,
 }
 
-impl From<State> for Status {
-    fn from(state: State) -> Status {
-        match state {
+impl Item {
+    /// What it will be here.
+    pub fn status(&self) -> Status {
+        match self.status {
+            State::Unassigned if self.to.is_some() => Status::Pending,
+            State::Unassigned if self.offer.is_some() => Status::Offered,
             State::Unassigned => Status::Unassigned,
             State::Completed => Status::Completed,
             State::Failed => Status::Failed,
@@ -137,6 +157,7 @@ pub struct Existing {
     /// The task that has its key.
     pub task: String,
     pub title: String,
+    pub status: Status,
 }
 
 /// The most notes, and the most lines of progress, of one task: as many as are shown.
@@ -191,6 +212,7 @@ fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Impo
                 id: id.to_string(),
                 task: task.id.to_string(),
                 title: task.title.clone(),
+                status: task.status,
             }),
             None => reply.gone.push(id.to_string()),
         }
@@ -277,9 +299,10 @@ fn taken_by_others(item: usize, id: &TaskId, taken: usize, of: usize) -> Error {
 
 const INSERTS: Inserts = inserts!(
     task(
-        ", created_at, finished_at, parked, failure_reason",
+        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told",
         ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
-           value ->> 'failure_reason'"
+           value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint), value ->> 'rejection_reason',
+           cast(value ->> 'told' as bigint)"
     ),
     conflict "",
     doc(", output", ", item.value ->> 'output'")
@@ -377,12 +400,17 @@ impl Item {
         }
         check::optional_text(&field("output"), self.output.as_deref(), OUTPUT_MAX)?;
         check::optional_text(&field("failure_reason"), self.failure_reason.as_deref(), TEXT_MAX)?;
+        check::optional_text(&field("rejection_reason"), self.rejection_reason.as_deref(), TEXT_MAX)?;
         check::optional_text(&field("owner"), self.owner.as_deref(), TEXT_MAX)?;
         if let Some(reason) = &self.parked {
             check::line(&field("parked"), reason, TEXT_MAX)?;
         }
+        let is_told_of = matches!(self.status, State::Completed | State::Failed);
         let unfit = [
             ("parked", self.parked.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offer", self.offer.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offered_at", self.offered_at.is_some() && self.offer.is_none(), "offered"),
+            ("notify", self.notify && !is_told_of, "completed or failed"),
             ("output", self.output.is_some() && self.status != State::Completed, "completed"),
             ("failure_reason", self.failure_reason.is_some() && self.status != State::Failed, "failed"),
             ("finished_at", self.finished_at.is_some() && self.status == State::Unassigned, "finished"),
