@@ -1,5 +1,5 @@
 use super::{
-    Record, hear, load, not_found,
+    Record, Role, hear, load, not_found,
     trigger::{self, FINISHED, For, Pool, Trigger, Type},
 };
 use crate::{
@@ -117,14 +117,14 @@ impl Op for Poll {
         let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if due.is_due(tx.now) || !known.is_empty() || agent.is_due_to_be_heard(tx.now) {
+        if due.is_due(tx.now) || !known.is_empty() || agent.to_be_heard_at() <= tx.now {
             return Ok(None);
         }
         tx.again_at = due.at;
-        self.wish(tx, &agent);
-        if let Some(full) = full(tx, &agent).await? {
+        if let Some(full) = self.full(tx, &agent).await? {
             return Ok(Some(full));
         }
+        self.wish(tx, &agent);
         let heads = self.heads(tx, &agent).await?;
         Ok(heads.is_empty().then(Polled::nothing))
     }
@@ -141,16 +141,16 @@ impl Op for Poll {
             params![&self.agent],
         );
         tx.one(lock).await?;
-        let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
+        let Some(mut agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if agent.is_due_to_be_heard(tx.now) {
-            hear(tx, &agent).await?;
+        if agent.to_be_heard_at() <= tx.now {
+            hear(tx, &mut agent).await?;
         }
-        self.wish(tx, &agent);
-        if let Some(full) = full(tx, &agent).await? {
+        if let Some(full) = self.full(tx, &agent).await? {
             return Ok(full);
         }
+        self.wish(tx, &agent);
         let heads = self.heads(tx, &agent).await?;
         let order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), tx.now);
         if order.first() == Some(&Type::PoolTask) && self.pool == PoolMode::Notify {
@@ -205,21 +205,48 @@ impl Poll {
     }
 
     /// What could make another answer of it: what is only for this agent; and what all like it wait for, of whom one is
-    /// woken.
+    /// woken. Whoever would not take it must not wish for it: it would be woken in the place of one who would.
     fn wish(&self, tx: &mut Tx<'_>, agent: &Record) {
         let own = [Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
         tx.wishes = vec![Wish::new(("poll", &self.agent, &self.accept), own)];
+        tx.own_again_at = Some(agent.to_be_heard_at());
         match agent.role {
-            super::Role::Lead => {
+            Role::Lead if self.accepts(Type::TasksFinished) => {
                 tx.wishes.push(Wish::new("finished", [Topic::tasks(), Topic::mail(FINISHED)]))
             }
-            super::Role::Worker if self.pool == PoolMode::Notify => {
-                tx.wishes.push(Wish::new(("told of the pool", &self.agent), [Topic::pool()]));
-            }
-            super::Role::Worker => {
-                tx.wishes.push(Wish::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
-            }
+            Role::Worker if self.accepts(Type::PoolTask) => match self.pool {
+                PoolMode::Take => {
+                    tx.wishes.push(Wish::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
+                }
+                PoolMode::Notify => {
+                    tx.wishes.push(Wish::new(("told of the pool", &self.run), [Topic::pool()]));
+                }
+                PoolMode::Off => {}
+            },
+            _ => {}
         }
+    }
+
+    /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
+    async fn full(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Option<Polled>> {
+        let Some(max) = agent.max_concurrent else { return Ok(None) };
+        let rows = tx
+            .query(
+                "select count(*) as n from run where agent = ?1 and ended_at is null and expires_at > ?2
+                 and trigger_type is not null",
+                params![&agent.name, tx.now],
+            )
+            .await?;
+        let busy: i64 = rows[0].get("n")?;
+        if busy < max {
+            return Ok(None);
+        }
+        let topics = [Topic::agent(&self.agent), Topic::ended(Some(&self.agent))];
+        // Each for itself: when there is room again, they are no longer alike.
+        tx.wishes = vec![Wish::new(("full", &self.run), topics)];
+        tx.own_again_at = Some(agent.to_be_heard_at());
+        let held_back = format!("agent `{}` has {busy} triggers already, and may have {max}", agent.name);
+        Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 
     async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
@@ -381,21 +408,4 @@ impl Given {
         };
         Ok(trigger)
     }
-}
-
-/// An agent that has as many triggers as it may have gets no more.
-async fn full(tx: &mut Tx<'_>, agent: &Record) -> Result<Option<Polled>> {
-    let Some(max) = agent.max_concurrent else { return Ok(None) };
-    let rows = tx
-        .query(
-            "select count(*) as n, min(expires_at) as next from run where agent = ?1 and ended_at is null
-             and expires_at > ?2 and trigger_type is not null",
-            params![&agent.name, tx.now],
-        )
-        .await?;
-    let busy: i64 = rows[0].get("n")?;
-    Ok((busy >= max).then(|| Polled {
-        trigger: None,
-        held_back: Some(format!("agent `{}` has {busy} triggers already, and may have {max}", agent.name)),
-    }))
 }

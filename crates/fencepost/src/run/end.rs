@@ -1,7 +1,7 @@
 use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, sweep};
 use crate::{
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{TEXT_MAX, check},
     op::{Access, Op},
     params,
@@ -75,6 +75,7 @@ pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Resul
         run: Some(run.name.clone()),
         agent: run.agent.clone(),
         details: Some(serde_json::json!({ "reason": reason })),
+        topic: Some(Topic::ended(run.agent.as_deref())),
         ..Event::new("run.ended", format!("run/{}", run.name)).states("alive", "ended")
     });
     let events = Event::insert_many(tx, events.collect())?;

@@ -4,6 +4,7 @@ mod about;
 mod agents;
 mod channels;
 mod check;
+mod crowds;
 mod deliveries;
 mod dependencies;
 mod disk;
