@@ -7,6 +7,7 @@ mod doctor;
 mod edges;
 mod history;
 mod import;
+mod import_swarm;
 mod keeper;
 mod line;
 mod mail;

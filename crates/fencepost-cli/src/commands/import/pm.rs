@@ -1,7 +1,7 @@
 use super::{
     How, Left, Report,
-    fit::fit,
     file::Row,
+    fit::fit,
     is_board, order, other_titles,
     pm_file::{self, PmFile},
     pm_order::Order,

@@ -11,7 +11,11 @@ use crate::{context::Context, lines};
 use calls::Brought;
 use cells::Told;
 use clap::Args;
-use fencepost::{Code, Error, Result, task};
+use fencepost::{
+    Code, Error, Result,
+    admin::import::{Dealt, MessageItem},
+    task,
+};
 use people::People;
 use report::Report;
 use std::{
@@ -74,13 +78,16 @@ impl Swarm {
 
         let mut report = Report { dry_run: self.dry_run, board: self.board, ..Report::default() };
         report.other_tables = tables.others;
-        let (new, there) = Brought::rows(&brought.agents, people.agents.iter().map(|(id, item)| (id, &item.name)));
+        let (new, there) =
+            Brought::rows(&brought.agents, people.agents.iter().map(|(id, item)| (id, &item.name)));
         report.table(file::AGENTS, rows[0], &new, &there, &told);
         let (new, there) = of_tasks(&tasks, &done);
         report.table(file::TASKS, rows[1], &new, &there, &told);
-        let (new, there) = Brought::rows(&brought.messages, messages.iter().map(|item| (&item.id, &item.id)));
-        report.table(file::MESSAGES, rows[2], &new, &there, &told);
-        let (new, there) = Brought::rows(&brought.channels, talk.channels.iter().map(|(id, item)| (id, &item.name)));
+        let (new_messages, there) =
+            Brought::rows(&brought.messages, messages.iter().map(|item| (&item.id, &item.id)));
+        report.table(file::MESSAGES, rows[2], &new_messages, &there, &told);
+        let (new, there) =
+            Brought::rows(&brought.channels, talk.channels.iter().map(|(id, item)| (id, &item.name)));
         report.table(file::CHANNELS, talked[0], &new, &there, &told);
         let (new, there) = Brought::rows(&brought.posts, talk.posts.iter().map(|item| (&item.id, &item.id)));
         report.table(file::POSTS, talked[1], &new, &there, &told);
@@ -89,6 +96,13 @@ impl Swarm {
         let (new, there) = Brought::rows(&brought.cursors, cursors.iter().map(|(id, name)| (*id, name)));
         report.table(file::READS, talked[2], &new, &there, &told);
         report.notes = notes(told, &report);
+        let dealt = |item: &&MessageItem| item.status != Dealt::Unread && new_messages.contains(&item.id);
+        match messages.iter().filter(dealt).count() {
+            0 => {}
+            n => report.notes.push(format!(
+                "{n} messages were dealt with: what they said is in the events that completed them"
+            )),
+        }
         context.print(&report, Report::told)
     }
 
@@ -116,7 +130,7 @@ fn notes(told: Told, report: &Report) -> Vec<String> {
     let mut notes: Vec<String> = if is_new(file::TASKS) { told.notes } else { Vec::new() };
     for (table, columns) in told.useless.iter().filter(|(table, _)| is_new(table)) {
         let columns: Vec<_> = columns.iter().map(|column| format!("`{column}`")).collect();
-        notes.push(format!("{table}: {} not kept: here its polls and runs say so", columns.join(", ")));
+        notes.push(format!("{table}: {} not kept, what happens here says it anew", columns.join(", ")));
     }
     notes
 }

@@ -1,7 +1,11 @@
 //! All but the tasks, in as few calls as may be: each is one transaction.
 
 use super::{people::People, talk::Talk};
-use crate::{commands::import::order::{BYTES, ITEMS}, context::Context, progress::Progress};
+use crate::{
+    commands::import::order::{BYTES, ITEMS},
+    context::Context,
+    progress::Progress,
+};
 use fencepost::{
     Result,
     admin::import::{CursorItem, Import, Imported, MessageItem, Taken},

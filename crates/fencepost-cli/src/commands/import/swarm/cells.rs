@@ -33,6 +33,8 @@ pub struct Told {
 pub struct Cells<'t> {
     table: &'static str,
     pub id: String,
+    /// What it is called here.
+    pub called: String,
     pub row: Row,
     told: &'t mut Told,
 }
@@ -42,7 +44,7 @@ impl<'t> Cells<'t> {
         let bytes: Vec<String> =
             row.iter().filter(|(_, value)| *value == BYTES).map(|(name, _)| name.clone()).collect();
         bytes.iter().for_each(|column| drop(row.shift_remove(column)));
-        let mut cells = Self { table, id, row, told };
+        let mut cells = Self { table, id, called: String::new(), row, told };
         for column in bytes {
             cells.left(format!("{column} holds bytes, not text; it is left out"));
         }
@@ -53,13 +55,18 @@ impl<'t> Cells<'t> {
         format!("{}/{}", self.table, self.id)
     }
 
+    fn line(&self, what: String) -> Line {
+        let what = if self.called.is_empty() { what } else { format!("{}: {what}", self.called) };
+        Line { row: self.name(), what }
+    }
+
     pub fn left(&mut self, what: impl Into<String>) {
-        let line = Line { row: self.name(), what: what.into() };
+        let line = self.line(what.into());
         self.told.left.push(line);
     }
 
     pub fn changed(&mut self, what: impl Into<String>) {
-        let line = Line { row: self.name(), what: what.into() };
+        let line = self.line(what.into());
         self.told.changed.push(line);
     }
 

@@ -89,7 +89,8 @@ impl People {
 fn agent(cells: &mut Cells<'_>, name: &str) -> AgentItem {
     let is_lead = cells.take("isLead").is_some_and(|lead| lead != "0");
     let max = cells.take("maxTasks");
-    let max_concurrent = max.as_deref().and_then(|max| max.parse().ok()).filter(|max| (1..=1000).contains(max));
+    let max_concurrent =
+        max.as_deref().and_then(|max| max.parse().ok()).filter(|max| (1..=1000).contains(max));
     if let (Some(max), None) = (&max, max_concurrent) {
         cells.left(format!("maxTasks {max} is no limit here; there is none"));
     }

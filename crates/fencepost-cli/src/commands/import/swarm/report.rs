@@ -57,7 +57,8 @@ impl Report {
         let out = told.out.iter().filter(|row| row.starts_with(&prefix));
         let left_out = out.map(|row| own.insert(row.clone())).count();
         // Of what was there already all this was said before.
-        let of = |lines: &[Line]| lines.iter().filter(|line| own.contains(&line.row)).cloned().collect::<Vec<_>>();
+        let of =
+            |lines: &[Line]| lines.iter().filter(|line| own.contains(&line.row)).cloned().collect::<Vec<_>>();
         self.left.extend(of(&told.left));
         self.changed.extend(of(&told.changed));
         self.tables.push(Table { table, rows, imported: new.len(), existing: there.len(), left_out });

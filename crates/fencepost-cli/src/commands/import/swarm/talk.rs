@@ -28,7 +28,13 @@ const TEXT: usize = 256 * 1024;
 const NO_TEXT: &str = "(no text)";
 
 impl Talk {
-    pub fn of(channels: Vec<Row>, posts: Vec<Row>, reads: Vec<Row>, people: &People, told: &mut Told) -> Self {
+    pub fn of(
+        channels: Vec<Row>,
+        posts: Vec<Row>,
+        reads: Vec<Row>,
+        people: &People,
+        told: &mut Told,
+    ) -> Self {
         let mut talk = Self::default();
         talk.channels(channels, people, told);
         talk.posts(posts, people, told);
@@ -97,7 +103,9 @@ impl Talk {
                 let where_to = all.get(&reply).map(|channel| self.names.get(channel));
                 cells.left(match where_to {
                     None => format!("answers `{reply}`, which is not there"),
-                    Some(other) if other == Some(name) => format!("answers `{reply}`, which was posted later"),
+                    Some(other) if other == Some(name) => {
+                        format!("answers `{reply}`, which was posted later")
+                    }
                     Some(other) => {
                         let other = other.map(|name| format!(" {name}")).unwrap_or_default();
                         format!("answers `{reply}`, of another channel{other}; here it answers nothing")
@@ -162,9 +170,9 @@ pub fn messages(
             cells.out("it is for nobody");
             continue;
         };
-        let mut message = MessageItem { id, agent, created_at: cells.time("createdAt"), ..Default::default() };
-        let (updated, response, delegated) =
-            (cells.time("lastUpdatedAt"), cells.take("responseText"), cells.take("delegatedToTaskId"));
+        let mut message =
+            MessageItem { id, agent, created_at: cells.time("createdAt"), ..Default::default() };
+        let (response, delegated) = (cells.take("responseText"), cells.take("delegatedToTaskId"));
         message.content.text = text(&mut cells, "content");
         let status = cells.take("status").unwrap_or("unread".into());
         message.status = match status.as_str() {
@@ -181,7 +189,11 @@ pub fn messages(
                 Dealt::Unread
             }
         };
-        message.finished_at = updated.filter(|_| message.status != Dealt::Unread);
+        match message.status {
+            // When somebody last looked at it is told here by the log.
+            Dealt::Unread => cells.useless(&["lastUpdatedAt"]),
+            _ => message.finished_at = cells.time("lastUpdatedAt"),
+        }
         if let Some(response) = response {
             match message.status {
                 Dealt::Responded => message.response = Some(response),

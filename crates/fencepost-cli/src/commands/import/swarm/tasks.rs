@@ -44,9 +44,10 @@ impl Tasks {
                 continue;
             }
             let n = numbers.get(&key(&id)).copied().unwrap_or_else(|| free.take(rank));
+            cells.called = format!("{board}-{n}");
             let on = cells.list("dependsOn");
             let mut item = task(&mut cells, people);
-            (item.id, item.key) = (format!("{board}-{n}"), Some(key(&id)));
+            (item.id, item.key) = (cells.called.clone(), Some(key(&id)));
             if !tasks.fits(&mut item, &mut cells) {
                 continue;
             }
@@ -71,7 +72,9 @@ impl Tasks {
     }
 
     fn depend(&mut self, waits: Vec<Vec<String>>, told: &mut Told) {
-        let mut left = |row: &str, what| told.left.push(Line { row: format!("{TASKS}/{row}"), what });
+        let mut left = |row: &str, id: &str, what: String| {
+            told.left.push(Line { row: format!("{TASKS}/{row}"), what: format!("{id}: {what}") });
+        };
         for (i, on) in waits.into_iter().enumerate() {
             for id in on {
                 match self.at.get(&id) {
@@ -81,18 +84,19 @@ impl Tasks {
                     }
                     None => left(
                         &self.rows[i],
+                        &self.items[i].id,
                         format!("waits for `{id}`, which is not there; it no longer does"),
                     ),
                 }
             }
         }
         for (item, what) in order::untangle(&mut self.items) {
-            left(&self.rows[item], what);
+            left(&self.rows[item], &self.items[item].id, what);
         }
         for (i, item) in self.items.iter_mut().enumerate() {
             let mut cut = Vec::new();
             fit(item, &column, &mut cut);
-            cut.into_iter().for_each(|cut: Left| left(&self.rows[i], cut.what));
+            cut.into_iter().for_each(|cut: Left| left(&self.rows[i], &cut.task, cut.what));
         }
         let over = |state: State| matches!(state, State::Failed | State::Cancelled);
         let dead: HashSet<&str> =
@@ -185,10 +189,12 @@ fn state(cells: &mut Cells<'_>, people: &People, item: &mut Item) {
     let agent = people.take(cells, "agentId", "it is anyone's");
     let offered = people.take(cells, "offeredTo", "it is anyone's");
     let notified = cells.row.get("notifiedAt").is_some();
-    let by = |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
+    let by =
+        |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
     let held = |cells: &mut Cells<'_>, item: &mut Item, who: &Option<String>, now: &str| {
         item.owner.clone_from(who);
-        item.notes.push(format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)));
+        item.notes
+            .push(format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)));
         cells.changed(format!("was {status}{}: it is {now}", by(who)));
     };
     match status.as_str() {
