@@ -219,7 +219,7 @@ on_both! {
             create table empty(id);
             insert into agents(id, name, isLead, status, claudeMd, capabilities, maxTasks, createdAt, lastUpdatedAt, colour) values
               ('a1', 'Front End', 0, 'busy', 'be nice', '[\"c++\", \"rust\"]', 0, '2026-01-10', 'x', 'red'),
-              ('a2', 'front-end', 0, 'busy', null, 'none', 1, 'yesterday', 'x', null);
+              ('a2', 'front-end', 0, 'busy', null, 'none', 1, 'yesterday', 'x', null), ('a3', 'docs', 0, 'busy', null, '[]', 1, '2026-01-01', 'x', null);
             update agent_tasks set mood = 'good', title = 'a title';
             insert into agent_tasks(id, agentId, offeredTo, task, status, taskType, tags, priority, dependsOn, creatorAgentId, progress, createdAt, lastUpdatedAt) values
               ('t1', 'nobody', null, 'x', 'in_progress', 'front end', '[\"a b\", \"\"]', 900, '[\"t2\", \"gone\"]', 'ghost', 'half', '2026-01-10T00:00:01Z', 'x'),
@@ -246,7 +246,7 @@ on_both! {
             import agent-swarm odd.sqlite
             import agent-swarm odd.sqlite
             list
-            call inbox/list '{\"agent\":\"front-end\",\"all\":true}'
+            call inbox/list '{\"agent\":\"front-end-2\",\"all\":true}'
             call channel/read '{\"agent\":\"lead\",\"channel\":\"team-talk\",\"peek\":true}'
         ");
         insta::with_settings!({ filters => vec![("y{100,}", "[long]")] }, {

@@ -12,6 +12,34 @@ pub fn free(base: &str, taken: &HashSet<String>) -> String {
     names.find(|name| !taken.contains(name)).unwrap_or_else(|| base.into())
 }
 
+/// Names for things that are called anyhow elsewhere. What is a good name already keeps it, whoever comes first.
+#[derive(Debug)]
+pub struct Names {
+    taken: HashSet<String>,
+    good: HashSet<String>,
+}
+
+impl Names {
+    pub fn of<'r>(called: impl Iterator<Item = &'r Value>) -> Self {
+        let good =
+            called.map(|name| plain(Some(name))).filter(|name| slug(name, NAME) == *name && !name.is_empty());
+        Self { taken: HashSet::new(), good: good.collect() }
+    }
+
+    /// A name that nobody else has; `nameless` is for what has none that could be written.
+    pub fn take(&mut self, called: &str, nameless: &str) -> String {
+        let base =
+            Some(slug(called, NAME)).filter(|name| !name.is_empty()).unwrap_or_else(|| nameless.into());
+        let others = if base == called { self.taken.clone() } else { &self.taken | &self.good };
+        let name = free(&base, &others);
+        self.taken.insert(name.clone());
+        name
+    }
+}
+
+/// Short enough that a number can be put behind it.
+const NAME: usize = 100;
+
 /// A name made of any text: `Billing Sprint 2` becomes `billing-sprint-2`. What is a name already stays as it is.
 pub fn slug(text: &str, max: usize) -> String {
     if text.len() <= max && is_board(text) {

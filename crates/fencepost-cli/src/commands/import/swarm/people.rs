@@ -6,7 +6,7 @@ use super::{
 };
 use crate::commands::import::{
     file::Row,
-    words::{free, plain, slug},
+    words::{Names, plain, slug},
 };
 use fencepost::{admin::import::AgentItem, agent::Role};
 use std::collections::{HashMap, HashSet};
@@ -25,7 +25,8 @@ const BY_POLLS: &[&str] = &["status", "emptyPollCount", "lastActivityAt", "lastU
 
 impl People {
     pub fn of(rows: Vec<Row>, told: &mut Told) -> Self {
-        let (mut people, mut taken) = (Self::default(), HashSet::new());
+        let (mut people, mut names) =
+            (Self::default(), Names::of(rows.iter().filter_map(|row| row.get("name"))));
         for row in rows {
             let id = plain(row.get("id"));
             let mut cells = Cells::new(AGENTS, id.clone(), row, told);
@@ -35,12 +36,10 @@ impl People {
                 continue;
             }
             let called = cells.take("name").unwrap_or_default();
-            let base = Some(slug(&called, 100)).filter(|name| !name.is_empty()).unwrap_or("agent".into());
-            let name = free(&base, &taken);
+            let name = names.take(&called, "agent");
             if name != called {
                 cells.changed(format!("agent `{called}` is {name}"));
             }
-            taken.insert(name.clone());
             let item = agent(&mut cells, &name);
             if item.role == Role::Lead {
                 people.leads.insert(name.clone());

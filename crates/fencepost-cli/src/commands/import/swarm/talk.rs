@@ -8,11 +8,11 @@ use super::{
 use crate::commands::import::{
     file::Row,
     fit::shorten,
-    words::{free, plain, slug},
+    words::{Names, plain, slug},
 };
 use fencepost::admin::import::{ChannelItem, ContentItem, CursorItem, Dealt, MessageItem, PostItem};
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// The rows' ids stand with what they became.
 #[derive(Debug, Default)]
@@ -43,18 +43,16 @@ impl Talk {
     }
 
     fn channels(&mut self, rows: Vec<Row>, people: &People, told: &mut Told) {
-        let mut taken = HashSet::new();
+        let mut names = Names::of(rows.iter().filter_map(|row| row.get("name")));
         for row in rows {
             let id = plain(row.get("id"));
             let mut cells = Cells::new(CHANNELS, id.clone(), row, told);
             cells.row.shift_remove("id");
             let called = cells.take("name").unwrap_or_default();
-            let base = Some(slug(&called, 100)).filter(|name| !name.is_empty()).unwrap_or("channel".into());
-            let name = free(&base, &taken);
+            let name = names.take(&called, "channel");
             if name != called {
                 cells.changed(format!("channel `{called}` is {name}"));
             }
-            taken.insert(name.clone());
             match cells.take("type").as_deref() {
                 None | Some("public") => {}
                 Some(kind) => cells.left(format!("was of type `{kind}`; here every agent can read it")),

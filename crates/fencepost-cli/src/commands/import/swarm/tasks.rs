@@ -110,7 +110,7 @@ impl Tasks {
             .collect();
         if !stuck.is_empty() {
             told.notes.push(format!(
-                "waiting for what failed or was cancelled, until fence retry or fence dep rm: {}",
+                "these wait for what failed or was cancelled, until fence retry or fence dep rm: {}",
                 stuck.join(", ")
             ));
         }
