@@ -15,6 +15,8 @@ pub enum Twice {
     Request,
     /// It acts under a claim: its fence tells a repeat from something new, and the row remembers how the claim ended.
     Claim,
+    /// It says what shall be, or what it acts on takes it once, and gives the first answer again.
+    Same,
     /// It would be done twice.
     Acts,
 }
@@ -32,6 +34,7 @@ impl Twice {
             () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
+            () if SAME.contains(&entry.name) => Twice::Same,
             () => Twice::Acts,
         }
     }
@@ -48,6 +51,21 @@ impl Twice {
         self != Twice::Reads
     }
 }
+
+/// A run is given one trigger, and settled once; a message is dealt with once, also by its number; agents and channels
+/// are what was said last.
+const SAME: [&str; 10] = [
+    "agent/poll",
+    "run/settle",
+    "inbox/read",
+    "inbox/respond",
+    "inbox/delegate",
+    "agent/join",
+    "agent/leave",
+    "channel/create",
+    "channel/join",
+    "channel/leave",
+];
 
 /// Between two tries: doubled each time, and never the same for all who lost the same server.
 const FIRST: Duration = Duration::from_millis(50);
@@ -142,6 +160,12 @@ mod tests {
         ];
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
+        }
+        for name in SAME {
+            assert!(all(Twice::Same).contains(&name), "{name}");
+        }
+        for name in ["inbox/send", "channel/post", "channel/read"] {
+            assert!(all(Twice::Request).contains(&name), "{name}");
         }
         // To end a run, or to take a claim away, could hit another that came meanwhile.
         for name in ["run/end", "claim/unclaim"] {

@@ -6,12 +6,13 @@ use crate::{
     error::{Code, Error, Result},
     op::verbs,
     params,
-    tx::{Row, Tx},
+    tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
+pub(crate) mod given;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 
@@ -84,9 +85,8 @@ impl Record {
     }
 }
 
-pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
-    let rows = tx.query(agents!("where name = ?1"), params![name]).await?;
-    rows.first().map(Record::read).transpose()
+pub(crate) fn by_name(name: &str) -> Stmt {
+    Stmt::new(agents!("where name = ?1"), params![name])
 }
 
 pub(crate) fn not_found(name: &str) -> Error {

@@ -95,6 +95,9 @@ impl Store {
             }
         }
     }
+    fn has_one_writer(&self) -> bool {
+        matches!(self, Store::Sqlite(..))
+    }
     async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
         match self {
             Store::Sqlite(db, _) => db.read(caller, work).await,
@@ -331,9 +334,10 @@ impl Fleet {
         self.write(before, Place::Own, work).await
     }
 
-    /// One look of one who waits: the op, and when its answer could change by time alone.
+    /// One look of one who waits: the op, and when its answer could change by time alone. Where there is one writer,
+    /// it is not asked for nothing.
     async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        if O::PEEKS {
+        if O::PEEKS && self.store.has_one_writer() {
             let peeked = Seen::default();
             let (asked, seen) = (op.clone(), peeked.clone());
             let work: Work<Option<O::Reply>> = Arc::new(move |tx| {

@@ -22,6 +22,7 @@ mod mail_order;
 mod mail_races;
 mod migrations;
 mod plans;
+mod polling;
 mod postgres_failures;
 mod postgres_store;
 mod postgres_tls;
