@@ -41,7 +41,7 @@ pub struct Import {
     pub dry_run: bool,
 }
 
-/// An agent as it is elsewhere. What is assigned or offered to it waits for its first poll here, however long that takes.
+/// An agent as it is elsewhere. What is assigned or offered to it waits for its first poll here, for up to 30 days.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentItem {

@@ -162,20 +162,33 @@ on_both! {
         ").await;
     }
 
-    /// Agents that were never heard here are not silent yet.
+    /// Agents that were never heard here are not silent yet; but nobody waits for one for ever.
     async fn what_is_assigned_waits_for_the_first_poll(world: World) {
-        world.call("task/import", &json!({ "tasks": [{ "id": "s-1", "title": "mine", "to": "bob" }] })).await.unwrap();
+        let tasks = json!({ "tasks": [
+            { "id": "s-1", "title": "bob's", "to": "bob" },
+            { "id": "s-2", "title": "the lead's", "to": "lead" },
+        ]});
+        world.call("task/import", &tasks).await.unwrap();
         world.bring(fleet()).await;
+        let settle = async || for _ in 0..3 {
+            world.fleet.call(admin::Settle::default()).await.unwrap();
+        };
+        world.story("+259200s agent/poll bob run=b1 -> type=unread_mentions").await;
+        settle().await;
         world.story("
-            +259200s agent/join eve -> agent.name=eve
-            agent/poll eve run=e1 -> trigger=none
-            show s-1              -> pending assignee=bob
-            agent/poll bob run=b1 -> type=unread_mentions
-            run/settle b1         -> run.alive=false
-            show s-1              -> pending assignee=bob
-            +2160s agent/join eve -> agent.name=eve
-            agent/poll eve run=e2 -> type=pool_task task=s-1
+            show s-1                  -> pending assignee=bob
+            show s-2                  -> pending assignee=lead
+            run/settle b1             -> run.alive=false
+            +2160s show s-2           -> pending
         ").await;
+        settle().await;
+        world.story("
+            show s-1                  -> unassigned
+            show s-2                  -> pending assignee=lead
+            +2332800s show s-2        -> pending
+        ").await;
+        settle().await;
+        world.story("show s-2 -> unassigned").await;
     }
 
     async fn what_does_not_fit_is_refused_whole(world: World) {

@@ -3,6 +3,7 @@
 use super::{AgentItem, ChannelItem, Import, Taken, differs};
 use crate::{
     agent::{self, STRAND},
+    clock::Millis,
     error::Result,
     event::{Event, Topic},
     names::{TEXT_MAX, check},
@@ -11,6 +12,10 @@ use crate::{
 };
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
+
+/// How long an agent may take to poll here for the first time: whoever moves a fleet starts its agents one by one, and
+/// what they had must not have gone to others meanwhile.
+const FIRST_POLL: Millis = Millis::days(30);
 
 impl AgentItem {
     /// Whether an import would take it. `at` is where it stands in the request.
@@ -76,13 +81,12 @@ impl Import {
         if self.dry_run || rows.is_empty() {
             return Ok(taken);
         }
-        // It was not heard here yet, so it is not silent either: nothing of its is stranded before it was.
         let insert = Stmt::new(
-            "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until)
+            "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at)
              select value ->> 'name', value ->> 'role', value ->> 'capabilities', cast(value ->> 'max' as bigint),
-               cast(?1 as bigint), cast(value ->> 'joined' as bigint), cast(?2 as bigint)
-             from json_each(?3) where true order by value ->> 'name' on conflict (name) do nothing",
-            params![STRAND, tx.now, set(rows)?],
+               cast(?1 as bigint), cast(value ->> 'joined' as bigint), cast(?2 as bigint), cast(?3 as bigint)
+             from json_each(?4) where true order by value ->> 'name' on conflict (name) do nothing",
+            params![STRAND, tx.now, tx.now.plus(FIRST_POLL), set(rows)?],
         );
         tx.pipeline(vec![insert, Event::insert_many(tx, events)?]).await?;
         Ok(taken)
