@@ -80,6 +80,14 @@ pub enum Status {
 }
 
 impl Status {
+    pub const ALL: [Status; 6] = [
+        Status::Unread,
+        Status::Processing,
+        Status::Read,
+        Status::Responded,
+        Status::Delegated,
+        Status::Failed,
+    ];
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Unread => "unread",

@@ -1,5 +1,6 @@
 //! `fence` as a person or an agent runs it: real processes in a sealed environment, on both databases.
 
+mod agents;
 mod commands;
 mod crash;
 mod docs;
@@ -9,6 +10,7 @@ mod history;
 mod import;
 mod import_swarm;
 mod keeper;
+mod lead_and_workers;
 mod line;
 mod mail;
 mod mail_crash;

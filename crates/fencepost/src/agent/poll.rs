@@ -93,6 +93,7 @@ impl Polled {
 impl Op for Poll {
     const NAME: &'static str = "agent/poll";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;
 

@@ -44,6 +44,7 @@ pub struct Delegated {
 impl Op for Delegate {
     const NAME: &'static str = "inbox/delegate";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Delegated;
 
     fn before(&self) -> Before {

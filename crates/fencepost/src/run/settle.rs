@@ -1,4 +1,4 @@
-use super::{Run, RunRow, check_name, end, runs, sweep};
+use super::{Run, RunRow, check_name, end, list, runs, sweep};
 use crate::{
     agent::given::Given,
     before::Before,
@@ -8,7 +8,7 @@ use crate::{
     names::{OUTPUT_MAX, Resource, TEXT_MAX, check},
     op::{Access, Op},
     params, task,
-    tx::Tx,
+    tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Outcome::Done => "done",
             Outcome::Failed => "failed",
@@ -70,6 +70,7 @@ pub struct Settled {
 impl Op for Settle {
     const NAME: &'static str = "run/settle";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Settled;
 
     fn before(&self) -> Before {
@@ -86,8 +87,14 @@ impl Op for Settle {
         let Some(row) = end::lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;
         };
-        let mut given = self.given(tx, row.key).await?;
-        let held = holds(tx, row.key).await?;
+        let answers = tx.pipeline(vec![given(row.key), list::tokens(&[row.key])]).await?;
+        let mut given = self.given(answers[0].rows.first())?;
+        let (trigger, host) = answers[0]
+            .rows
+            .first()
+            .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
+        let held =
+            answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<BTreeSet<String>>>()?;
         let mut settled = Vec::new();
         for token in given.tokens()? {
             // Dealt with before, one by one: that stands.
@@ -118,31 +125,21 @@ impl Op for Settle {
         )
         .await?;
         sweep::give_back(tx).await?;
-        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
-        Ok(Settled { run: run.view(tx.now), settled, left })
+        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
+        let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
+        Ok(Settled { run, settled, left })
     }
 }
 
-/// The tokens of what this run has not let go of.
-async fn holds(tx: &mut Tx<'_>, key: i64) -> Result<BTreeSet<String>> {
-    let rows = tx
-        .query(
-            "select 'task/' || board || '-' || n || '@' || fence as token from task where run = ?1
-             union all select 'message/' || id || '@' || fence as token from message where run = ?1
-             union all
-             select 'mentions/' || agent || '/' || channel || '@' || fence as token from reader where run = ?1",
-            params![key],
-        )
-        .await?;
-    rows.iter().map(|row| row.get("token")).collect()
+/// What a poll gave to this run.
+fn given(run: i64) -> Stmt {
+    let sql = "select given, trigger_type, host from run where key = ?1 and trigger_type is not null";
+    Stmt::new(sql, params![run])
 }
 
 impl Settle {
-    /// What a poll gave to this run.
-    async fn given(&self, tx: &mut Tx<'_>, key: i64) -> Result<Given> {
-        let sql = "select given from run where key = ?1 and trigger_type is not null";
-        let rows = tx.query(sql, params![key]).await?;
-        let Some(row) = rows.first() else {
+    fn given(&self, row: Option<&Row>) -> Result<Given> {
+        let Some(row) = row else {
             return Err(Error::invalid("run", format!("`{}` was given no trigger", self.run))
                 .hint("fence end gives back what a run holds"));
         };
@@ -214,7 +211,7 @@ impl Settle {
             return Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run)));
         };
         tx.caller.may_use(&run.name, run.agent.as_deref())?;
-        let given = self.given(tx, run.key).await?;
+        let given = self.given(tx.one(given(run.key)).await?.rows.first())?;
         let Some(settled) = given.settled.clone() else {
             return Err(Error::new(
                 Code::LeaseExpired,
@@ -230,6 +227,6 @@ impl Settle {
             )
             .hint("what was settled stands"));
         }
-        Ok(Settled { left: given.left(&settled), run: run.view(tx.now), settled })
+        Ok(Settled { left: given.left(&settled), run: list::of(tx, run.key).await?, settled })
     }
 }

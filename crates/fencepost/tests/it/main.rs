@@ -31,6 +31,7 @@ mod races;
 mod ready;
 mod registry;
 mod requests;
+mod settling;
 mod smoke;
 mod sqlite_store;
 mod steps;
