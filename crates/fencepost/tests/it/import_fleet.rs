@@ -114,7 +114,8 @@ on_both! {
             let post = json!({ "id": id, "channel": "general", "body": id, "mentions": ["bob"], "reply_to": "p3", "at": at });
             later["posts"].as_array_mut().unwrap().push(post);
         }
-        later["cursors"][1]["read_until"] = "2025-12-31T13:30:00Z".into();
+        // Later than all that was said here so far.
+        later["cursors"][1]["read_until"] = "2026-01-01T12:30:00Z".into();
         later["agents"][1]["capabilities"] = json!(["rust", "db"]);
         later["agents"][1]["role"] = json!("lead");
         let reply = world.bring(later).await;
