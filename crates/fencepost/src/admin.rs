@@ -2,4 +2,12 @@
 
 use crate::op::verbs;
 
-verbs![about::About, check::Check, due::Due, settle::Settle, prune::Prune, restored::Restored];
+verbs![
+    about::About,
+    check::Check,
+    due::Due,
+    settle::Settle,
+    prune::Prune,
+    restored::Restored,
+    import::Import
+];

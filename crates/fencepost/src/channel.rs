@@ -10,6 +10,7 @@ use crate::{
     params,
     tx::{Row, Stmt, Tx},
 };
+pub(crate) use post::MENTIONS_MAX;
 pub use reader::Mentions;
 pub(crate) use reader::{RUN_BEHIND, Record, again, claim_for, load, settle};
 use schemars::JsonSchema;

@@ -59,10 +59,12 @@ pub struct Content {
 }
 
 impl Content {
-    pub(crate) fn check(&self) -> Result<()> {
-        check::plain_name("source", &self.source)?;
-        check::line("text", &self.text, TEXT_MAX * 16)?;
-        for (field, value) in [
+    /// `at` is where it stands in the request.
+    pub(crate) fn check(&self, at: &str) -> Result<()> {
+        let field = |name: &str| format!("{at}{name}");
+        check::plain_name(&field("source"), &self.source)?;
+        check::line(&field("text"), &self.text, TEXT_MAX * 16)?;
+        for (name, value) in [
             ("event", &self.event),
             ("channel", &self.channel),
             ("thread", &self.thread),
@@ -70,7 +72,7 @@ impl Content {
             ("repository", &self.repository),
             ("matched", &self.matched),
         ] {
-            check::optional_text(field, value.as_deref(), NAME_MAX * 8)?;
+            check::optional_text(&field(name), value.as_deref(), NAME_MAX * 8)?;
         }
         Ok(())
     }
@@ -107,6 +109,16 @@ impl Status {
             Status::Failed => "failed",
         }
     }
+    pub(crate) fn of(status: mail::Status, outcome: Option<&str>) -> Self {
+        match (status, outcome) {
+            (mail::Status::Pending | mail::Status::Held, _) => Status::Unread,
+            (mail::Status::Processing, _) => Status::Processing,
+            (mail::Status::Processed, Some("responded")) => Status::Responded,
+            (mail::Status::Processed, Some("delegated")) => Status::Delegated,
+            (mail::Status::Processed, _) => Status::Read,
+            (mail::Status::Failed, _) => Status::Failed,
+        }
+    }
 }
 
 /// A message in an inbox.
@@ -134,14 +146,7 @@ pub struct Item {
 
 impl Item {
     pub(crate) fn of(message: Message) -> Self {
-        let status = match (message.status, message.outcome.as_deref()) {
-            (mail::Status::Pending | mail::Status::Held, _) => Status::Unread,
-            (mail::Status::Processing, _) => Status::Processing,
-            (mail::Status::Processed, Some("responded")) => Status::Responded,
-            (mail::Status::Processed, Some("delegated")) => Status::Delegated,
-            (mail::Status::Processed, _) => Status::Read,
-            (mail::Status::Failed, _) => Status::Failed,
-        };
+        let status = Status::of(message.status, message.outcome.as_deref());
         Self {
             id: message.id,
             agent: message.mailbox.strip_prefix("inbox/").unwrap_or_default().to_owned(),

@@ -50,7 +50,8 @@ impl Named {
 
 /// A line each: `bob  worker  online  1 of 3  pool_task task/auth-3@42`.
 fn table(agents: &[listed::Agent], screen: &Screen) -> String {
-    let mut table = Table::new(&["AGENT", "ROLE", "STATE", "BUSY", "CAN", "DOING", "WAITING FOR IT"]).headed();
+    let mut table =
+        Table::new(&["AGENT", "ROLE", "STATE", "BUSY", "CAN", "DOING", "WAITING FOR IT"]).headed();
     for agent in agents {
         let state = match (agent.left_at, agent.online) {
             (Some(_), _) => "left",

@@ -1,3 +1,4 @@
+mod file;
 mod fit;
 mod jsonl;
 mod order;
@@ -5,6 +6,8 @@ mod pm;
 mod pm_file;
 mod pm_order;
 mod pm_task;
+mod swarm;
+mod words;
 
 use crate::{context::Context, progress::Progress};
 use clap::{Args, Subcommand};
@@ -18,13 +21,14 @@ use std::{
     process::ExitCode,
 };
 
-/// Bring tasks along from elsewhere
+/// Bring tasks, agents and their conversation along from elsewhere
 ///
-/// Their numbers are kept, and importing again changes nothing: what is there already is left alone. Whoever had a
-/// task elsewhere holds nothing here; the event of the import says who it was.
+/// Importing again changes nothing: what is there already is left alone. Whoever had something elsewhere holds nothing
+/// here; the event of the import says who it was.
 ///
 /// Examples:
 ///   fence import pm .pm/tasks.db --dry-run
+///   fence import agent-swarm agent-swarm-db.sqlite --dry-run
 ///   fence import jsonl tasks.jsonl
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -36,6 +40,7 @@ pub struct Import {
 #[derive(Debug, Subcommand)]
 enum From {
     Pm(pm::Pm),
+    AgentSwarm(swarm::Swarm),
     Jsonl(jsonl::Jsonl),
 }
 
@@ -84,6 +89,7 @@ impl Import {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         match self.from {
             From::Pm(command) => command.run(context).await,
+            From::AgentSwarm(command) => command.run(context).await,
             From::Jsonl(command) => command.run(context).await,
         }
     }

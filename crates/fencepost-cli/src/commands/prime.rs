@@ -160,9 +160,26 @@ mod tests {
 
     #[test]
     fn every_command_on_the_page_is_one() {
-        let page = page(Some("auth"), &crate::command_line());
+        let seen = parse_commands(&page(Some("auth"), &crate::command_line()));
+        assert!(seen > 20, "only {seen} commands were found on the page");
+    }
+
+    #[test]
+    fn every_command_of_who_comes_from_elsewhere_is_one() {
+        let page = include_str!("../../../../docs/coming-from.md");
+        // Scripts are commands line by line.
+        let scripts = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let scripts: String = scripts.flat_map(str::lines).map(|line| format!("`{line}` ")).collect();
+        let text: String = page.split("```").step_by(2).collect();
+        let seen = parse_commands(&scripts) + parse_commands(&text);
+        assert!(seen > 60, "only {seen} commands were found on the page");
+    }
+
+    /// Refuses what is quoted as a command and is none; gives how many there are.
+    fn parse_commands(page: &str) -> usize {
         let mut seen = 0;
-        for quoted in page.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("fence")) {
+        let is_command = |quoted: &&str| *quoted == "fence" || quoted.starts_with("fence ");
+        for quoted in page.split('`').skip(1).step_by(2).filter(is_command) {
             // A shell would end the command at `&&`.
             let quoted = quoted
                 .split(" &&")
@@ -181,7 +198,7 @@ mod tests {
             }
             seen += 1;
         }
-        assert!(seen > 20, "only {seen} commands were found on the page");
+        seen
     }
 
     fn shell_words(text: &str) -> Vec<String> {

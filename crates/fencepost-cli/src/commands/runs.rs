@@ -33,7 +33,8 @@ impl Runs {
                 return "no runs".into();
             }
             let heads = [
-                "RUN", "AGENT", "HOST", "STATE", "TRIGGER", "STARTED", "UNTIL", "REASON", "EXIT", "COST", "HOLDS",
+                "RUN", "AGENT", "HOST", "STATE", "TRIGGER", "STARTED", "UNTIL", "REASON", "EXIT", "COST",
+                "HOLDS",
             ];
             let mut table = Table::new(&heads).headed();
             for run in &reply.runs {

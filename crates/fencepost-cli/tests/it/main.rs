@@ -8,6 +8,7 @@ mod doctor;
 mod edges;
 mod history;
 mod import;
+mod import_swarm;
 mod keeper;
 mod lead_and_workers;
 mod line;

@@ -163,7 +163,8 @@ impl Poll {
     async fn look(&self, tx: &mut Tx<'_>, mut statements: Vec<Stmt>) -> Result<Looked> {
         let first = statements.len();
         statements.extend([by_name(&self.agent), trigger::looks(&self.agent, tx.now), self.own_run()]);
-        let mut answers = tx.pipeline(statements).await?.split_off(first).into_iter().map(|answer| answer.rows);
+        let mut answers =
+            tx.pipeline(statements).await?.split_off(first).into_iter().map(|answer| answer.rows);
         let (agent, found, run) = (answers.next(), answers.next(), answers.next());
         let agent = agent.unwrap_or_default().first().map(Record::read).transpose()?;
         let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {

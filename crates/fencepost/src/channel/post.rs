@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-const MENTIONS_MAX: usize = 100;
+pub(crate) const MENTIONS_MAX: usize = 100;
 
 /// Post to a channel. Whoever is mentioned is triggered by it: the names that are given, or else those that stand in
 /// the text as `@name` and belong to an agent.

@@ -84,7 +84,10 @@ impl Op for List {
         for mut row in said.remove(0).rows {
             let message: i64 = row.get("message")?;
             let output = Json::stored(row.take("output")?)?;
-            views.iter_mut().filter(|view| view.id == message).for_each(|view| view.outputs = vec![output.clone()]);
+            views
+                .iter_mut()
+                .filter(|view| view.id == message)
+                .for_each(|view| view.outputs = vec![output.clone()]);
         }
         Ok(Items { items: views.into_iter().map(Item::of).collect(), more })
     }

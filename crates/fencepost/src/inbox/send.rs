@@ -69,7 +69,7 @@ impl Op for Send {
             data: self.data,
             ..Content::default()
         };
-        content.check()?;
+        content.check("")?;
         let letter = push_many::Item { key: self.key, ..letter(mailbox(&self.agent), &content)? };
         let (message, existing) = put(tx, letter).await?;
         let Handled { item } = super::show(tx, message.id).await?;

@@ -255,9 +255,9 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     Ok(messages)
 }
 
-type Keys<'i> = HashMap<(&'i str, &'i str), usize>;
+pub(crate) type Keys<'i> = HashMap<(&'i str, &'i str), usize>;
 
-fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
+pub(crate) fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
     let rows = set(keys.keys().map(|(mailbox, key)| json!({ "mailbox": mailbox, "key": key })))?;
     Ok(Stmt::new(
         columns!(
@@ -269,7 +269,7 @@ fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
 }
 
 /// What is there already, by the item whose key it has.
-fn find(rows: Vec<crate::tx::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
+pub(crate) fn find(rows: Vec<crate::tx::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
     let known = Record::read_all(rows)?.into_iter().filter_map(|message| {
         let item = keys.get(&(message.mailbox.as_str(), message.key.as_deref()?))?;
         Some((*item, message))

@@ -80,7 +80,7 @@ impl Op for Deliver {
             matched: None,
             data: self.data,
         };
-        content.check()?;
+        content.check("")?;
         // The two never meet: one is the provider's, the other begins as no id of a provider does.
         let digest = self.digest.map(|digest| format!("digest:{digest}"));
         if let Some(repeated) = seen(tx, &content.source, &self.delivery, digest.as_deref()).await? {

@@ -1,4 +1,5 @@
 mod life;
+mod past;
 
 use super::{
     Status,
@@ -15,10 +16,11 @@ use crate::{
     tx::{Stmt, Tx, set},
 };
 use life::Life;
+use past::Past;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 /// Bring tasks along from elsewhere as they are there, in one transaction: all or none. Their numbers are kept, and
 /// importing them again changes nothing.
@@ -58,6 +60,22 @@ pub struct Item {
     pub after: Vec<String>,
     #[serde(default)]
     pub status: State,
+    /// The agent that it is assigned to, or that finished it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The agent that it is offered to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Time>,
+    /// Why an offer of it was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection_reason: Option<String>,
+    /// A lead is still to be told that it is finished. Unless said, whoever had to know was told elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notify: bool,
     /// Set it aside, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
@@ -96,7 +114,8 @@ pub struct Item {
     pub key: Option<String>,
 }
 
-/// What a task can be when it comes. Whoever held it elsewhere holds nothing here.
+/// What a task can be when it comes: not finished (pending if it has an assignee, offered if it is), or how it ended.
+/// Whoever held it elsewhere holds nothing here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -107,9 +126,12 @@ pub enum State {
     Cancelled,
 }
 
-impl From<State> for Status {
-    fn from(state: State) -> Status {
-        match state {
+impl Item {
+    /// What it will be here.
+    pub fn status(&self) -> Status {
+        match self.status {
+            State::Unassigned if self.to.is_some() => Status::Pending,
+            State::Unassigned if self.offer.is_some() => Status::Offered,
             State::Unassigned => Status::Unassigned,
             State::Completed => Status::Completed,
             State::Failed => Status::Failed,
@@ -137,6 +159,7 @@ pub struct Existing {
     /// The task that has its key.
     pub task: String,
     pub title: String,
+    pub status: Status,
 }
 
 /// The most notes, and the most lines of progress, of one task: as many as are shown.
@@ -191,6 +214,7 @@ fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Impo
                 id: id.to_string(),
                 task: task.id.to_string(),
                 title: task.title.clone(),
+                status: task.status,
             }),
             None => reply.gone.push(id.to_string()),
         }
@@ -209,77 +233,12 @@ fn resource(id: &TaskId) -> String {
     format!("task/{id}")
 }
 
-/// What was called as the new items are.
-struct Past {
-    /// Imported before and pruned since; whether it was completed.
-    gone: HashMap<usize, bool>,
-}
-
-impl Past {
-    /// Refuses ids that another task has, or had: a number stands for one task for ever.
-    async fn read(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId], known: &Known) -> Result<Past> {
-        let new: HashMap<String, usize> =
-            (0..ids.len()).filter(|&i| known.by_item[i].is_none()).map(|i| (resource(&ids[i]), i)).collect();
-        let rows =
-            set(new.iter().map(|(to, &i)| json!({ "board": ids[i].board, "n": ids[i].n, "resource": to })))?;
-        // One statement, so that a task does not come between a look at the tasks and one at the log.
-        let traces = tx
-            .query(
-                "select item.value ->> 'resource' as resource, task.seq, task.idempotency_key, event.kind,
-                   event.to_state, event.details
-                 from json_each(?1) as item
-                 left join task on task.board = item.value ->> 'board'
-                   and task.n = cast(item.value ->> 'n' as bigint)
-                 left join event on task.seq is null and event.resource = item.value ->> 'resource'
-                 where task.seq is not null or event.id is not null order by event.id",
-                params![rows],
-            )
-            .await?;
-        let (mut taken, mut gone) = (HashSet::new(), HashMap::new());
-        for row in &traces {
-            let i = new[&row.get::<String>("resource")?];
-            if row.get::<Option<i64>>("seq")?.is_some() {
-                if row.get::<Option<String>>("idempotency_key")? == items[i].key {
-                    return Err(Error::again("another import brought the same task at this moment"));
-                }
-                taken.insert(i);
-                continue;
-            }
-            let details: Option<String> = row.get("details")?;
-            let key = details.and_then(|text| serde_json::from_str::<Value>(&text).ok()?.get("key").cloned());
-            let imported = row.get::<Option<String>>("kind")?.as_deref() == Some("task.imported");
-            if imported && key == items[i].key.as_deref().map(Value::from) {
-                gone.insert(i, false);
-            }
-            let completed = row.get::<Option<String>>("to_state")?.as_deref() == Some("completed");
-            match gone.get_mut(&i) {
-                Some(last) => *last = completed,
-                None => drop(taken.insert(i)),
-            }
-        }
-        if let Some(&first) = taken.iter().min() {
-            return Err(taken_by_others(first, &ids[first], taken.len(), ids.len()));
-        }
-        Ok(Past { gone })
-    }
-}
-
-fn taken_by_others(item: usize, id: &TaskId, taken: usize, of: usize) -> Error {
-    let others = if taken == 1 { String::new() } else { format!(", and {} more are", taken - 1) };
-    Error::invalid(
-        &format!("{}id", at(item, of)),
-        format!("is `{id}`, which is another task's number{others}"),
-    )
-    .with("task", id.to_string())
-    .with("taken", taken)
-    .hint(format!("put this board's tasks on another: --board {0}={0}-imported", id.board))
-}
-
 const INSERTS: Inserts = inserts!(
     task(
-        ", created_at, finished_at, parked, failure_reason",
+        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told",
         ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
-           value ->> 'failure_reason'"
+           value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint), value ->> 'rejection_reason',
+           cast(value ->> 'told' as bigint)"
     ),
     conflict "",
     doc(", output", ", item.value ->> 'output'")
@@ -377,12 +336,17 @@ impl Item {
         }
         check::optional_text(&field("output"), self.output.as_deref(), OUTPUT_MAX)?;
         check::optional_text(&field("failure_reason"), self.failure_reason.as_deref(), TEXT_MAX)?;
+        check::optional_text(&field("rejection_reason"), self.rejection_reason.as_deref(), TEXT_MAX)?;
         check::optional_text(&field("owner"), self.owner.as_deref(), TEXT_MAX)?;
         if let Some(reason) = &self.parked {
             check::line(&field("parked"), reason, TEXT_MAX)?;
         }
+        let is_told_of = matches!(self.status, State::Completed | State::Failed);
         let unfit = [
             ("parked", self.parked.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offer", self.offer.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offered_at", self.offered_at.is_some() && self.offer.is_none(), "offered"),
+            ("notify", self.notify && !is_told_of, "completed or failed"),
             ("output", self.output.is_some() && self.status != State::Completed, "completed"),
             ("failure_reason", self.failure_reason.is_some() && self.status != State::Failed, "failed"),
             ("finished_at", self.finished_at.is_some() && self.status == State::Unassigned, "finished"),

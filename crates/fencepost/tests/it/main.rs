@@ -11,6 +11,7 @@ mod disk;
 mod embed;
 mod events;
 mod import;
+mod import_fleet;
 mod input;
 mod interleavings;
 mod keys;

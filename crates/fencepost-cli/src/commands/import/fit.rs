@@ -4,8 +4,9 @@ use super::Left;
 use fencepost::task::import::Item;
 use serde_json::Value;
 
-/// Makes an item one that the engine takes, and lists what that cost. `false` if it cannot be one.
-pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
+/// Makes an item one that the engine takes, and lists what that cost. `false` if it cannot be one. `column` is what a
+/// field was called elsewhere.
+pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>) -> bool {
     let task = item.id.clone();
     // Each round repairs one field.
     for _ in 0..20 {
@@ -33,7 +34,7 @@ pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
             }
             ("tags", None) => {
                 item.tags.truncate(32);
-                "has more than 32 skills; the first were kept".into()
+                format!("has more than 32 {}; the first were kept", column("tags"))
             }
             (name, Some(max)) => {
                 let texts: Vec<&mut String> = match name {
@@ -44,6 +45,8 @@ pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
                     "output" => item.output.iter_mut().collect(),
                     "notes" => item.notes.iter_mut().collect(),
                     "progress" => item.progress.iter_mut().collect(),
+                    "failure_reason" => item.failure_reason.iter_mut().collect(),
+                    "rejection_reason" => item.rejection_reason.iter_mut().collect(),
                     _ => Vec::new(),
                 };
                 texts.into_iter().for_each(|text| shorten(text, max));
@@ -60,17 +63,8 @@ pub fn fit(item: &mut Item, left: &mut Vec<Left>) -> bool {
     false
 }
 
-/// The column that a field came from.
-fn column(field: &str) -> &str {
-    match field {
-        "body" => "description",
-        "parked" => "blocked_reason",
-        "output" => "commit_hash",
-        other => other,
-    }
-}
-
-fn shorten(text: &mut String, max: usize) {
+/// What is too long ends in `…`.
+pub fn shorten(text: &mut String, max: usize) {
     while text.len() > max {
         let end = text.floor_char_boundary(max.saturating_sub('…'.len_utf8()));
         text.truncate(end);

@@ -7,9 +7,9 @@ use std::{
 };
 
 /// As many as one call takes.
-const ITEMS: usize = 10_000;
+pub const ITEMS: usize = 10_000;
 /// As much as one call should hold: a server takes no more than 2 MiB, unless its settings say so.
-const BYTES: usize = 1792 * 1024;
+pub const BYTES: usize = 1792 * 1024;
 
 /// One call: the items that it brings, and those of earlier calls that they wait for.
 #[derive(Debug, Default)]
@@ -123,6 +123,19 @@ pub fn sorted(items: &[Item]) -> Result<Vec<usize>, Vec<usize>> {
         None => Ok(order),
         Some(first) => Err(circle(first, &waits, &left)),
     }
+}
+
+/// Takes waits away until none goes round in a circle. Gives whose, and what is to be said of it.
+pub fn untangle(items: &mut [Item]) -> Vec<(usize, String)> {
+    let mut said = Vec::new();
+    while let Err(circle) = sorted(items) {
+        let (last, first) = (circle[circle.len() - 1], items[circle[0]].id.clone());
+        let through: Vec<_> = circle.iter().map(|&i| items[i].id.as_str()).collect();
+        let through = through.join(" after ");
+        said.push((last, format!("no longer waits for {first}: it went round in a circle, {through}")));
+        items[last].after.retain(|id| *id != first);
+    }
+    said
 }
 
 /// Whatever is left waits for something that is left: whoever follows that comes round.

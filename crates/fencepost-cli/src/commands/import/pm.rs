@@ -1,11 +1,13 @@
 use super::{
     How, Left, Report,
+    file::Row,
     fit::fit,
     is_board, order, other_titles,
-    pm_file::{self, PmFile, Row},
+    pm_file::{self, PmFile},
     pm_order::Order,
-    pm_task::{Task, plain, slug},
+    pm_task::Task,
     send,
+    words::{free, plain, slug},
 };
 use crate::{context::Context, lines};
 use clap::Args;
@@ -111,7 +113,7 @@ impl List {
             let mut task = Task { id: format!("{board}-{}", pm.1), row, left: &mut list.left };
             let mut item = task.item(&order);
             item.key = Some(key(name, &pm.0, board, &pm.1));
-            if fit(&mut item, &mut list.left) {
+            if fit(&mut item, &column, &mut list.left) {
                 at.insert(pm, list.items.len());
                 list.items.push(item);
             }
@@ -137,9 +139,7 @@ impl List {
         for sprint in sprints {
             if !boards.contains_key(sprint) {
                 let base = Some(slug(sprint, 64)).filter(|slug| !slug.is_empty()).unwrap_or("sprint".into());
-                let numbered = (2..).map(|n| format!("{base}-{n}"));
-                let free = std::iter::once(base.clone()).chain(numbered).find(|name| !taken.contains(name));
-                let board = free.unwrap_or(base);
+                let board = free(&base, &taken);
                 taken.insert(board.clone());
                 boards.insert(sprint.clone(), board);
             }
@@ -181,18 +181,11 @@ impl List {
                 }
             }
         }
-        while let Err(circle) = order::sorted(&self.items) {
-            let (last, first) = (circle[circle.len() - 1], self.items[circle[0]].id.clone());
-            let through: Vec<_> = circle.iter().map(|&i| self.items[i].id.as_str()).collect();
-            let what = format!(
-                "no longer waits for {first}: it went round in a circle, {}",
-                through.join(" after ")
-            );
-            self.left.push(Left { task: self.items[last].id.clone(), what });
-            self.items[last].after.retain(|id| *id != first);
+        for (item, what) in order::untangle(&mut self.items) {
+            self.left.push(Left { task: self.items[item].id.clone(), what });
         }
         for item in &mut self.items {
-            fit(item, &mut self.left);
+            fit(item, &column, &mut self.left);
         }
     }
 }
@@ -202,6 +195,17 @@ fn key(name: Option<&str>, sprint: &str, board: &str, n: &str) -> String {
     let list = name.map_or("pm".into(), |name| format!("pm:{name}"));
     let key = format!("{list}:{sprint}/{n}");
     if key.len() <= 128 { key } else { format!("{list}:{board}/{n}") }
+}
+
+/// The column that a field came from.
+fn column(field: &str) -> &str {
+    match field {
+        "body" => "description",
+        "parked" => "blocked_reason",
+        "output" => "commit_hash",
+        "tags" => "skills",
+        other => other,
+    }
 }
 
 /// Columns that an item has a place for, and those that are known and kept in its origin.

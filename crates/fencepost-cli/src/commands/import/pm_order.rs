@@ -4,7 +4,7 @@
 //! What is for later comes after all that is for now, and what has no number after what has one. Here priorities are
 //! 0 to 100 and the higher comes first, so there is room for 101 places.
 
-use super::{pm_file::Row, pm_task::plain};
+use super::{file::Row, words::plain};
 use serde_json::Value;
 use std::{
     cmp::Ordering,

@@ -45,10 +45,8 @@ impl Delegate {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let (item, task) = (
-                text::item(&reply.item, &context.screen),
-                crate::text::task(&reply.task, &context.screen),
-            );
+            let (item, task) =
+                (text::item(&reply.item, &context.screen), crate::text::task(&reply.task, &context.screen));
             format!("{item}\n{task}")
         })
     }

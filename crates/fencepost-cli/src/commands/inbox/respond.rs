@@ -20,7 +20,8 @@ pub struct Respond {
 impl Respond {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let text = speech(self.text)?;
-        let reply = context.call(inbox::Respond { message: self.which.message(context).await?, text }).await?;
+        let reply =
+            context.call(inbox::Respond { message: self.which.message(context).await?, text }).await?;
         context.print(&reply, |reply| text::item(&reply.item, &context.screen))
     }
 }

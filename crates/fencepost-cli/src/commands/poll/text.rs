@@ -48,7 +48,9 @@ fn next(trigger: &Trigger, agent: &str) -> String {
         Type::TaskOffered => {
             let task = trigger.task.as_ref().map_or("", |task| &task.id);
             let who = format!("--agent {agent} --run {run}");
-            format!("fence accept {task} {who}\n  or  fence reject {task} --reason TEXT {who}\n  then  {settle}")
+            format!(
+                "fence accept {task} {who}\n  or  fence reject {task} --reason TEXT {who}\n  then  {settle}"
+            )
         }
         Type::TaskAssigned | Type::PoolTask => format!(
             "{settle} --output TEXT\n  or  {settle} --failed REASON\n  meanwhile  fence progress TEXT {token}"

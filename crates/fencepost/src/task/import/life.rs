@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 /// What an item brings along that a new task does not have.
 pub(super) struct Life {
     pub status: Status,
+    notify: bool,
+    offered_at: Option<Time>,
+    accepted_at: Option<Time>,
+    rejection_reason: Option<String>,
     parked: Option<String>,
     failure_reason: Option<String>,
     output: Option<String>,
@@ -29,6 +33,13 @@ impl Life {
         let latest = finished_at.unwrap_or(now);
         row["created_at"] = self.created_at.map_or(latest, |at| at.min(latest)).0.into();
         row["finished_at"] = finished_at.map(|at| at.0).into();
+        let past = |at: Option<Time>| at.map(|at| at.min(now).0);
+        if let Some(at) = past(self.offered_at) {
+            row["offered_at"] = at.into();
+        }
+        row["accepted_at"] = past(self.accepted_at).into();
+        row["rejection_reason"] = self.rejection_reason.as_deref().into();
+        row["told"] = i64::from(self.status.is_finished() && !self.notify).into();
         row["parked"] = self.parked.as_deref().into();
         row["failure_reason"] = self.failure_reason.as_deref().into();
         row["output"] = self.output.as_deref().into();
@@ -56,6 +67,7 @@ impl Life {
 impl Item {
     /// What any task has, and its life.
     pub(super) fn split(self) -> (plan::Item, Life) {
+        let status = self.status();
         let item = plan::Item {
             key: Some(self.key.unwrap_or_else(|| format!("import:{}", self.id))),
             name: Some(self.id),
@@ -68,13 +80,17 @@ impl Item {
             source: self.source,
             origin: self.origin,
             creator: self.creator,
-            to: None,
-            offer: None,
+            to: self.to,
+            offer: self.offer,
             after: self.after,
             max_attempts: self.max_attempts,
         };
         let life = Life {
-            status: self.status.into(),
+            status,
+            notify: self.notify,
+            offered_at: self.offered_at,
+            accepted_at: self.accepted_at,
+            rejection_reason: self.rejection_reason,
             parked: self.parked,
             failure_reason: self.failure_reason,
             output: self.output,

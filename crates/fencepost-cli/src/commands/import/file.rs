@@ -1,0 +1,106 @@
+//! A SQLite file of another system, read and never written: not the file, and nothing beside it.
+
+use fencepost::{Code, Error, Result};
+use rusqlite::{Connection, OpenFlags, types::ValueRef};
+use serde_json::{Map, Value};
+use std::{io::Read, path::Path};
+
+/// The columns of one row that are not null.
+pub type Row = Map<String, Value>;
+
+/// A column that holds bytes instead of text is marked, so that it can be told of.
+pub const BYTES: &str = "\u{0}bytes";
+
+/// What a file should be, in words.
+#[derive(Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    /// What to do with a file that is something else.
+    pub otherwise: &'static str,
+    /// What to name, if nothing can be read.
+    pub wanted: &'static str,
+}
+
+impl Kind {
+    pub fn is_not(&self, path: &Path, why: &str) -> Error {
+        Error::new(Code::Invalid, format!("`{}` is not {}: {why}", path.display(), self.name))
+            .hint(self.otherwise)
+    }
+}
+
+/// The tables of its own that a database has, by name.
+pub fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql = "select name from sqlite_master where type = 'table' and name not like 'sqlite\\_%' escape '\\' order by name";
+    connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
+}
+
+pub fn count(connection: &Connection, table: &str) -> rusqlite::Result<i64> {
+    let sql = format!("select count(*) from \"{}\"", table.replace('"', "\"\""));
+    connection.query_row(&sql, [], |row| row.get(0))
+}
+
+/// In WAL mode a reader keeps its own files beside the database, and makes them if they are not there. Without a log
+/// the database is whole and can be read as it lies; with a log and its index somebody is using it, and we join them.
+pub fn open(path: &Path, kind: &Kind) -> Result<Connection> {
+    let shown = path.display();
+    let mut head = [0; 20];
+    let unreadable = |e: std::io::Error| {
+        Error::new(Code::Invalid, format!("`{shown}` cannot be read: {e}")).hint(kind.wanted)
+    };
+    // A log lies beside the file itself, not beside a link to it.
+    let itself = std::fs::canonicalize(path).map_err(unreadable)?;
+    let mut file = std::fs::File::open(&itself).map_err(unreadable)?;
+    let read = file.read(&mut head).map_err(unreadable)?;
+    if read < head.len() || !head.starts_with(b"SQLite format 3\0") {
+        return Err(kind.is_not(path, "it is no SQLite database"));
+    }
+    let beside = |ending: &str| {
+        let mut name = itself.clone().into_os_string();
+        name.push(ending);
+        std::fs::metadata(name).is_ok_and(|file| file.len() > 0)
+    };
+    let is_wal = head[18] == 2 || head[19] == 2;
+    if is_wal && beside("-wal") && !beside("-shm") {
+        return Err(Error::unavailable(format!(
+            "`{shown}` was left in the middle of something by its last user"
+        ))
+        .hint(format!("let SQLite put it in order first: sqlite3 '{shown}' .tables")));
+    }
+    let how = if is_wal && !beside("-wal") { "immutable=1" } else { "mode=ro" };
+    let mut uri = String::from("file:");
+    for byte in itself.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+            _ if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            _ => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |e: rusqlite::Error| kind.is_not(path, &e.to_string());
+    let connection = Connection::open_with_flags(format!("{uri}?{how}"), flags).map_err(failed)?;
+    // One moment of a file that others may be writing to.
+    connection.execute_batch("begin").map_err(failed)?;
+    Ok(connection)
+}
+
+/// The rows that a query gives; `name` is what a column is called in them.
+pub fn rows(connection: &Connection, sql: &str, name: fn(&str) -> String) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = connection.prepare(sql)?;
+    let names: Vec<String> = statement.column_names().map(name).collect();
+    let rows = statement.query_map([], |row| {
+        let mut columns = Map::new();
+        for (at, name) in names.iter().enumerate() {
+            let value = match row.get_ref(at)? {
+                ValueRef::Null => continue,
+                ValueRef::Integer(number) => number.into(),
+                ValueRef::Real(number) => number.into(),
+                ValueRef::Text(text) => String::from_utf8_lossy(text).replace('\0', "\u{FFFD}").into(),
+                ValueRef::Blob(_) => BYTES.into(),
+            };
+            columns.insert(name.clone(), value);
+        }
+        Ok(columns)
+    })?;
+    rows.collect()
+}

@@ -1,0 +1,104 @@
+//! An agent-swarm database: the tables that have a place here, and the names of the others.
+
+use crate::commands::import::{
+    file::{self, Kind, Row},
+    words::time,
+};
+use fencepost::Result;
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Debug, Default)]
+pub struct Tables {
+    pub agents: Vec<Row>,
+    pub tasks: Vec<Row>,
+    pub messages: Vec<Row>,
+    pub channels: Vec<Row>,
+    pub posts: Vec<Row>,
+    pub reads: Vec<Row>,
+    pub others: Vec<Other>,
+}
+
+/// A table that has no place here.
+#[derive(Debug, Serialize)]
+pub struct Other {
+    pub table: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<i64>,
+    /// Why its rows could not even be counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+const SWARM: Kind = Kind {
+    name: "an agent-swarm database",
+    otherwise: "fence import agent-swarm knows version 1.135 and its neighbours; fence import jsonl takes tasks from anywhere",
+    wanted: "fence import agent-swarm takes the file that agent-swarm keeps its agents and tasks in",
+};
+
+pub const AGENTS: &str = "agents";
+pub const TASKS: &str = "agent_tasks";
+pub const MESSAGES: &str = "inbox_messages";
+pub const CHANNELS: &str = "channels";
+pub const POSTS: &str = "channel_messages";
+pub const READS: &str = "channel_read_state";
+
+/// The columns without which a table says nothing to us.
+const NEEDED: [(&str, &[&str]); 6] = [
+    (AGENTS, &["id", "name", "isLead"]),
+    (TASKS, &["id", "task", "status", "agentId", "createdAt"]),
+    (MESSAGES, &["id", "agentId", "content", "status", "createdAt"]),
+    (CHANNELS, &["id", "name"]),
+    (POSTS, &["id", "channelId", "content", "createdAt"]),
+    (READS, &["agentId", "channelId", "lastReadAt"]),
+];
+
+pub fn read(path: &Path) -> Result<Tables> {
+    let failed = |e: rusqlite::Error| SWARM.is_not(path, &e.to_string());
+    let connection = file::open(path, &SWARM)?;
+    let names = file::tables(&connection).map_err(failed)?;
+    // Whoever has no channels yet, or an older version, may lack the others.
+    for table in [AGENTS, TASKS] {
+        if !names.iter().any(|name| name == table) {
+            return Err(SWARM.is_not(path, &format!("it has no table `{table}`")));
+        }
+    }
+    let mut tables = Tables::default();
+    for name in &names {
+        let Some((table, needed)) = NEEDED.iter().find(|(table, _)| table == name) else {
+            tables.others.extend(other(name, file::count(&connection, name)));
+            continue;
+        };
+        for &column in *needed {
+            if !connection.column_exists(None, *table, column).map_err(failed)? {
+                let why = format!(
+                    "its table `{table}` has no column `{column}`, so it is of a version that is not known"
+                );
+                return Err(SWARM.is_not(path, &why));
+            }
+        }
+        let sql = format!("select * from {table} order by rowid");
+        let mut rows = file::rows(&connection, &sql, str::to_owned).map_err(failed)?;
+        // What happened in the same moment stays as it was written.
+        rows.sort_by_key(|row| row.get("createdAt").and_then(time));
+        match *table {
+            AGENTS => tables.agents = rows,
+            TASKS => tables.tasks = rows,
+            MESSAGES => tables.messages = rows,
+            CHANNELS => tables.channels = rows,
+            POSTS => tables.posts = rows,
+            _ => tables.reads = rows,
+        }
+    }
+    Ok(tables)
+}
+
+/// An empty table leaves nothing out.
+fn other(table: &str, count: rusqlite::Result<i64>) -> Option<Other> {
+    let (rows, unreadable) = match count {
+        Ok(0) => return None,
+        Ok(count) => (Some(count), None),
+        Err(e) => (None, Some(e.to_string())),
+    };
+    Some(Other { table: table.into(), rows, unreadable })
+}

@@ -1,0 +1,307 @@
+//! Tasks: eleven states there, what they mean here.
+
+use super::{
+    cells::{Cells, Line, Told},
+    file::TASKS,
+    people::{People, names},
+};
+use crate::commands::import::{
+    Left,
+    file::Row,
+    fit::fit,
+    order,
+    words::{plain, slug},
+};
+use fencepost::task::import::{Item, State};
+use serde_json::Value;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// The file's tasks as items, and which row each came from.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    pub items: Vec<Item>,
+    pub rows: Vec<String>,
+    at: HashMap<String, usize>,
+}
+
+/// The numbers of the board's tasks, by their keys.
+pub type Numbers = HashMap<String, i64>;
+
+pub fn key(id: &str) -> String {
+    format!("agent-swarm:{id}")
+}
+
+impl Tasks {
+    pub fn of(rows: Vec<Row>, people: &People, board: &str, numbers: &Numbers, told: &mut Told) -> Self {
+        tell_of_columns(&rows, told);
+        let mut free = Free::of(rows.len(), numbers);
+        let (mut tasks, mut waits) = (Self::default(), Vec::new());
+        for (rank, row) in (1..).zip(rows) {
+            let id = plain(row.get("id"));
+            let mut cells = Cells::new(TASKS, id.clone(), row, told);
+            if id.is_empty() || tasks.at.contains_key(&id) {
+                cells.out("it has no id of its own");
+                continue;
+            }
+            let n = numbers.get(&key(&id)).copied().unwrap_or_else(|| free.take(rank));
+            cells.called = format!("{board}-{n}");
+            let on = cells.list("dependsOn");
+            let mut item = task(&mut cells, people);
+            (item.id, item.key) = (cells.called.clone(), Some(key(&id)));
+            if !tasks.fits(&mut item, &mut cells) {
+                continue;
+            }
+            waits.push(on);
+            tasks.at.insert(id.clone(), tasks.items.len());
+            tasks.items.push(item);
+            tasks.rows.push(id);
+        }
+        tasks.depend(waits, told);
+        tasks
+    }
+
+    fn fits(&self, item: &mut Item, cells: &mut Cells<'_>) -> bool {
+        let mut cut: Vec<Left> = Vec::new();
+        let fits = fit(item, &column, &mut cut);
+        let last = if fits { None } else { cut.pop() };
+        cut.into_iter().for_each(|left| cells.left(left.what));
+        if let Some(why) = last {
+            cells.out(why.what.trim_start_matches("is left out: "));
+        }
+        fits
+    }
+
+    fn depend(&mut self, waits: Vec<Vec<String>>, told: &mut Told) {
+        let mut left = |row: &str, id: &str, what: String| {
+            told.left.push(Line { row: format!("{TASKS}/{row}"), what: format!("{id}: {what}") });
+        };
+        for (i, on) in waits.into_iter().enumerate() {
+            for id in on {
+                match self.at.get(&id) {
+                    Some(&other) => {
+                        let other = self.items[other].id.clone();
+                        self.items[i].after.push(other);
+                    }
+                    None => left(
+                        &self.rows[i],
+                        &self.items[i].id,
+                        format!("waits for `{id}`, which is not there; it no longer does"),
+                    ),
+                }
+            }
+        }
+        for (item, what) in order::untangle(&mut self.items) {
+            left(&self.rows[item], &self.items[item].id, what);
+        }
+        for (i, item) in self.items.iter_mut().enumerate() {
+            let mut cut = Vec::new();
+            fit(item, &column, &mut cut);
+            cut.into_iter().for_each(|cut: Left| left(&self.rows[i], &cut.task, cut.what));
+        }
+        let over = |state: State| matches!(state, State::Failed | State::Cancelled);
+        let dead: HashSet<&str> =
+            self.items.iter().filter(|item| over(item.status)).map(|item| item.id.as_str()).collect();
+        let stuck: Vec<&str> = self
+            .items
+            .iter()
+            .filter(|item| item.status == State::Unassigned)
+            .filter(|item| item.after.iter().any(|on| dead.contains(on.as_str())))
+            .map(|item| item.id.as_str())
+            .collect();
+        if !stuck.is_empty() {
+            told.notes.push(format!(
+                "these wait for what failed or was cancelled, until fence retry or fence dep rm: {}",
+                stuck.join(", ")
+            ));
+        }
+    }
+
+    /// The item of a row.
+    pub fn item(&self, row: &str) -> Option<&Item> {
+        self.at.get(row).map(|&i| &self.items[i])
+    }
+
+    /// The rows and their items, by the ids under which they were sent.
+    pub fn by_id(&self) -> HashMap<&str, (&String, &Item)> {
+        self.items.iter().zip(&self.rows).map(|(item, row)| (item.id.as_str(), (row, item))).collect()
+    }
+}
+
+/// Numbers that nobody on the board has. A task's place in the file is its number, so that it is the same again should
+/// its task be gone by then.
+struct Free {
+    taken: HashSet<i64>,
+    next: i64,
+}
+
+impl Free {
+    fn of(rows: usize, numbers: &Numbers) -> Self {
+        let taken: HashSet<i64> = numbers.values().copied().collect();
+        let next = taken.iter().copied().max().unwrap_or(0).max(rows as i64) + 1;
+        Self { taken, next }
+    }
+
+    fn take(&mut self, rank: i64) -> i64 {
+        if self.taken.insert(rank) {
+            return rank;
+        }
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+fn task(cells: &mut Cells<'_>, people: &People) -> Item {
+    let text = cells.take("task").unwrap_or_default();
+    let title = cells.take("title").unwrap_or_else(|| headline(&text));
+    let mut item = Item {
+        body: (title != text.trim()).then_some(text).filter(|text| !text.trim().is_empty()),
+        title,
+        kind: kind(cells),
+        priority: priority(cells),
+        tags: names(cells, "tags"),
+        source: cells.take("source"),
+        creator: people.take(cells, "creatorAgentId", "nobody is named as its creator"),
+        created_at: cells.time("createdAt"),
+        accepted_at: cells.time("acceptedAt"),
+        rejection_reason: cells.take("rejectionReason"),
+        progress: cells.take("progress").into_iter().collect(),
+        ..Item::default()
+    };
+    state(cells, people, &mut item);
+    item.origin = Some(Value::Object(
+        std::mem::take(&mut cells.row).into_iter().filter(|(_, value)| *value != "[]").collect(),
+    ));
+    item
+}
+
+/// The first line, if it is not too long for one.
+fn headline(text: &str) -> String {
+    const LONG: usize = 120;
+    let line = text.trim().lines().next().unwrap_or_default();
+    match line.char_indices().nth(LONG) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.into(),
+    }
+}
+
+fn state(cells: &mut Cells<'_>, people: &People, item: &mut Item) {
+    let status = cells.take("status").unwrap_or("pending".into());
+    let agent = people.take(cells, "agentId", "it is anyone's");
+    let offered = people.take(cells, "offeredTo", "it is anyone's");
+    let notified = cells.row.get("notifiedAt").is_some();
+    let by =
+        |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
+    let held = |cells: &mut Cells<'_>, item: &mut Item, who: &Option<String>, now: &str| {
+        item.owner.clone_from(who);
+        item.notes
+            .push(format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)));
+        cells.changed(format!("was {status}{}: it is {now}", by(who)));
+    };
+    match status.as_str() {
+        "unassigned" => {}
+        "backlog" => (item.to, item.parked) = (agent, Some("in the backlog".into())),
+        "paused" => (item.to, item.parked) = (agent, Some("paused".into())),
+        "pending" => item.to = agent,
+        "offered" => item.offer = offered,
+        "reviewing" => {
+            held(cells, item, &offered, if offered.is_some() { "offered again" } else { "anyone's" });
+            item.offer = offered;
+        }
+        "in_progress" => {
+            held(cells, item, &agent, if agent.is_some() { "assigned again" } else { "anyone's" });
+            item.to = agent;
+        }
+        "completed" | "failed" => {
+            let reason = cells.take("failureReason");
+            item.finished_at = cells.time("finishedAt");
+            if status == "completed" {
+                (item.status, item.output) = (State::Completed, cells.take("output"));
+            } else {
+                (item.status, item.failure_reason) = (State::Failed, reason);
+            }
+            // A lead was never told of what a lead did.
+            item.notify = !notified && !agent.as_deref().is_some_and(|agent| people.is_lead(agent));
+            item.to = agent;
+        }
+        "cancelled" | "superseded" => {
+            (item.status, item.finished_at) = (State::Cancelled, cells.time("finishedAt"));
+            item.to = agent;
+            if status == "superseded" {
+                item.notes.push("was superseded in agent-swarm".into());
+                cells.changed("was superseded: it is cancelled");
+            }
+        }
+        _ => {
+            (item.to, item.parked) = (agent, Some(format!("its status was `{status}`")));
+            cells.left(format!("status `{status}` is not known; it is parked"));
+        }
+    }
+    if item.offer.is_some() {
+        item.offered_at = cells.time("offeredAt");
+    }
+}
+
+fn kind(cells: &mut Cells<'_>) -> Option<String> {
+    let kind = cells.take("taskType")?;
+    let name = slug(&kind, 128);
+    if name != kind {
+        cells.left(match name.as_str() {
+            "" => format!("taskType `{kind}` is no name; it is left out"),
+            _ => format!("taskType `{kind}` is now {name}"),
+        });
+    }
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// Both count from 0 to 100, and the higher comes first.
+fn priority(cells: &mut Cells<'_>) -> Option<i64> {
+    let given = cells.take("priority")?;
+    match given.parse::<f64>() {
+        Ok(number) if (0.0..=100.0).contains(&number) => Some(number as i64),
+        Ok(number) => {
+            let near = number.clamp(0.0, 100.0) as i64;
+            cells.left(format!("priority {given} is now {near}"));
+            Some(near)
+        }
+        Err(_) => {
+            cells.left(format!("priority `{given}` is no number; it is 50"));
+            None
+        }
+    }
+}
+
+/// The column that a field came from.
+fn column(field: &str) -> &str {
+    match field {
+        "body" => "task",
+        "failure_reason" => "failureReason",
+        "rejection_reason" => "rejectionReason",
+        other => other,
+    }
+}
+
+/// What is new to us is kept with the rest.
+fn tell_of_columns(rows: &[Row], told: &mut Told) {
+    let unknown = |name: &&String| !COLUMNS.contains(&name.as_str());
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.keys().filter(unknown)).collect();
+    if !names.is_empty() {
+        let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+        told.notes.push(format!("unknown columns are kept in each task's `origin`: {}", names.join(", ")));
+    }
+}
+
+/// Those of version 1.135. What a task has no place for is kept in its origin.
+#[rustfmt::skip]
+const COLUMNS: &[&str] = &[
+    "id", "agentId", "creatorAgentId", "task", "status", "source", "taskType", "tags", "priority", "dependsOn",
+    "offeredTo", "offeredAt", "acceptedAt", "rejectionReason", "slackChannelId", "slackThreadTs", "slackUserId",
+    "mentionMessageId", "mentionChannelId", "vcsProvider", "vcsRepo", "vcsEventType", "vcsNumber", "vcsCommentId",
+    "vcsAuthor", "vcsUrl", "parentTaskId", "claudeSessionId", "agentmailInboxId", "agentmailMessageId",
+    "agentmailThreadId", "model", "scheduleId", "workflowRunId", "workflowRunStepId", "createdAt", "lastUpdatedAt",
+    "finishedAt", "failureReason", "output", "progress", "notifiedAt", "dir", "outputSchema", "compactionCount",
+    "peakContextPercent", "peakContextTokens", "contextWindowSize", "was_paused", "credentialKeySuffix",
+    "credentialKeyType", "requestedByUserId", "vcsInstallationId", "vcsNodeId", "slackReplySent", "swarmVersion",
+    "contextKey", "provider", "providerMeta", "followUpConfig", "created_by", "updated_by", "harnessVariant",
+    "harnessVariantMeta", "modelTier", "slackProgressMessageTs", "slackTreeRootMessageTs", "effort",
+    "routingAffinity", "key", "title", "slackTriggerMessageTs", "requestedByUserIdInherited",
+];
