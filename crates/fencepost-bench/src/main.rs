@@ -9,6 +9,7 @@ mod hand;
 mod http;
 mod load;
 mod mail;
+mod poll;
 mod processes;
 mod seed;
 mod served;
@@ -34,7 +35,7 @@ struct Args {
     /// Only this database: sqlite or postgres
     #[arg(long)]
     only: Option<String>,
-    /// Only this part: engine, mail, http or wake
+    /// Only this part: engine, mail, http, poll or wake
     #[arg(long)]
     part: Option<String>,
     /// Seconds for each figure
@@ -89,6 +90,7 @@ async fn main() -> Result<()> {
     }
     served(&args, span, scale, &mut targets).await?;
     woken(&args, &mut targets).await;
+    polled(&args, span, scale, &mut targets).await?;
     targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
     Ok(())
@@ -145,6 +147,33 @@ async fn woken(args: &Args, targets: &mut Targets) {
         wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
         raw.drop_schema().await;
     }
+}
+
+/// Polls, and agents that are parked on one.
+async fn polled(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+    if args.wants("poll", "sqlite") {
+        let dir = scratch();
+        for (durability, name) in [(Durability::Normal, "SQLite NORMAL"), (Durability::Full, "SQLite FULL")] {
+            let path = dir.path().join(format!("{name}.db"));
+            let what = What::Fleet(path.display().to_string(), durability);
+            let seed = async |count| {
+                seed::clear_sqlite(&path);
+                seed::sqlite(&path, "work", count);
+            };
+            poll::measure(name, &what, span, 400_000 / scale, seed, targets).await;
+        }
+    }
+    if args.wants("poll", "postgres") {
+        let (url, raw) = fresh_schema("bench_poll").await;
+        Fleet::open(&url).await?;
+        let seed = async |count| {
+            raw.clear().await;
+            raw.seed("work", count).await;
+        };
+        poll::measure("PostgreSQL", &What::Fleet(url, Durability::Full), span, 60_000, seed, targets).await;
+        raw.drop_schema().await;
+    }
+    Ok(())
 }
 
 /// A schema of the private PostgreSQL with nothing in it, and a plain connection to it.

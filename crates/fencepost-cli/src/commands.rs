@@ -28,6 +28,29 @@ macro_rules! commands {
     };
 }
 
+/// Declares the verbs of a noun: one verb, one file.
+macro_rules! verbs {
+    ($($file:ident::$verb:ident),* $(,)?) => {
+        $(mod $file;)*
+
+        #[derive(Debug, clap::Subcommand)]
+        enum Verb {
+            $($verb($file::$verb),)*
+        }
+
+        impl Verb {
+            async fn run(
+                self,
+                context: &$crate::context::Context,
+            ) -> fencepost::Result<std::process::ExitCode> {
+                match self {
+                    $(Verb::$verb(verb) => Box::pin(verb.run(context)).await,)*
+                }
+            }
+        }
+    };
+}
+
 commands! {
     "Plan" {
         init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
@@ -36,6 +59,9 @@ commands! {
     "Work" {
         prime::Prime, ready::Ready, claim::Claim, renew::Renew, progress::Progress, checkpoint::Checkpoint,
         done::Done, fail::Fail, release::Release, guard::Guard, lock::Lock, mail::Mail, watchdog::Watchdog,
+    }
+    "Act for an agent" {
+        agent::Agent, poll::Poll, settle::Settle, inbox::Inbox, channel::Channel,
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
@@ -128,6 +154,26 @@ fn text(given: String) -> Result<String> {
         Some(path) => std::fs::File::open(path).and_then(read).map_err(unreadable),
         None => Ok(given),
     }
+}
+
+/// What somebody says to somebody: it may begin with an `@`, so only `-` stands for something else.
+fn speech(given: String) -> Result<String> {
+    if given == "-" { text(given) } else { Ok(given) }
+}
+
+/// JSON that was given as TEXT.
+fn json(field: &str, given: String) -> Result<serde_json::Value> {
+    let text = text(given)?;
+    serde_json::from_str(&text).map_err(|e| Error::new(Code::Invalid, format!("`{field}` is not JSON: {e}")))
+}
+
+/// One of a few words.
+fn one_of<T: Copy>(what: &str, all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> Result<T> {
+    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
+        let all: Vec<_> = all.iter().copied().map(name).collect();
+        Error::new(Code::Invalid, format!("`{text}` is not a {what}"))
+            .hint(format!("one of {}", all.join(", ")))
+    })
 }
 
 /// No field takes this much, and what has no end must not fill the memory: the rest is left unread, and the field says

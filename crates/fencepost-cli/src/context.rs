@@ -61,6 +61,11 @@ impl Context {
         self.who.get_or_init(|| whose::identify(self.said.run.clone(), variable(whose::RUN)))
     }
 
+    /// The run that was named on this very command line: what lives on its own is not the session's.
+    pub fn named_run(&self) -> Option<String> {
+        self.said.run.clone()
+    }
+
     /// The run that claims: the one that was named, or this session's.
     pub fn run(&self) -> String {
         self.who().run.clone()
@@ -308,14 +313,19 @@ impl Context {
         };
     }
 
-    /// The id under which nobody can do twice what may have been done. Over the network the error has it, because
+    /// The words with which nobody can do twice what may have been done. Over the network the error has the id, because
     /// not everything takes one.
-    fn to_ask_again<'e>(&'e self, error: &'e Error) -> Option<&'e str> {
+    fn to_ask_again(&self, error: &Error) -> Option<String> {
         if error.code() != Code::OutcomeUnknown {
             return None;
         }
+        let said = |field| error.field(field).and_then(|value| value.as_str());
+        if let Some(run) = said("run") {
+            return Some(format!("--run {run}"));
+        }
         let remote = self.place().is_ok_and(|place| place.is_remote());
-        error.field("request").and_then(|id| id.as_str()).or((!remote).then_some(&self.request))
+        let request = said("request").or((!remote).then_some(&self.request))?;
+        Some(format!("--request {request}"))
     }
 
     pub fn fail(&self, error: &Error) -> ExitCode {
@@ -324,8 +334,8 @@ impl Context {
         if let (false, Some(hint)) = (self.json(), error.hint_text()) {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        if let (false, Some(request)) = (self.json(), self.to_ask_again(error)) {
-            text.push_str(&format!("\nhint: the same command with --request {request} does it at most once"));
+        if let (false, Some(words)) = (self.json(), self.to_ask_again(error)) {
+            text.push_str(&format!("\nhint: the same command with {words} does it at most once"));
         }
         let _ = writeln!(std::io::stderr(), "{text}");
         ExitCode::from(error.code().exit_code())

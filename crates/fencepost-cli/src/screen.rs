@@ -107,11 +107,15 @@ fn rough(span: Millis) -> String {
 pub fn state(name: &str) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match name {
-        "completed" | "processed" | "alive" | "ok" => colour(AnsiColor::Green),
+        "completed" | "processed" | "alive" | "online" | "ok" | "read" | "responded" | "delegated" => {
+            colour(AnsiColor::Green)
+        }
         "in_progress" | "processing" | "reviewing" | "held" | "warning" => colour(AnsiColor::Yellow),
         "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
-        "blocked" | "parked" | "delayed" | "cancelled" | "ended" => Style::new().dimmed(),
-        "unassigned" | "pending" | "offered" | "ready" => colour(AnsiColor::Cyan),
+        "blocked" | "parked" | "delayed" | "cancelled" | "ended" | "offline" | "left" => {
+            Style::new().dimmed()
+        }
+        "unassigned" | "pending" | "offered" | "ready" | "unread" => colour(AnsiColor::Cyan),
         _ => Style::new(),
     }
 }

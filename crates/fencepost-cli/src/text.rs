@@ -52,6 +52,16 @@ pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
     format!("{token}\nheld by run {} {}\n\n{}", claim.run, screen.until(claim.expires_at), page(task, screen))
 }
 
+/// What a run holds, where there is little room: `task/auth-3@42, task/auth-4@1`, at most three.
+pub fn tokens(all: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
     let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));

@@ -15,6 +15,8 @@ pub enum Twice {
     Request,
     /// It acts under a claim: its fence tells a repeat from something new, and the row remembers how the claim ended.
     Claim,
+    /// It says what shall be, or what it acts on takes it once, and gives the first answer again.
+    Same,
     /// It would be done twice.
     Acts,
 }
@@ -32,6 +34,7 @@ impl Twice {
             () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
+            () if entry.same => Twice::Same,
             () => Twice::Acts,
         }
     }
@@ -142,6 +145,23 @@ mod tests {
         ];
         for name in claim {
             assert!(all(Twice::Claim).contains(&name), "{name}");
+        }
+        for name in [
+            "agent/poll",
+            "run/settle",
+            "inbox/read",
+            "inbox/respond",
+            "inbox/delegate",
+            "agent/join",
+            "agent/leave",
+            "channel/create",
+            "channel/join",
+            "channel/leave",
+        ] {
+            assert!(all(Twice::Same).contains(&name), "{name}");
+        }
+        for name in ["inbox/send", "channel/post", "channel/read"] {
+            assert!(all(Twice::Request).contains(&name), "{name}");
         }
         // To end a run, or to take a claim away, could hit another that came meanwhile.
         for name in ["run/end", "claim/unclaim"] {

@@ -6,12 +6,13 @@ use crate::{
     error::{Code, Error, Result},
     op::verbs,
     params,
-    tx::{Row, Tx},
+    tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
+pub(crate) mod given;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 
@@ -78,15 +79,14 @@ impl Record {
             left_at: row.get("left_at")?,
         })
     }
-    /// Is it time to write that it is heard? A quarter of its promise is used.
-    pub fn is_due_to_be_heard(&self, now: Time) -> bool {
-        self.heard_until.since(now).0 <= PRESENCE.0 * 3 / 4
+    /// When it is time to write that it is heard: a quarter of its promise is used.
+    pub fn to_be_heard_at(&self) -> Time {
+        Time(self.heard_until.0 - PRESENCE.0 * 3 / 4)
     }
 }
 
-pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
-    let rows = tx.query(agents!("where name = ?1"), params![name]).await?;
-    rows.first().map(Record::read).transpose()
+pub(crate) fn by_name(name: &str) -> Stmt {
+    Stmt::new(agents!("where name = ?1"), params![name])
 }
 
 pub(crate) fn not_found(name: &str) -> Error {
@@ -95,8 +95,9 @@ pub(crate) fn not_found(name: &str) -> Error {
 }
 
 /// The agent is heard: it is here for a while, and nothing of its is stranded until long after.
-pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &Record) -> Result<()> {
+pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
     let until = tx.now.plus(PRESENCE);
+    agent.heard_until = agent.heard_until.max(until);
     tx.execute(
         "update agent set heard_until = ?2, strands_at = ?3 where name = ?1 and heard_until < ?2",
         params![&agent.name, until, until.plus(agent.strand)],

@@ -115,6 +115,8 @@ pub(crate) enum Topic {
     Of(String),
 }
 
+const ENDED: &str = "ended/";
+
 impl Topic {
     /// That a task is finished: its board may be, too, and leads are told.
     pub fn tasks() -> Self {
@@ -130,6 +132,13 @@ impl Topic {
     /// What only this agent could take.
     pub fn agent(name: &str) -> Self {
         Topic::Of(format!("agent/{name}"))
+    }
+    /// A run of this agent has ended: it may have room for more.
+    pub fn ended(agent: Option<&str>) -> Self {
+        Topic::Of(format!("{ENDED}{}", agent.unwrap_or_default()))
+    }
+    pub fn is_end(&self) -> bool {
+        matches!(self, Topic::Of(topic) if topic.starts_with(ENDED))
     }
     pub fn mail(mailbox: &str) -> Self {
         Topic::Of(format!("mail/{mailbox}"))

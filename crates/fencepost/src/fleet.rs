@@ -1,7 +1,7 @@
 //! A fleet: one database and everything in it.
 
 use crate::{
-    before::Before,
+    before::{Before, Due},
     claim::{self, Delivery, deliver::Handed},
     clock::{Clock, Millis},
     error::{Code, Error, Result},
@@ -9,6 +9,7 @@ use crate::{
     names::check,
     op::{Access, Op},
     postgres::Postgres,
+    run,
     sqlite::Sqlite,
     tx::{BoxFuture, Caller, Place, Tx},
     unbroken::Unbroken,
@@ -73,6 +74,30 @@ impl Store {
     pub fn tells(&self) -> bool {
         matches!(self, Store::Postgres(_))
     }
+    /// Does what is due by time alone, as far as others do not have it. Gives how long it is until something else is;
+    /// nothing at all, if something is due still.
+    pub async fn settle(&self) -> Result<Option<Millis>> {
+        let look: Work<Option<Millis>> = Arc::new(|tx| {
+            Box::pin(async move {
+                let due = Due::read(&tx.one(Due::statement()).await?)?;
+                let left = due.at.map(|at| at.since(tx.now));
+                Ok(if due.is_due(tx.now) { Some(Millis(0)) } else { left })
+            })
+        });
+        loop {
+            let next = self.read(Caller::default(), look.clone()).await?;
+            if next != Some(Millis(0)) {
+                return Ok(next);
+            }
+            let sweep: Work<u64> = Arc::new(|tx| Box::pin(run::sweep::sweep(tx)));
+            if self.write(Before::nothing(), Caller::default(), Place::Own, sweep).await? == 0 {
+                return Ok(next);
+            }
+        }
+    }
+    fn has_one_writer(&self) -> bool {
+        matches!(self, Store::Sqlite(..))
+    }
     async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
         match self {
             Store::Sqlite(db, _) => db.read(caller, work).await,
@@ -103,6 +128,7 @@ struct Seen(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     again_in: Option<Millis>,
+    own_in: Option<Millis>,
     wishes: Vec<Wish>,
     handed: Vec<Handed>,
 }
@@ -111,6 +137,7 @@ impl Seen {
     fn note<T>(&self, answer: T, tx: &mut Tx<'_>) -> T {
         let noted = Noted {
             again_in: tx.again_at.map(|at| at.since(tx.now)),
+            own_in: tx.own_again_at.map(|at| at.since(tx.now)),
             wishes: std::mem::take(&mut tx.wishes),
             handed: std::mem::take(&mut tx.handed),
         };
@@ -119,9 +146,9 @@ impl Seen {
     }
 
     fn look<O: Op>(self, answer: Result<O::Reply>) -> Look<O::Reply> {
-        let Noted { again_in, wishes, handed } =
+        let Noted { again_in, own_in, wishes, handed } =
             std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        Look { not_yet: O::not_yet(&answer), answer, again_in, wishes, handed }
+        Look { not_yet: O::not_yet(&answer), answer, again_in, own_in, wishes, handed }
     }
 }
 
@@ -276,9 +303,9 @@ impl Fleet {
     async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
         let fleet = self.clone();
         let looking = Unbroken::new(async move {
-            let Look { answer, not_yet, again_in, wishes, handed } = fleet.look(op, glance).await;
+            let Look { answer, not_yet, again_in, own_in, wishes, handed } = fleet.look(op, glance).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
-            Look { answer, not_yet, again_in, wishes, handed: Vec::new() }
+            Look { answer, not_yet, again_in, own_in, wishes, handed: Vec::new() }
         });
         looking.await.unwrap_or_else(Look::failed)
     }
@@ -307,9 +334,10 @@ impl Fleet {
         self.write(before, Place::Own, work).await
     }
 
-    /// One look of one who waits: the op, and when its answer could change by time alone.
+    /// One look of one who waits: the op, and when its answer could change by time alone. Where there is one writer,
+    /// it is not asked for nothing.
     async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        if O::PEEKS {
+        if O::PEEKS && self.store.has_one_writer() {
             let peeked = Seen::default();
             let (asked, seen) = (op.clone(), peeked.clone());
             let work: Work<Option<O::Reply>> = Arc::new(move |tx| {

@@ -2,7 +2,7 @@
 //! pending; read, responded and delegated are processed, with that outcome.
 
 use crate::{
-    claim::Under,
+    claim::{Under, require},
     clock::Time,
     error::{Code, Error, Result},
     json::Json,
@@ -19,6 +19,14 @@ verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate]
 
 pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")
+}
+
+/// An agent's key takes from its own inbox only, also where that is called a mailbox.
+pub(crate) fn may_take(tx: &Tx<'_>, mailbox: &str) -> Result<()> {
+    match mailbox.strip_prefix("inbox/") {
+        Some(agent) => tx.caller.acting_as("mailboxes", Some(agent)).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// What was sent.
@@ -80,6 +88,27 @@ pub enum Status {
     Failed,
 }
 
+impl Status {
+    pub const ALL: [Status; 6] = [
+        Status::Unread,
+        Status::Processing,
+        Status::Read,
+        Status::Responded,
+        Status::Delegated,
+        Status::Failed,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unread => "unread",
+            Status::Processing => "processing",
+            Status::Read => "read",
+            Status::Responded => "responded",
+            Status::Delegated => "delegated",
+            Status::Failed => "failed",
+        }
+    }
+}
+
 /// A message in an inbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Item {
@@ -133,6 +162,31 @@ pub struct Handled {
     pub item: Item,
 }
 
+/// May it be dealt with: by whoever has its token, or as long as nobody has it?
+pub(crate) fn is_open(tx: &Tx<'_>, found: &mail::Record, token: Option<&Token>) -> Result<()> {
+    let id = found.id;
+    if let Some(token) = token {
+        return require(Some(&found.look()), token, tx.now).map(drop);
+    }
+    let agent = found.mailbox.strip_prefix("inbox/").ok_or_else(|| mail::not_found(id))?;
+    tx.caller.acting_as("agent", Some(agent))?;
+    is_unheld(tx, found)
+}
+
+fn is_unheld(tx: &Tx<'_>, found: &mail::Record) -> Result<()> {
+    let id = found.id;
+    if let Some(hold) = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now)) {
+        let message = format!("message {id} is held by {}", hold.describe());
+        return Err(Error::new(Code::AlreadyClaimed, message)
+            .with("holder", &hold.run)
+            .hint("only its holder may deal with it: name its token"));
+    }
+    if found.status.is_finished() {
+        return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
+    }
+    Ok(())
+}
+
 /// Deals with a message: under its token, or straight from unread by its number.
 pub(crate) async fn handle(
     tx: &mut Tx<'_>,
@@ -161,11 +215,19 @@ pub(crate) async fn handle(
     };
     check::range("message", id, 1, i64::MAX)?;
     let found = mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
-    let agent = found.mailbox.strip_prefix("inbox/").ok_or_else(|| mail::not_found(id))?;
-    tx.caller.acting_as("agent", Some(agent))?;
-    if found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome) {
-        return show(tx, id).await;
+    let open = is_open(tx, &found, None);
+    if found.status.is_finished() {
+        let handled = show(tx, id).await?;
+        let response = output.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
+        let same = found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome);
+        if same
+            && handled.item.response == response
+            && open.as_ref().is_err_and(|e| e.code() != Code::Forbidden)
+        {
+            return Ok(handled);
+        }
     }
+    open?;
     finish_unheld(tx, found, outcome, output).await?;
     show(tx, id).await
 }
@@ -178,15 +240,7 @@ pub(crate) async fn finish_unheld(
     output: Option<Json>,
 ) -> Result<()> {
     let id = found.id;
-    if let Some(hold) = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now)) {
-        let message = format!("message {id} is held by {}", hold.describe());
-        return Err(Error::new(Code::AlreadyClaimed, message)
-            .with("holder", &hold.run)
-            .hint("only its holder may deal with it: name its token"));
-    }
-    if found.status.is_finished() {
-        return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
-    }
+    is_unheld(tx, &found)?;
     let mut after = mail::Record {
         outcome: Some(outcome.into()),
         lapsed: false,

@@ -15,6 +15,7 @@ pub(crate) mod view;
 use crate::{
     clock::Millis,
     error::{Code, Error, Result},
+    event::{Event, Topic},
     names::{Resource, Token},
     op::verbs,
     params,
@@ -23,7 +24,7 @@ use crate::{
 pub(crate) use record::{RUN_BEHIND, Record, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use view::Message;
 
 verbs![
@@ -252,15 +253,31 @@ fn message_token(token: &str) -> Result<(Token, i64)> {
     }
 }
 
-/// Delays that are over: the messages are ready again. One batch.
+/// Delays that are over: the messages are ready again. One batch, and one event for each mailbox.
 pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
-    tx.execute(
-        "update message set delayed_until = null where id in (
-           select id from message where delayed_until <= ?1 order by delayed_until limit ?2
-           /*pg for update skip locked*/)",
-        params![tx.now, crate::run::sweep::ITEMS],
-    )
-    .await
+    let rows = tx
+        .query(
+            "update message set delayed_until = null where id in (
+               select id from message where delayed_until <= ?1 order by delayed_until limit ?2
+               /*pg for update skip locked*/)
+             returning mailbox",
+            params![tx.now, crate::run::sweep::ITEMS],
+        )
+        .await?;
+    let mut due: BTreeMap<String, u64> = BTreeMap::new();
+    for row in &rows {
+        *due.entry(row.get("mailbox")?).or_default() += 1;
+    }
+    let events = due.iter().map(|(mailbox, messages)| Event {
+        topic: Some(Topic::mail(mailbox)),
+        details: Some(serde_json::json!({ "messages": messages })),
+        ..Event::new("mailbox.due", format!("mailbox/{mailbox}"))
+    });
+    let events: Vec<_> = events.collect();
+    if !events.is_empty() {
+        tx.one(Event::insert_many(tx, events)?).await?;
+    }
+    Ok(rows.len() as u64)
 }
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn before(&self) -> Before {
         Before::nothing()
     }
+    /// Asked twice in the same words it is done once, and gives the first answer again: it says what shall be, or what it
+    /// acts on takes it once.
+    const SAME: bool = false;
     /// It looks, on a reader, before it writes.
     const PEEKS: bool = false;
     /// That look: the answer, if there is nothing to do. What it would miss must be due, or written with an event.
@@ -113,6 +116,7 @@ pub struct Entry {
     pub name: &'static str,
     pub access: Access,
     pub reads: bool,
+    pub same: bool,
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
@@ -131,6 +135,7 @@ impl Entry {
             name: O::NAME,
             access: O::ACCESS,
             reads: O::READS,
+            same: O::SAME,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
             serve: |fleet, json| {

@@ -39,7 +39,9 @@ use tokio_postgres::{
 };
 pub(crate) use url::Target;
 
-const TRIES: u32 = 6;
+/// A call that met another is tried again for about a second and a half: whoever it met may be on a busy machine.
+const TRIES: u32 = 10;
+const LONGEST_PAUSE_MS: u64 = 250;
 /// How far the database's clock must have been set back before the fleet is told.
 const CLOCK_STEP_MS: i64 = 1000;
 /// Past this many, `join_all` no longer starts its futures in order.
@@ -129,7 +131,7 @@ impl Postgres {
             match self.attempt(call).await {
                 Err(e) if e.is_again() && tries + 1 < TRIES => {
                     tries += 1;
-                    let base = 5_u64 << tries;
+                    let base = (5_u64 << tries).min(LONGEST_PAUSE_MS);
                     tokio::time::sleep(Duration::from_millis(fastrand::u64(base / 2..=base))).await;
                 }
                 other => return other,

@@ -39,6 +39,21 @@ pub struct Run {
     /// How many claims it has.
     #[serde(default)]
     pub holds: i64,
+    /// Which they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
+    /// What a poll gave to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    /// Where it is, as its poll said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// How its process ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<String>,
+    /// What it cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<serde_json::Value>,
 }
 
 /// The lease of one incarnation, as a reply showed it. Whoever is heard in writing has another one after.
@@ -128,6 +143,11 @@ impl RunRow {
             ended_at: self.ended_at,
             reason: self.reason.clone(),
             holds: 0,
+            claims: Vec::new(),
+            trigger: None,
+            host: None,
+            exit: None,
+            cost: None,
         }
     }
 }

@@ -190,19 +190,24 @@ pub(crate) async fn change_under(
 pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let due = tx
         .query(
-            "select seq, tags from task where delayed_until <= ?1 order by delayed_until limit ?2
-             /*pg for update skip locked*/",
+            unheld!(
+                "from task where task.delayed_until <= ?1 order by task.delayed_until limit ?2
+                 /*pg for update skip locked*/"
+            ),
             params![tx.now, crate::run::sweep::ITEMS],
         )
         .await?;
     if due.is_empty() {
         return Ok(0);
     }
-    let keys = due.iter().map(|row| row.get::<i64>("seq")).collect::<Result<Vec<_>>>()?;
+    let due = due.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    let events = due.iter().map(|task| task.event("task.due", task.status)).collect();
+    let events = Event::insert_many(tx, events)?;
+    let keys = due.iter().map(|task| task.seq);
     let woken = "update task set delayed_until = null
                  where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
     let keys = crate::tx::key_set(keys);
-    tx.pipeline(vec![Stmt::new(woken, params![keys.clone()]), record::sync_tags(keys)]).await?;
+    tx.pipeline(vec![Stmt::new(woken, params![keys.clone()]), record::sync_tags(keys), events]).await?;
     Ok(due.len() as u64)
 }
 

@@ -48,6 +48,8 @@ pub struct Tx<'a> {
     pub(crate) stirred: bool,
     /// When the answer could be another with nothing written: one who waits looks again then.
     pub(crate) again_at: Option<Time>,
+    /// When whoever waits has something to do itself, whatever there is.
+    pub(crate) own_again_at: Option<Time>,
     /// One who waits only wants to know whether it is a "not yet": if it is, the answer is thrown away.
     pub(crate) glance: bool,
     /// What it looked for and did not find: everyone with this wish would come away empty, too.
@@ -81,6 +83,7 @@ impl<'a> Tx<'a> {
             place,
             stirred: false,
             again_at,
+            own_again_at: None,
             glance: false,
             wishes: Vec::new(),
             handed: Vec::new(),

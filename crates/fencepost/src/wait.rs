@@ -7,7 +7,8 @@
 //! of this process, when another node says so (PostgreSQL), and at a pace of the database's own in any case. While
 //! nobody waits there is no watcher, and while nothing happens nobody looks.
 //!
-//! News does not wake everyone: see [`line`].
+//! News does not wake everyone: see [`line`]. Nor does time: what is due is settled by the watcher, for all, and the events
+//! of that are the news.
 
 mod line;
 
@@ -79,7 +80,7 @@ pub(crate) struct Waiters {
     line: Line,
     /// Something was committed here.
     committed: Notify,
-    /// When something is due by time alone, in ticks: the earliest that those who take things were told.
+    /// When something is due by time alone, in ticks: the earliest that was seen.
     due: StdMutex<Option<i64>>,
     reminded: Notify,
     watcher: Mutex<Option<JoinHandle<()>>>,
@@ -110,6 +111,8 @@ pub(crate) struct Look<T> {
     pub not_yet: bool,
     /// When it could be another answer with nothing written.
     pub again_in: Option<Millis>,
+    /// When this one has something to do, whatever it finds.
+    pub own_in: Option<Millis>,
     /// What it looked for and did not find: of those with the same wish, one speaks for all.
     pub wishes: Vec<Wish>,
     /// The claims that the answer hands over.
@@ -118,7 +121,14 @@ pub(crate) struct Look<T> {
 
 impl<T> Look<T> {
     pub fn failed(error: Error) -> Self {
-        Self { answer: Err(error), not_yet: false, again_in: None, wishes: Vec::new(), handed: Vec::new() }
+        Self {
+            answer: Err(error),
+            not_yet: false,
+            again_in: None,
+            own_in: None,
+            wishes: Vec::new(),
+            handed: Vec::new(),
+        }
     }
 }
 
@@ -163,14 +173,15 @@ impl Waiters {
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, not_yet, again_in, wishes, .. } = look(glance).await;
+            let Look { answer, not_yet, again_in, own_in, wishes, .. } = look(glance).await;
             if !glance || !not_yet {
                 return answer;
             }
             let due = again_in.map(|span| from.saturating_add(span.0));
             let overdue = due.is_some_and(|due| due <= from);
             // The watcher minds the time for all who take things; who watches has a time of its own.
-            let own = due.filter(|_| wishes.is_empty()).map_or(end, |due| end.min(due));
+            let own = own_in.map_or(end, |span| end.min(from.saturating_add(span.0.max(1))));
+            let own = due.filter(|_| wishes.is_empty()).map_or(own, |due| own.min(due));
             if let Some(due) = due.filter(|_| !wishes.is_empty() && !overdue) {
                 self.remind(due);
             }
@@ -212,6 +223,8 @@ impl Waiters {
         let mut pause = self.store.pace().least;
         // Real time: it paces questions, and decides nothing.
         let (mut asked, mut told) = (Instant::now(), Instant::now());
+        // Something is due that others are settling.
+        let mut overdue = false;
         loop {
             let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::select! {
@@ -223,7 +236,11 @@ impl Waiters {
                 }
                 () = self.reminded.notified() => continue,
                 () = self.clock.until(due.unwrap_or(i64::MAX)), if due.is_some() => {
-                    self.is_due(due);
+                    overdue = self.settle(due).await;
+                    continue;
+                }
+                () = sleep(OVERDUE), if overdue => {
+                    overdue = self.settle(None).await;
                     continue;
                 }
                 () = self.committed.notified() => {}
@@ -237,6 +254,9 @@ impl Waiters {
             if anyway || news != News::Nothing {
                 (pause, told) = (pace.least, Instant::now());
                 self.line.wake(if anyway { &News::OfAll } else { &news });
+                if news.leaves_something_due() {
+                    overdue = self.settle(None).await;
+                }
                 sleep(BREATH).await;
             } else {
                 pause = pace.longer(pause);
@@ -246,14 +266,20 @@ impl Waiters {
         }
     }
 
-    /// Of those who take things, one looks, and says when something is due next.
-    fn is_due(&self, at: Option<i64>) {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        if *due == at {
-            *due = None;
+    /// Does what is due, as whoever claims next would: one transaction here, instead of a look by each who waits. Says
+    /// whether something is due still, because others have it.
+    async fn settle(&self, at: Option<i64>) -> bool {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).take_if(|due| Some(*due) == at);
+        let from = self.clock.ticks();
+        let next = self.store.settle().await;
+        self.committed.notify_one();
+        match next {
+            Ok(Some(Millis(0))) => return true,
+            Ok(next) => next.into_iter().for_each(|span| self.remind(from.saturating_add(span.0))),
+            // Those who wait look, and are told.
+            Err(_) => self.line.wake(&News::OfAll),
         }
-        drop(due);
-        self.line.wake_takers();
+        false
     }
 
     /// Nobody is left, and whoever comes next starts a watcher of their own.

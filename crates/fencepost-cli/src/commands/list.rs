@@ -1,6 +1,7 @@
+use super::one_of;
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Code, Error, Result, task, task::Status};
+use fencepost::{Result, task, task::Status};
 use std::process::ExitCode;
 
 /// List tasks, oldest first
@@ -33,7 +34,8 @@ pub struct List {
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let status = self.status.as_deref().map(read).transpose()?;
+        let status = self.status.as_deref();
+        let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
         let op = task::List {
             board: self.board,
             status,
@@ -53,12 +55,4 @@ impl List {
             }
         })
     }
-}
-
-fn read(text: &str) -> Result<Status> {
-    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
-        let all: Vec<_> = Status::ALL.into_iter().map(Status::as_str).collect();
-        Error::new(Code::Invalid, format!("`{text}` is not a status"))
-            .hint(format!("one of {}", all.join(", ")))
-    })
 }

@@ -4,28 +4,9 @@ mod content;
 mod text;
 
 use crate::context::Context;
-use clap::{Args, Subcommand};
-use fencepost::{Code, Error, Result};
+use clap::Args;
+use fencepost::Result;
 use std::process::ExitCode;
-
-macro_rules! verbs {
-    ($($file:ident::$verb:ident),* $(,)?) => {
-        $(mod $file;)*
-
-        #[derive(Debug, Subcommand)]
-        enum Verb {
-            $($verb($file::$verb),)*
-        }
-
-        impl Verb {
-            async fn run(self, context: &Context) -> Result<ExitCode> {
-                match self {
-                    $(Verb::$verb(verb) => Box::pin(verb.run(context)).await,)*
-                }
-            }
-        }
-    };
-}
 
 verbs![
     push::Push,
@@ -87,21 +68,15 @@ impl Held {
 }
 
 /// `message/7`, also for `7`.
-fn resource(text: &str) -> String {
+pub fn resource(text: &str) -> String {
     if text.parse::<i64>().is_ok() { format!("message/{text}") } else { text.to_owned() }
 }
 
 /// A message by its number, as in `7`, `message/7` or `message/7@1`.
-fn number(text: &str) -> Result<i64, String> {
+pub fn number(text: &str) -> Result<i64, String> {
     let plain = text.strip_prefix("message/").unwrap_or(text);
     let plain = plain.split_once('@').map_or(plain, |(number, _)| number);
     plain.parse().map_err(|_| "not a message's number, such as 7 or message/7".to_owned())
-}
-
-/// JSON that was given as TEXT.
-fn json(field: &str, given: String) -> Result<serde_json::Value> {
-    let text = super::text(given)?;
-    serde_json::from_str(&text).map_err(|e| Error::new(Code::Invalid, format!("`{field}` is not JSON: {e}")))
 }
 
 #[cfg(test)]

@@ -98,7 +98,8 @@ with each of your commands, set FENCE_RUN to a name of your own for all of them.
 Work in a git work tree of your own, and push under a lock: `fence lock git/main --wait -- git push`.
 
 Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for whoever is free.
-`fence` alone says who you are, what you hold and what is ready. Told to empty a queue? `fence mail --help`.
+`fence` alone says who you are, what you hold and what is ready. Told to empty a queue? `fence mail --help`. To
+act as an agent of a name? `fence poll --help`.
 
 ## When you are refused
 

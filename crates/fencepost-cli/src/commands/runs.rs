@@ -1,13 +1,21 @@
 use crate::{
     context::Context,
     screen::{Cell, Table},
+    text,
 };
 use clap::Args;
 use fencepost::{Result, run};
 use std::process::ExitCode;
 
-/// List the runs: who is at work, and until when each is taken to be alive
+/// List the runs: who is at work and where, on what, and until when each is taken to be alive
+///
+/// Of those that ended: how, and what it cost, as `settle` was told.
+///
+/// Examples:
+///   fence runs
+///   fence runs --all --limit 20
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct Runs {
     /// Also those that ended
     #[arg(long)]
@@ -24,15 +32,25 @@ impl Runs {
             if reply.runs.is_empty() {
                 return "no runs".into();
             }
-            let mut table = Table::new(&["RUN", "AGENT", "STATE", ">HOLDS", "UNTIL", "REASON"]).headed();
+            let heads = [
+                "RUN", "AGENT", "HOST", "STATE", "TRIGGER", "STARTED", "UNTIL", "REASON", "EXIT", "COST",
+                "HOLDS",
+            ];
+            let mut table = Table::new(&heads).headed();
             for run in &reply.runs {
+                let word = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or_default());
                 table.row(vec![
                     run.name.as_str().into(),
-                    run.agent.as_deref().unwrap_or_default().into(),
+                    word(&run.agent),
+                    word(&run.host),
                     Cell::state(if run.alive { "alive" } else { "ended" }),
-                    run.holds.to_string().into(),
+                    word(&run.trigger),
+                    context.screen.when(run.opened_at).into(),
                     context.screen.when(run.ended_at.unwrap_or(run.expires_at)).into(),
-                    run.reason.as_deref().unwrap_or_default().into(),
+                    word(&run.reason),
+                    word(&run.exit),
+                    run.cost.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+                    text::tokens(&run.claims).into(),
                 ]);
             }
             table.render(&context.screen)

@@ -157,16 +157,21 @@ fn two_keys_are_not_mistaken_for_each_other() {
 #[test]
 fn every_verb_has_help() {
     let sealed = Sealed::sqlite();
-    let help = sealed.ok(&["mail", "--help"]);
+    let told = help_of_verbs(&sealed, "mail");
+    assert_eq!(told.matches("=== fence mail ").count(), 18, "{told}");
+    insta::assert_snapshot!("mail_help", told);
+}
+
+/// What each verb of a noun says about itself.
+pub fn help_of_verbs(sealed: &Sealed, noun: &str) -> String {
+    let help = sealed.ok(&[noun, "--help"]);
     let (_, verbs) = help.split_once("Commands:\n").expect("the verbs");
     let verbs = verbs.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
-    let verbs: Vec<&str> =
-        verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(verbs.len(), 19, "{verbs:?}");
-    let told = verbs.iter().filter(|verb| **verb != "help").map(|verb| {
-        let help = sealed.ok(&["mail", verb, "--help"]);
+    let verbs = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+    let told = verbs.filter(|verb| *verb != "help").map(|verb| {
+        let help = sealed.ok(&[noun, verb, "--help"]);
         let (own, _) = help.split_once("Everywhere:").expect("what holds everywhere");
-        format!("=== fence mail {verb}\n{}", own.trim_end())
+        format!("=== fence {noun} {verb}\n{}", own.trim_end())
     });
-    insta::assert_snapshot!("mail_help", told.collect::<Vec<_>>().join("\n\n"));
+    told.collect::<Vec<_>>().join("\n\n")
 }

@@ -1,5 +1,6 @@
 //! `fence` as a person or an agent runs it: real processes in a sealed environment, on both databases.
 
+mod agents;
 mod commands;
 mod crash;
 mod docs;
@@ -8,6 +9,7 @@ mod edges;
 mod history;
 mod import;
 mod keeper;
+mod lead_and_workers;
 mod line;
 mod mail;
 mod mail_crash;

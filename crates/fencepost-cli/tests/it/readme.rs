@@ -56,7 +56,7 @@ fn steps(readme: &str) -> Vec<(String, String)> {
 }
 
 /// `…` stands for anything on its line; a line that is only `…` for any lines.
-fn matches(expected: &str, said: &str) -> bool {
+pub fn matches(expected: &str, said: &str) -> bool {
     let expected: Vec<&str> = expected.trim_end().lines().map(str::trim_end).collect();
     let said: Vec<&str> = said.trim_end().lines().map(str::trim_end).collect();
     lines_match(&expected, &said)
@@ -98,9 +98,16 @@ fn a_wrong_readme_would_be_noticed() {
 }
 
 /// The blocks of a section that are scripts, in order.
-fn scripts(section: &str) -> Vec<&'static str> {
+pub fn scripts(section: &str) -> Vec<&'static str> {
+    blocks(section, "sh")
+}
+
+/// The blocks of a section that are of one kind, in order.
+pub fn blocks(section: &str, kind: &str) -> Vec<&'static str> {
     let section = README.split("\n## ").find(|text| text.starts_with(section)).expect("the section");
-    section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("its end")).collect()
+    let begins = format!("```{kind}\n");
+    let blocks = section.split(&begins).skip(1);
+    blocks.map(|rest| rest.split("```").next().expect("its end")).collect()
 }
 
 /// A script, with what it leaves in the background ended with it, and run to its last line unless one fails.

@@ -14,7 +14,7 @@ fn said(child: Child) -> Said {
 }
 
 /// A command that waits, once it does: it has looked, and watches the log.
-fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
+pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     if let Some(url) = sealed.server() {
         let address = url.trim_start_matches("http://").to_owned();
         let before = crate::serve::waiting(&address);

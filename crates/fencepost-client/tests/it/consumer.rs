@@ -2,6 +2,7 @@
 
 use crate::{
     script::{Script, Then},
+    story::Door,
     world::{World, refused},
 };
 use fencepost::{Code, Fleet, Json, Result, mail, mail::Status};
@@ -61,6 +62,19 @@ impl Desk {
         Self { world: world.clone(), fleet: Connection::open(&url).await.expect("it opens") }
     }
 
+    /// The same fleet by another way: another process, or another server.
+    pub async fn other(&self) -> Connection {
+        let fleet = self.world.again().await;
+        match self.fleet.fleet() {
+            Some(_) => fleet.into(),
+            None => Connection::open(&serve(&fleet).await.0).await.expect("it opens"),
+        }
+    }
+
+    pub async fn story(&self, text: &str) {
+        self.world.story_through(&self.fleet, text).await;
+    }
+
     /// Pushes messages with these payloads, and gives their ids.
     pub async fn push(&self, payloads: &[&str]) -> Vec<i64> {
         let mut ids = Vec::new();
@@ -102,6 +116,12 @@ impl Desk {
         let stats = mail::Stats { mailbox: Some("s".into()), ..mail::Stats::default() };
         let mailbox = self.world.fleet.call(stats).await.expect("stats").mailboxes.remove(0);
         (mailbox.ready + mailbox.waiting, mailbox.processing, mailbox.processed)
+    }
+}
+
+impl Door for Connection {
+    async fn ask(&self, name: &str, request: &serde_json::Value) -> Result<serde_json::Value> {
+        self.call_by_name(name, &request.to_string()).await
     }
 }
 

@@ -81,6 +81,8 @@ const PROMISES: &[(&str, &str)] = &[
          union all
          select 'message/' || id as resource from message where run is not null and fence < 1
          union all
+         select 'mentions/' || agent || '/' || channel as resource from reader where run is not null and fence < 1
+         union all
          select 'lock/' || name as resource from lock where run is not null and fence < 1",
     ),
     (
@@ -95,6 +97,10 @@ const PROMISES: &[(&str, &str)] = &[
          union all
          select event.resource from event join message on event.resource = 'message/' || message.id
          where event.kind = 'message.claimed' and event.fence > message.fence
+         union all
+         select event.resource from event
+         join reader on event.resource = 'mentions/' || reader.agent || '/' || reader.channel
+         where event.kind = 'mentions.claimed' and event.fence > reader.fence
          union all
          select event.resource from event join lock on event.resource = 'lock/' || lock.name
          where event.kind = 'lock.claimed' and event.fence > lock.fence",
@@ -220,6 +226,21 @@ const PROMISES: &[(&str, &str)] = &[
            on last.agent = reader.agent and last.channel = reader.channel
          where reader.mentioned_n <> coalesce(last.n, 0)
          or (reader.mentioned_n > reader.read_n) <> (reader.since is not null)",
+    ),
+    (
+        "a mention is of a post, and its agent has a place in the channel",
+        "select 'mentions/' || agent || '/' || channel as resource from mention
+         where not exists (select 1 from post where post.channel = mention.channel and post.n = mention.n)
+         or not exists (select 1 from reader where reader.agent = mention.agent and reader.channel = mention.channel)",
+    ),
+    (
+        "a run that was given a trigger has an agent, and says what it was given",
+        "select 'run/' || name as resource from run
+         where (trigger_type is null) <> (given is null) or (trigger_type is not null and agent is null)",
+    ),
+    (
+        "an agent that goes silent is noticed",
+        "select 'agent/' || name as resource from agent where strands_at is null",
     ),
     (
         "posts are numbered without a gap, and nobody has read further",

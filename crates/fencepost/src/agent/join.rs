@@ -38,6 +38,7 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "agent/join";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Joined;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {

@@ -20,6 +20,7 @@ pub struct Leave {
 impl Op for Leave {
     const NAME: &'static str = "agent/leave";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Joined;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {

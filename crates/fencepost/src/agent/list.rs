@@ -3,7 +3,7 @@ use crate::{
     clock::{Millis, Time},
     error::Result,
     op::{Access, Op},
-    params,
+    params, run,
     tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
@@ -57,6 +57,9 @@ pub struct Doing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     pub since: Time,
+    /// What it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
 }
 
 impl Op for List {
@@ -81,7 +84,7 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>
                 params![name],
             ),
             Stmt::new(
-                "select agent, name, trigger_type, host, opened_at from run
+                "select key, agent, name, trigger_type, host, opened_at from run
                  where ended_at is null and expires_at > ?1 and agent is not null
                  and (cast(?2 as text) is null or agent = ?2) order by key limit 10000",
                 params![tx.now, name],
@@ -115,6 +118,8 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>
     }
     let at: std::collections::HashMap<String, usize> =
         agents.iter().enumerate().map(|(i, agent)| (agent.name.clone(), i)).collect();
+    let runs = answers[1].rows.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
+    let mut held = run::list::claims(tx, &runs).await?;
     for row in &answers[1].rows {
         if let Some(&i) = at.get(&row.get::<String>("agent")?) {
             agents[i].online = true;
@@ -123,6 +128,7 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>
                 trigger: row.get("trigger_type")?,
                 host: row.get("host")?,
                 since: row.get("opened_at")?,
+                claims: held.remove(&row.get("key")?).unwrap_or_default(),
             });
         }
     }

@@ -1,21 +1,21 @@
 use super::{
-    Record, hear, load, not_found,
+    Record, Role, by_name,
+    given::Given,
+    hear, not_found,
     trigger::{self, FINISHED, For, Pool, Trigger, Type},
 };
 use crate::{
     before::{Before, Due},
-    channel,
     claim::deliver,
     clock::{Millis, Time},
     error::{Code, Error, Result},
     event::{Event, Topic},
-    inbox, mail,
-    names::{NAME_MAX, Resource, TTL_MAX, Token, check},
+    inbox,
+    names::{NAME_MAX, TTL_MAX, check},
     op::{Access, Op},
     params,
     run::{self, Holder},
-    task,
-    tx::{Stmt, Tx},
+    tx::{Row, Stmt, Tx},
     wait::Wish,
 };
 use schemars::JsonSchema;
@@ -93,6 +93,7 @@ impl Polled {
 impl Op for Poll {
     const NAME: &'static str = "agent/poll";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;
 
@@ -111,47 +112,85 @@ impl Op for Poll {
     /// An empty poll writes nothing: most polls are.
     async fn peek(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
         self.check()?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = Due::read(&tx.one(Due::statement()).await?)?;
-        let known =
-            tx.query("select 1 as there from run where name = ?1 limit 1", params![&self.run]).await?;
-        let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
-            return Err(not_found(&self.agent));
-        };
-        if due.is_due(tx.now) || !known.is_empty() || agent.is_due_to_be_heard(tx.now) {
+        let Looked { agent, found, run } = self.look(tx, vec![]).await?;
+        if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
         tx.again_at = due.at;
-        self.wish(tx, &agent);
-        if let Some(full) = full(tx, &agent).await? {
+        if let Some(full) = self.full(tx, &agent, &found)? {
             return Ok(Some(full));
         }
-        let heads = self.heads(tx, &agent).await?;
+        let heads = self.heads(tx, &agent, &found).await?;
         Ok(heads.is_empty().then(Polled::nothing))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
-        if let Some(again) = self.given_before(tx).await? {
-            return Ok(again);
-        }
         // Two polls of one agent must not both find room for one more.
         let lock = Stmt::lock(
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
             params![&self.agent],
         );
-        tx.one(lock).await?;
-        let Some(agent) = load(tx, &self.agent).await?.filter(|agent| agent.left_at.is_none()) else {
+        let looked = self.look(tx, vec![lock]).await?;
+        if let Some(again) = self.given_before(tx, looked.run.as_ref()).await? {
+            return Ok(again);
+        }
+        self.is_of_its_own(tx)?;
+        let polled = self.take(tx, looked).await?;
+        if polled.trigger.is_some() {
+            return Ok(polled);
+        }
+        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        let run = tx.one(self.own_run()).await?.rows.into_iter().next();
+        Ok(self.given_before(tx, run.as_ref()).await?.unwrap_or(polled))
+    }
+}
+
+/// What a poll looks at first.
+struct Looked {
+    agent: Record,
+    /// What waits for it.
+    found: Row,
+    /// The last run of this name.
+    run: Option<Row>,
+}
+
+impl Poll {
+    /// In one round trip.
+    async fn look(&self, tx: &mut Tx<'_>, mut statements: Vec<Stmt>) -> Result<Looked> {
+        let first = statements.len();
+        statements.extend([by_name(&self.agent), trigger::looks(&self.agent, tx.now), self.own_run()]);
+        let mut answers =
+            tx.pipeline(statements).await?.split_off(first).into_iter().map(|answer| answer.rows);
+        let (agent, found, run) = (answers.next(), answers.next(), answers.next());
+        let agent = agent.unwrap_or_default().first().map(Record::read).transpose()?;
+        let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&self.agent));
         };
-        if agent.is_due_to_be_heard(tx.now) {
-            hear(tx, &agent).await?;
+        let found = found.and_then(|rows| rows.into_iter().next());
+        let found = found.ok_or_else(|| Error::internal("nothing was looked at"))?;
+        Ok(Looked { agent, found, run: run.and_then(|rows| rows.into_iter().next()) })
+    }
+
+    fn own_run(&self) -> Stmt {
+        Stmt::new(
+            "select ended_at, reason, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
+            params![&self.run],
+        )
+    }
+
+    async fn take(&self, tx: &mut Tx<'_>, looked: Looked) -> Result<Polled> {
+        let Looked { mut agent, found, .. } = looked;
+        if agent.to_be_heard_at() <= tx.now {
+            hear(tx, &mut agent).await?;
         }
-        self.wish(tx, &agent);
-        if let Some(full) = full(tx, &agent).await? {
+        if let Some(full) = self.full(tx, &agent, &found)? {
             return Ok(full);
         }
-        let heads = self.heads(tx, &agent).await?;
+        let heads = self.heads(tx, &agent, &found).await?;
         let order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), tx.now);
         if order.first() == Some(&Type::PoolTask) && self.pool == PoolMode::Notify {
             return self.notify(tx).await;
@@ -173,13 +212,11 @@ impl Op for Poll {
                 return Ok(Polled { trigger: Some(trigger), held_back: None });
             }
         }
-        // Others were quicker. The run was opened for nothing, and is not: it has nothing to be looked after.
+        // Others were quicker. The run was opened here, for nothing: it has nothing to be looked after.
         tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
         Ok(Polled::nothing())
     }
-}
 
-impl Poll {
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
         run::check_name(&self.run)?;
@@ -190,6 +227,17 @@ impl Poll {
         check::optional_text("host", self.host.as_deref(), NAME_MAX)
     }
 
+    /// A trigger's run ends when that is settled, with all it holds. So it is not one that is there for something else.
+    fn is_of_its_own(&self, tx: &Tx<'_>) -> Result<()> {
+        match tx.opening.run.as_ref().filter(|run| run.is_alive(tx.now)) {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
+                    .hint("a trigger has a run of its own: poll with a name that is new"))
+            }
+        }
+    }
+
     fn pool(&self) -> Pool {
         Pool { tag: self.tag.clone(), off: self.pool == PoolMode::Off }
     }
@@ -198,49 +246,60 @@ impl Poll {
         self.accept.as_ref().is_none_or(|accept| accept.contains(&kind))
     }
 
-    async fn heads(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<(Type, Time)>> {
-        let mut heads = trigger::heads(tx, agent, &self.pool()).await?;
+    async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
+        self.wish(tx, agent);
+        let mut heads = trigger::heads(tx, agent, &self.pool(), found).await?;
         heads.retain(|(kind, _)| self.accepts(*kind));
         Ok(heads)
     }
 
     /// What could make another answer of it: what is only for this agent; and what all like it wait for, of whom one is
-    /// woken.
+    /// woken. Whoever would not take it must not wish for it: it would be woken in the place of one who would.
     fn wish(&self, tx: &mut Tx<'_>, agent: &Record) {
         let own = [Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
         tx.wishes = vec![Wish::new(("poll", &self.agent, &self.accept), own)];
+        tx.own_again_at = Some(agent.to_be_heard_at());
         match agent.role {
-            super::Role::Lead => {
+            Role::Lead if self.accepts(Type::TasksFinished) => {
                 tx.wishes.push(Wish::new("finished", [Topic::tasks(), Topic::mail(FINISHED)]))
             }
-            super::Role::Worker if self.pool == PoolMode::Notify => {
-                tx.wishes.push(Wish::new(("told of the pool", &self.agent), [Topic::pool()]));
-            }
-            super::Role::Worker => {
-                tx.wishes.push(Wish::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
-            }
+            Role::Worker if self.accepts(Type::PoolTask) => match self.pool {
+                PoolMode::Take => {
+                    tx.wishes.push(Wish::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
+                }
+                PoolMode::Notify => {
+                    tx.wishes.push(Wish::new(("told of the pool", &self.run), [Topic::pool()]));
+                }
+                PoolMode::Off => {}
+            },
+            _ => {}
         }
+    }
+
+    /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
+    fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
+        let Some(max) = agent.max_concurrent else { return Ok(None) };
+        let busy: i64 = found.get("busy")?;
+        if busy < max {
+            return Ok(None);
+        }
+        let topics = [Topic::agent(&self.agent), Topic::ended(Some(&self.agent))];
+        // Each for itself: when there is room again, they are no longer alike.
+        tx.wishes = vec![Wish::new(("full", &self.run), topics)];
+        tx.own_again_at = Some(agent.to_be_heard_at());
+        let held_back = format!("agent `{}` has {busy} triggers already, and may have {max}", agent.name);
+        Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 
     async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
         let count = trigger::available(tx).await?;
-        let trigger = Trigger {
-            kind: Type::PoolTasksAvailable,
-            run: self.run.clone(),
-            claims: Vec::new(),
-            task: None,
-            tasks: Vec::new(),
-            messages: Vec::new(),
-            channels: Vec::new(),
-            count: Some(count),
-        };
+        let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }
 
     /// The run has its trigger, for ever.
     async fn remember(&self, tx: &mut Tx<'_>, run_key: i64, trigger: &Trigger) -> Result<()> {
-        let given = Given { claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect() };
-        let given = serde_json::to_string(&given).map_err(Error::internal)?;
+        let given = Given::of(trigger).text()?;
         let event = Event {
             run: Some(self.run.clone()),
             agent: Some(self.agent.clone()),
@@ -260,142 +319,30 @@ impl Poll {
     }
 
     /// A lost answer, asked for again: the same trigger, or that its run has ended.
-    async fn given_before(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
-        let rows = tx
-            .query(
-                "select key, ended_at, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
-                params![&self.run],
-            )
-            .await?;
-        let Some(row) = rows.first() else { return Ok(None) };
+    async fn given_before(&self, tx: &mut Tx<'_>, run: Option<&Row>) -> Result<Option<Polled>> {
+        let Some(row) = run else { return Ok(None) };
         let Some(kind) = row.get::<Option<String>>("trigger_type")? else { return Ok(None) };
-        if row.get::<Option<Time>>("ended_at")?.is_some() {
-            let message = format!("run `{}` was given a trigger, and has ended", self.run);
-            return Err(Error::new(Code::LeaseExpired, message)
+        let over = |what| {
+            Err(Error::new(Code::LeaseExpired, format!("run `{}` was given a trigger, and {what}", self.run))
                 .with("run", &self.run)
-                .hint("a run takes one trigger: poll with a new run"));
+                .hint("a run takes one trigger: poll with a new run"))
+        };
+        if row.get::<Option<Time>>("ended_at")?.is_some() {
+            // What it was given never arrived, and went back: it is as if nobody had asked.
+            if row.get::<Option<String>>("reason")?.as_deref() == Some(deliver::UNDELIVERED) {
+                return Ok(None);
+            }
+            return over("has ended");
         }
         if row.get::<Option<String>>("agent")?.as_deref() != Some(&self.agent) {
             return Err(Error::invalid("run", format!("`{}` belongs to another agent", self.run)));
         }
         let kind: Type = serde_json::from_value(serde_json::json!(kind)).map_err(Error::internal)?;
-        let given: Given = serde_json::from_str(&row.get::<String>("given")?).map_err(Error::internal)?;
-        Ok(Some(Polled { trigger: Some(given.again(tx, kind, &self.run).await?), held_back: None }))
+        let given = Given::read(row.get("given")?)?;
+        let trigger = given.again(tx, kind, &self.run).await?;
+        if trigger.claims.is_empty() {
+            return over("nothing of it is left to do");
+        }
+        Ok(Some(Polled { trigger: Some(trigger), held_back: None }))
     }
-}
-
-/// What a run was given, as it is kept.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Given {
-    pub claims: Vec<String>,
-}
-
-impl Given {
-    pub fn tokens(&self) -> Result<Vec<Token>> {
-        self.claims.iter().map(|token| Token::check(token)).collect()
-    }
-
-    /// As far as it is still held.
-    async fn again(&self, tx: &mut Tx<'_>, kind: Type, run: &str) -> Result<Trigger> {
-        let mut trigger = Trigger {
-            kind,
-            run: run.into(),
-            claims: Vec::new(),
-            task: None,
-            tasks: Vec::new(),
-            messages: Vec::new(),
-            channels: Vec::new(),
-            count: None,
-        };
-        let (mut notices, mut readers) = (Vec::new(), Vec::new());
-        let (mut tasks, mut messages) = (Vec::new(), Vec::new());
-        for token in self.tokens()? {
-            match &token.resource {
-                Resource::Task(id) => {
-                    let held = task::load(tx, id).await?;
-                    let held = held.filter(|task| {
-                        task.hold
-                            .as_ref()
-                            .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now))
-                    });
-                    if let Some(task) = held {
-                        tasks.push((task.seq, token.clone()));
-                        let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
-                        trigger.claims.extend(view.claim.clone());
-                        trigger.task = Some(view);
-                    }
-                }
-                Resource::Message(id) => {
-                    let Some(found) = mail::load(tx, *id).await? else { continue };
-                    let is_held = found
-                        .hold
-                        .as_ref()
-                        .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now));
-                    if is_held {
-                        messages.push((*id, token.clone()));
-                        let message = mail::show::of(tx, *id).await?;
-                        trigger.claims.extend(message.claim.clone());
-                        notices.push(message);
-                    }
-                }
-                Resource::Mentions { agent, channel } => {
-                    let held = channel::load(tx, agent, channel).await?;
-                    let held = held.filter(|reader| {
-                        reader
-                            .hold
-                            .as_ref()
-                            .is_some_and(|hold| hold.fence == token.fence && hold.is_alive(tx.now))
-                    });
-                    if let Some(reader) = held {
-                        trigger
-                            .claims
-                            .extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
-                        trigger.channels.push(channel::reader::given(tx, &reader).await?);
-                        readers.push(reader);
-                    }
-                }
-                Resource::Lock(_) => {}
-            }
-        }
-        let mut handed = Vec::new();
-        if !tasks.is_empty() {
-            handed.extend(deliver::again(tx, &tasks).await?);
-        }
-        if !messages.is_empty() {
-            handed.extend(deliver::message_again(tx, &messages).await?);
-        }
-        if !readers.is_empty() {
-            handed.extend(channel::again(tx, &readers).await?);
-        }
-        tx.handed = handed;
-        match kind {
-            Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, notices.iter()).await?,
-            _ => trigger.messages = notices.into_iter().map(inbox::Item::of).collect(),
-        }
-        trigger.count = match kind {
-            Type::InboxMessage | Type::TasksFinished => Some(trigger.claims.len() as i64),
-            Type::UnreadMentions => {
-                Some(trigger.channels.iter().map(|given| given.mentions.len() as i64).sum())
-            }
-            _ => None,
-        };
-        Ok(trigger)
-    }
-}
-
-/// An agent that has as many triggers as it may have gets no more.
-async fn full(tx: &mut Tx<'_>, agent: &Record) -> Result<Option<Polled>> {
-    let Some(max) = agent.max_concurrent else { return Ok(None) };
-    let rows = tx
-        .query(
-            "select count(*) as n, min(expires_at) as next from run where agent = ?1 and ended_at is null
-             and expires_at > ?2 and trigger_type is not null",
-            params![&agent.name, tx.now],
-        )
-        .await?;
-    let busy: i64 = rows[0].get("n")?;
-    Ok((busy >= max).then(|| Polled {
-        trigger: None,
-        held_back: Some(format!("agent `{}` has {busy} triggers already, and may have {max}", agent.name)),
-    }))
 }

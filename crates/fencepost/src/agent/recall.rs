@@ -1,4 +1,4 @@
-use super::{list, not_found};
+use super::{PRESENCE, list, not_found};
 use crate::{
     claim::Under,
     clock::{Millis, Time},
@@ -101,11 +101,13 @@ pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
         .await?;
     let Some(row) = rows.first() else { return Ok(0) };
     let (name, strand): (String, Millis) = (row.get("name")?, row.get("strand_ms")?);
-    let (next, given): (Option<Time>, usize) = match row.get::<Option<Time>>("alive_until")? {
-        Some(until) => (Some(until.plus(strand)), 0),
+    let (next, given): (Time, usize) = match row.get::<Option<Time>>("alive_until")? {
+        Some(until) => (until.plus(strand), 0),
         None => {
             let given = give_back(tx, &name).await?.len();
-            ((given as i64 >= ITEMS).then_some(tx.now), given)
+            // Whatever somebody assigns to it after this, while it stays silent, waits as long.
+            let next = tx.now.plus(strand.max(PRESENCE));
+            (if given as i64 >= ITEMS { tx.now } else { next }, given)
         }
     };
     tx.execute("update agent set strands_at = ?2 where name = ?1", params![&name, next]).await?;

@@ -12,7 +12,7 @@ use crate::{
     params,
     run::Holder,
     task::{self, Status, Task},
-    tx::{Stmt, Tx, by_keys, set},
+    tx::{Row, Stmt, Tx, by_keys, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    fn new(kind: Type, run: &str) -> Self {
+    pub(super) fn new(kind: Type, run: &str) -> Self {
         Self {
             kind,
             run: run.into(),
@@ -100,26 +100,38 @@ impl Trigger {
     }
 }
 
-/// Since when something of each kind has been waiting for this agent: each the first entry of an index.
-pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Result<Vec<(Type, Time)>> {
-    let rows = tx
-        .query(
-            "select
+/// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
+/// triggers it has.
+pub(super) fn looks(agent: &str, now: Time) -> Stmt {
+    Stmt::new(
+        "select
                (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
                 order by seq limit 1) as offered,
                (select updated_at from task where ready = 2 and assignee = ?1
                 order by priority desc, seq limit 1) as assigned,
                (select created_at from message where ready = 1 and mailbox = ?2
+                and not exists (select 1 from mailbox where name = ?2 and paused is not null)
                 order by priority desc, id limit 1) as inbox,
                (select since from reader where ready = 1 and agent = ?1 order by since limit 1) as mentions,
                (select created_at from message where ready = 1 and mailbox = ?3
                 order by priority desc, id limit 1) as notice,
                (select finished_at from task where told = 0 and status in ('completed', 'failed')
-                order by finished_at limit 1) as untold",
-            params![&agent.name, inbox::mailbox(&agent.name), FINISHED],
-        )
-        .await?;
-    let at = |name| rows[0].get::<Option<Time>>(name);
+                order by finished_at limit 1) as untold,
+               (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
+               (select count(*) from run where agent = ?1 and ended_at is null and expires_at > ?4
+                and trigger_type is not null) as busy",
+        params![agent, inbox::mailbox(agent), FINISHED, now],
+    )
+}
+
+/// What [`looks`] found, and the pool's part that fits the agent.
+pub(super) async fn heads(
+    tx: &mut Tx<'_>,
+    agent: &Record,
+    pool: &Pool,
+    looked: &Row,
+) -> Result<Vec<(Type, Time)>> {
+    let at = |name| looked.get::<Option<Time>>(name);
     let mut heads = vec![
         (Type::TaskOffered, at("offered")?),
         (Type::TaskAssigned, at("assigned")?),
@@ -130,7 +142,10 @@ pub(super) async fn heads(tx: &mut Tx<'_>, agent: &Record, pool: &Pool) -> Resul
         Role::Lead => {
             heads.push((Type::TasksFinished, [at("notice")?, at("untold")?].into_iter().flatten().min()))
         }
-        Role::Worker => heads.push((Type::PoolTask, pool.best(tx, agent).await?.map(|(since, _)| since))),
+        Role::Worker if pool.is_whole(agent) => heads.push((Type::PoolTask, at("pool")?)),
+        Role::Worker => {
+            heads.push((Type::PoolTask, pool.best(tx, agent).await?.first().map(|head| head.since)))
+        }
     }
     Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
 }
@@ -200,6 +215,7 @@ impl For<'_> {
         if found.is_empty() {
             return Ok(Vec::new());
         }
+        let found = mail::Record::that_fit(found);
         let claimed = mail::claim::take(tx, found, self.holder, self.run_key, self.max).await?;
         Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
     }
@@ -215,18 +231,19 @@ impl For<'_> {
         Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
     }
 
-    /// Notices that were given before and came back, then new ones: those are made as they are given, so that finishing
-    /// a task costs no message.
+    /// Notices that were given before and came back, on their own; else new ones. Those are made as they are given, so
+    /// that finishing a task costs no message.
     async fn finished(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
-        while (claimed.len() as i64) < NOTICES {
-            let Some(new) = tell(tx, NOTICES - claimed.len() as i64).await? else { break };
+        while claimed.is_empty() {
+            let Some(new) = tell(tx, NOTICES).await? else { break };
+            // All of them a lead's own.
             if new.is_empty() {
                 continue;
             }
             let pick =
                 by_keys!(new.as_slice(), mail::record::unheld!("where message.id"), "order by message.id");
-            claimed.extend(self.messages(tx, pick).await?);
+            claimed = self.messages(tx, pick).await?;
         }
         if claimed.is_empty() {
             return Ok(None);
@@ -238,10 +255,13 @@ impl For<'_> {
     }
 
     async fn pool(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
-        match self.pool.best(tx, self.agent).await? {
-            None => Ok(None),
-            Some((_, pick)) => self.task(tx, Type::PoolTask, pick, Status::InProgress).await,
+        for head in self.pool.best(tx, self.agent).await? {
+            let taken = self.task(tx, Type::PoolTask, head.of.pick(), Status::InProgress).await?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
         }
+        Ok(None)
     }
 }
 
@@ -288,7 +308,7 @@ fn assigned(agent: &str) -> Stmt {
 async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let rows = tx
         .query(
-            "select seq, board, n, status from task where told = 0 and status in ('completed', 'failed')
+            "select seq, board, n, status, finished_at from task where told = 0 and status in ('completed', 'failed')
              order by finished_at limit ?1 /*pg for update skip locked*/",
             params![count],
         )
@@ -300,14 +320,15 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let ids = set(rows
         .iter()
         .map(|row| {
-            row.get::<String>("board").and_then(|board| {
-                Ok(serde_json::json!({ "resource": format!("task/{board}-{}", row.get::<i64>("n")?) }))
-            })
+            let (board, n, at): (String, i64, i64) =
+                (row.get("board")?, row.get("n")?, row.get("finished_at")?);
+            Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
         })
         .collect::<Result<Vec<_>>>()?)?;
     let leads = Stmt::new(
         "select event.resource from json_each(?1) as item cross join event
          where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
+         and event.at = cast(item.value ->> 'at' as bigint)
          and event.agent in (select name from agent where role = 'lead')",
         params![ids],
     );
@@ -349,85 +370,172 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// The statement that picks the best task that fits, and since when that has been as it is. An agent that names no capabilities takes anything; any other
-    /// takes what asks for nothing else. How many different sets of tags there are decides what that costs, not how
-    /// many tasks.
-    async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Option<(Time, Stmt)>> {
-        if self.off {
-            return Ok(None);
-        }
-        if agent.capabilities.is_empty() && self.tag.is_none() {
-            let head = "select updated_at from task where ready = 1 order by priority desc, seq limit 1";
-            let head = tx.query(head, params![]).await?;
-            let Some(head) = head.first() else { return Ok(None) };
-            let pick = Stmt::new(
-                task::unheld!(
-                    "from task where task.ready = 1 order by task.priority desc, task.seq limit 1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![],
-            );
-            return Ok(Some((head.get("updated_at")?, pick)));
-        }
-        let rows = tx
-            .query(
-                "with recursive needs(tags) as (
-                   select min(tags) from task where ready = 1 and tags is not null
-                   union all
-                   select (select min(task.tags) from task where ready = 1 and task.tags > needs.tags) from needs
-                   where needs.tags is not null)
-                 select tags,
-                   (select priority from task where ready = 1 and task.tags = needs.tags
-                    order by priority desc, seq limit 1) as priority,
-                   (select seq from task where ready = 1 and task.tags = needs.tags
-                    order by priority desc, seq limit 1) as seq,
-                   (select updated_at from task where ready = 1 and task.tags = needs.tags
-                    order by priority desc, seq limit 1) as updated_at
-                 from needs where tags is not null limit 1000",
-                params![],
-            )
-            .await?;
-        let plain = tx
-            .query(
-                "select cast(null as text) as tags, priority, seq, updated_at from task where ready = 1 and tags is null
-                 order by priority desc, seq limit 1",
-                params![],
-            )
-            .await?;
-        let mut best: Option<(i64, i64, Time, Option<String>)> = None;
-        for row in plain.iter().chain(&rows) {
-            let tags: Option<String> = row.get("tags")?;
-            if !self.fits(agent, tags.as_deref())? {
-                continue;
-            }
-            let (priority, seq): (i64, i64) = (row.get("priority")?, row.get("seq")?);
-            if best.as_ref().is_none_or(|(p, s, ..)| (-priority, seq) < (-p, *s)) {
-                best = Some((priority, seq, row.get("updated_at")?, tags));
-            }
-        }
-        Ok(best.map(|(_, _, since, tags)| (since, match tags {
-            Some(tags) => Stmt::new(
-                task::unheld!(
-                    "from task where task.ready = 1 and task.tags = ?1 order by task.priority desc, task.seq limit 1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![tags],
-            ),
-            None => Stmt::new(
-                task::unheld!(
-                    "from task where task.ready = 1 and task.tags is null order by task.priority desc, task.seq limit 1
-                     /*pg for update of task skip locked*/"
-                ),
-                params![],
-            ),
-        })))
+    /// Does this agent take anything that is in it?
+    pub fn is_whole(&self, agent: &Record) -> bool {
+        !self.off && self.tag.is_none() && agent.capabilities.is_empty()
     }
 
-    fn fits(&self, agent: &Record, tags: Option<&str>) -> Result<bool> {
-        let tags: Vec<String> = tags.map_or(Ok(Vec::new()), serde_json::from_str).map_err(Error::internal)?;
-        let able = agent.capabilities.is_empty() || tags.iter().all(|tag| agent.capabilities.contains(tag));
-        Ok(able && self.tag.as_ref().is_none_or(|tag| tags.contains(tag)))
+    /// The best task that fits, of each kind that there is: the best of them first, with the statement that picks it.
+    /// (Which of them is free for this poll is known when one is picked.) An agent that names no capabilities takes
+    /// anything; any other takes what asks for nothing else.
+    async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<Head>> {
+        if self.off {
+            return Ok(Vec::new());
+        }
+        let mut heads = match (&agent.capabilities[..], &self.tag) {
+            ([], None) => one(tx, Of::All).await?,
+            ([], Some(tag)) => one(tx, Of::Tag(tag.clone())).await?,
+            (capabilities, None) => {
+                let mut heads = one(tx, Of::Plain).await?;
+                heads.extend(needing(tx, capabilities).await?);
+                heads
+            }
+            (capabilities, Some(tag)) => {
+                let mut heads = needing(tx, capabilities).await?;
+                heads.retain(
+                    |head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))),
+                );
+                heads
+            }
+        };
+        heads.sort_by_key(|head| (-head.priority, head.seq));
+        Ok(heads)
     }
+}
+
+/// The first of a part of the pool.
+#[derive(Debug)]
+struct Head {
+    of: Of,
+    priority: i64,
+    seq: i64,
+    /// Since when it has been as it is.
+    since: Time,
+}
+
+/// A part of the pool that an index has in order.
+#[derive(Debug)]
+enum Of {
+    All,
+    /// What asks for nothing.
+    Plain,
+    /// What has this tag, among others.
+    Tag(String),
+    /// What has exactly these, as they are stored.
+    Tags(String),
+}
+
+/// Statements on the first of each part: what it is, or the task itself with a lock on it.
+macro_rules! first_of {
+    ($of:expr, $select:ident, $end:literal) => {
+        match $of {
+            Of::All => Stmt::new(
+                $select!(concat!(
+                    "from task where task.ready = 1 order by task.priority desc, task.seq limit 1",
+                    $end
+                )),
+                params![],
+            ),
+            Of::Plain => Stmt::new(
+                $select!(concat!(
+                    "from task where task.ready = 1 and task.tags is null
+                     order by task.priority desc, task.seq limit 1",
+                    $end
+                )),
+                params![],
+            ),
+            // SQLite keeps to the order of a cross join.
+            Of::Tag(tag) => Stmt::new(
+                $select!(concat!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                     and task_tag.ready = 1 and task_tag.tag = ?1
+                     order by task_tag.priority desc, task_tag.task limit 1",
+                    $end
+                )),
+                params![tag.as_str()],
+            ),
+            Of::Tags(tags) => Stmt::new(
+                $select!(concat!(
+                    "from task where task.ready = 1 and task.tags = ?1
+                     order by task.priority desc, task.seq limit 1",
+                    $end
+                )),
+                params![tags.as_str()],
+            ),
+        }
+    };
+}
+
+macro_rules! rank {
+    ($from:expr) => {
+        concat!("select task.priority, task.seq, task.updated_at ", $from)
+    };
+}
+
+impl Of {
+    fn first(&self) -> Stmt {
+        first_of!(self, rank, "")
+    }
+
+    fn pick(&self) -> Stmt {
+        use task::unheld;
+        first_of!(self, unheld, " /*pg for update of task skip locked*/")
+    }
+}
+
+/// The first of a part that is not told apart any further.
+async fn one(tx: &mut Tx<'_>, of: Of) -> Result<Vec<Head>> {
+    let rows = tx.one(of.first()).await?.rows;
+    let Some(row) = rows.first() else { return Ok(Vec::new()) };
+    let (priority, seq) = (row.get("priority")?, row.get("seq")?);
+    Ok(vec![Head { of, priority, seq, since: row.get("updated_at")? }])
+}
+
+/// How many lists of tags are followed. Only those that there are, and that an agent can do as far as they go.
+const LISTS: usize = 4096;
+
+/// The first task of every list of tags that consists of these alone. Lists are stored as text, so those that begin alike
+/// lie side by side: each beginning that there is is tried with one more tag, and what needs anything else is never
+/// looked at, be it a million tasks or a million lists.
+async fn needing(tx: &mut Tx<'_>, capabilities: &[String]) -> Result<Vec<Head>> {
+    let (mut heads, mut tried) = (Vec::new(), 0);
+    let mut begun = vec![String::from("[")];
+    while !begun.is_empty() && tried < LISTS {
+        let longer = begun.iter().flat_map(|begun| {
+            // The list as it is, and what lies between it and any longer one: `,` comes right before `-`.
+            capabilities.iter().map(move |tag| {
+                let list = format!("{begun}\"{tag}\"");
+                serde_json::json!({ "list": format!("{list}]"), "from": format!("{list},"), "to": format!("{list}-") })
+            })
+        });
+        let longer: Vec<_> = longer.take(LISTS).collect();
+        tried += longer.len();
+        let rows = tx
+            .query(
+                "select item.value ->> 'list' as list, item.value ->> 'from' as begun,
+                   (select seq from task where ready = 1 and tags = item.value ->> 'list'
+                    order by priority desc, seq limit 1) as seq,
+                   (select priority from task where ready = 1 and tags = item.value ->> 'list'
+                    order by priority desc, seq limit 1) as priority,
+                   (select updated_at from task where ready = 1 and tags = item.value ->> 'list'
+                    order by priority desc, seq limit 1) as updated_at,
+                   (select 1 from task where ready = 1 and tags >= item.value ->> 'from'
+                    and tags < item.value ->> 'to' limit 1) as longer
+                 from json_each(?1) as item",
+                params![set(longer)?],
+            )
+            .await?;
+        begun.clear();
+        for row in &rows {
+            if row.get::<Option<i64>>("longer")?.is_some() {
+                begun.push(row.get("begun")?);
+            }
+            let Some(seq) = row.get::<Option<i64>>("seq")? else { continue };
+            let of = Of::Tags(row.get("list")?);
+            heads.push(Head { of, seq, priority: row.get("priority")?, since: row.get("updated_at")? });
+        }
+    }
+    Ok(heads)
 }
 
 /// How many could be had from the pool, up to a thousand.
@@ -449,7 +557,6 @@ mod tests {
         let stale = Millis(60_000);
         let cases = [
             (vec![(PoolTask, ago(5)), (TaskOffered, ago(1))], vec![TaskOffered, PoolTask]),
-            (Type::ORDER.iter().rev().map(|&kind| (kind, ago(10))).collect(), Type::ORDER.to_vec()),
             (vec![(TaskOffered, ago(1)), (PoolTask, ago(60_000))], vec![PoolTask, TaskOffered]),
             (
                 vec![(TaskOffered, ago(59_999)), (UnreadMentions, ago(70_000)), (InboxMessage, ago(90_000))],
@@ -458,6 +565,32 @@ mod tests {
         ];
         for (heads, expected) in cases {
             assert_eq!(in_order(heads.clone(), stale, now), expected, "{heads:?}");
+        }
+        let promised = [
+            TaskOffered,
+            TaskAssigned,
+            InboxMessage,
+            UnreadMentions,
+            TasksFinished,
+            PoolTask,
+            PoolTasksAvailable,
+        ];
+        let names = "task_offered task_assigned inbox_message unread_mentions tasks_finished pool_task \
+                     pool_tasks_available";
+        assert_eq!(promised.map(Type::as_str).join(" "), names);
+        assert_eq!(Type::ORDER[..], promised[..6]);
+        // Whichever two there are, and whichever has waited longer, as long as neither has for too long.
+        for (i, &first) in promised.iter().enumerate() {
+            assert_eq!(serde_json::json!(first), first.as_str());
+            for &second in &promised[i + 1..] {
+                for (a, b) in [(1, 59_999), (59_999, 1), (5, 5)] {
+                    for heads in [[(first, ago(a)), (second, ago(b))], [(second, ago(b)), (first, ago(a))]] {
+                        assert_eq!(in_order(heads.to_vec(), stale, now), [first, second], "{heads:?}");
+                    }
+                }
+                let overdue = vec![(first, ago(59_999)), (second, ago(60_000))];
+                assert_eq!(in_order(overdue, stale, now), [second, first]);
+            }
         }
     }
 }

@@ -58,6 +58,7 @@ pub struct Created {
 impl Op for Create {
     const NAME: &'static str = "channel/create";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Created;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Created> {

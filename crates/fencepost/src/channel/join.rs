@@ -27,6 +27,7 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "channel/join";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Joined;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {

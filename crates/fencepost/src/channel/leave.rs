@@ -27,6 +27,7 @@ pub struct Left {
 impl Op for Leave {
     const NAME: &'static str = "channel/leave";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Left;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Left> {

@@ -186,10 +186,7 @@ pub(crate) async fn claim_for(
         let hold = holder.hold(run_key, fence, max, tx.now);
         let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), ..before.clone() };
         let event = taken.event("mentions.claimed", &before);
-        let mentions = Stmt::new(
-            "select n from mention where agent = ?1 and channel = ?2 and n > ?3 and n <= ?4 order by n limit 1000",
-            params![agent, &before.channel, before.read, to],
-        );
+        let mentions = mentioned(agent, &before.channel, before.read + 1, to);
         let statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx), mentions];
         let mut answers = tx.pipeline(statements).await?;
         if answers[0].affected == 0 {
@@ -203,17 +200,20 @@ pub(crate) async fn claim_for(
     Ok(claimed)
 }
 
-/// What a claim on mentions gave, once more.
-pub(crate) async fn given(tx: &mut Tx<'_>, held: &Record) -> Result<Mentions> {
+/// The posts from one to another in which an agent is mentioned.
+fn mentioned(agent: &str, channel: &str, from: i64, to: i64) -> Stmt {
+    Stmt::new(
+        "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
+        params![agent, channel, from, to],
+    )
+}
+
+/// What a claim on mentions gave, once more. `from` is where it began: the cursor may have moved since.
+pub(crate) async fn given(tx: &mut Tx<'_>, held: &Record, from: i64) -> Result<Mentions> {
     let to = held.given.unwrap_or(held.read);
-    let rows = tx
-        .query(
-            "select n from mention where agent = ?1 and channel = ?2 and n > ?3 and n <= ?4 order by n limit 1000",
-            params![&held.agent, &held.channel, held.read, to],
-        )
-        .await?;
+    let rows = tx.one(mentioned(&held.agent, &held.channel, from, to)).await?.rows;
     let mentions = rows.iter().map(|row| row.get("n")).collect::<Result<Vec<i64>>>()?;
-    Ok(Mentions { channel: held.channel.clone(), from: held.read + 1, to, mentions })
+    Ok(Mentions { channel: held.channel.clone(), from, to, mentions })
 }
 
 /// The mentions that a run was given are read, up to what was given.

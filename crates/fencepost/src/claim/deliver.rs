@@ -11,7 +11,7 @@ use crate::{
     fleet::Fleet,
     lock, mail,
     names::{Resource, TaskId, Token},
-    params, task,
+    params, run, task,
     tx::Tx,
 };
 use std::{collections::HashMap, time::Duration};
@@ -86,7 +86,10 @@ impl Drop for Delivery {
 /// that asking again finds that nothing came of it.
 pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64> {
     let Some(first) = handed.first() else { return Ok(0) };
-    tx.opening.request = request_of(tx, &first.token).await?;
+    let (request, run) = taken_by(tx, &first.token).await?;
+    tx.opening.request = request;
+    // Runs are locked before items.
+    let polled = run::end::lock_triggered(tx, run.as_deref()).await?;
     let mut tasks: HashMap<TaskId, &Handed> = HashMap::new();
     let mut messages: HashMap<i64, &Handed> = HashMap::new();
     let mut given = 0;
@@ -107,18 +110,25 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
     if !messages.is_empty() {
         given += mail::release::undeliver(tx, &messages).await?;
     }
+    if let Some(run) = polled.filter(|_| given > 0) {
+        run::end::end_if_idle(tx, run, UNDELIVERED).await?;
+    }
     Ok(given)
 }
 
-/// The request that took it.
-async fn request_of(tx: &mut Tx<'_>, token: &Token) -> Result<Option<String>> {
+/// Why a run ended whose trigger did not arrive: polling again with its name begins anew.
+pub(crate) const UNDELIVERED: &str = "undelivered";
+
+/// The request that took it, and the run.
+async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<(Option<String>, Option<String>)> {
     let rows = tx
         .query(
-            "select request from event where resource = ?1 and fence = ?2 and kind in ('task.claimed', 'message.claimed', 'mentions.claimed', 'lock.claimed')",
+            "select request, run from event where resource = ?1 and fence = ?2
+             and kind in ('task.claimed', 'message.claimed', 'mentions.claimed', 'lock.claimed')",
             params![token.resource.to_string(), token.fence],
         )
         .await?;
-    rows.first().map_or(Ok(None), |row| row.get("request"))
+    rows.first().map_or(Ok((None, None)), |row| Ok((row.get("request")?, row.get("run")?)))
 }
 
 macro_rules! raise {

@@ -1,7 +1,7 @@
-use super::{Content, Item, handle};
+use super::{Content, Item, handle, is_open};
 use crate::{
     before::Before,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     json::Json,
     mail,
     names::{Resource, TaskId, Token, check},
@@ -44,6 +44,7 @@ pub struct Delegated {
 impl Op for Delegate {
     const NAME: &'static str = "inbox/delegate";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Delegated;
 
     fn before(&self) -> Before {
@@ -54,22 +55,23 @@ impl Op for Delegate {
         if self.task.is_some() && (self.title.is_some() || self.to.is_some() || self.offer.is_some()) {
             return Err(Error::invalid("task", "names one that is there: leave out what a new one would be"));
         }
-        let id = match self.message.parse::<i64>() {
-            Ok(id) => id,
-            Err(_) => match Token::check(&self.message)?.resource {
-                Resource::Message(id) => id,
+        let (id, token) = match self.message.parse::<i64>() {
+            Ok(id) => (id, None),
+            Err(_) => match Token::check(&self.message)? {
+                token @ Token { resource: Resource::Message(id), .. } => (id, Some(token)),
                 _ => return Err(Error::invalid("message", "is neither a number nor a message's token")),
             },
         };
+        check::range("message", id, 1, i64::MAX)?;
+        // Before anything is read: two who delegate one message must not both make a task of it.
+        let found =
+            mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
         let message = mail::show::of(tx, id).await?;
-        // Asking twice is safe: the task that it was delegated to.
-        if message.outcome.as_deref() == Some("delegated") {
-            let task: String = message.outputs.first().map_or(Ok(String::new()), |output| {
-                output.read::<serde_json::Value>().map(|v| v["task"].as_str().unwrap_or_default().to_owned())
-            })?;
-            let task = find(tx, &task).await?;
-            return Ok(Delegated { item: Item::of(message), task });
+        let ended = |token: &Token| found.last.as_ref().is_some_and(|last| last.fence == token.fence);
+        if message.outcome.as_deref() == Some("delegated") && token.as_ref().is_none_or(ended) {
+            return self.repeated(tx, message).await;
         }
+        is_open(tx, &found, token.as_ref())?;
         let content: Option<Content> = message.payload.as_ref().map(Json::read).transpose()?;
         let task = match &self.task {
             Some(id) => find(tx, id).await?,
@@ -88,6 +90,19 @@ async fn find(tx: &mut Tx<'_>, id: &str) -> Result<Task> {
 }
 
 impl Delegate {
+    /// Asking twice is safe: the task that it was delegated to, unless another is named now.
+    async fn repeated(&self, tx: &mut Tx<'_>, message: mail::Message) -> Result<Delegated> {
+        let item = Item::of(message);
+        tx.caller.acting_as("agent", Some(&item.agent))?;
+        let task = item.response.as_ref().and_then(|response| response["task"].as_str()).unwrap_or_default();
+        if self.task.as_deref().is_some_and(|named| named != task) {
+            let message = format!("message {} was delegated already, to `{task}`", item.id);
+            return Err(Error::new(Code::AlreadyFinished, message));
+        }
+        let task = find(tx, task).await?;
+        Ok(Delegated { item, task })
+    }
+
     async fn make(&self, tx: &mut Tx<'_>, content: Content, message: &mail::Message) -> Result<Task> {
         let line = content.text.lines().next().unwrap_or_default();
         let title = self.title.clone().unwrap_or_else(|| line.chars().take(120).collect());

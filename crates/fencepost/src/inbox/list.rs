@@ -1,11 +1,12 @@
-use super::{Item, mailbox};
+use super::{Item, Status, mailbox};
 use crate::{
     error::Result,
+    json::Json,
     mail,
     names::check,
     op::{Access, Op},
     params,
-    tx::Tx,
+    tx::{Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub struct List {
     /// Also what was dealt with.
     #[serde(default)]
     pub all: bool,
+    /// Only this.
+    #[serde(default)]
+    pub status: Option<Status>,
     /// Only what comes after this one: the last of the page before.
     #[serde(default)]
     pub after: Option<i64>,
@@ -43,13 +47,25 @@ impl Op for List {
         check::plain_name("agent", &self.agent)?;
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        // Here a status is a word of the inbox, which stands for a message's status and outcome.
         let rows = tx
             .query(
                 mail::record::columns!(
                     "where message.mailbox = ?1 and message.id > ?2 and (?4 = 1 or message.finished_at is null)
+                     and (cast(?5 as text) is null or ?5 = case message.status
+                       when 'pending' then 'unread' when 'held' then 'unread'
+                       when 'processed' then case message.outcome
+                         when 'responded' then 'responded' when 'delegated' then 'delegated' else 'read' end
+                       else message.status end)
                      order by message.id limit ?3"
                 ),
-                params![mailbox(&self.agent), self.after.unwrap_or(0), limit + 1, self.all],
+                params![
+                    mailbox(&self.agent),
+                    self.after.unwrap_or(0),
+                    limit + 1,
+                    self.all || self.status.is_some(),
+                    self.status.map(Status::as_str),
+                ],
             )
             .await?;
         let more = rows.len() as i64 > limit;
@@ -58,7 +74,21 @@ impl Op for List {
         if found.is_empty() {
             return Ok(Items { items: Vec::new(), more });
         }
-        let (_, views) = mail::view::full(tx, found, vec![]).await?;
+        let keys = found.iter().map(|message| message.id).collect::<Vec<_>>();
+        let said = by_keys!(
+            keys.as_slice(),
+            "select message, output from message_output where n = 0 and message",
+            ""
+        );
+        let (mut said, mut views) = mail::view::full(tx, found, vec![said]).await?;
+        for mut row in said.remove(0).rows {
+            let message: i64 = row.get("message")?;
+            let output = Json::stored(row.take("output")?)?;
+            views
+                .iter_mut()
+                .filter(|view| view.id == message)
+                .for_each(|view| view.outputs = vec![output.clone()]);
+        }
         Ok(Items { items: views.into_iter().map(Item::of).collect(), more })
     }
 }

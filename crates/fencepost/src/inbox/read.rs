@@ -19,6 +19,7 @@ pub struct Read {
 impl Op for Read {
     const NAME: &'static str = "inbox/read";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Handled;
 
     fn before(&self) -> Before {

@@ -22,6 +22,7 @@ pub struct Respond {
 impl Op for Respond {
     const NAME: &'static str = "inbox/respond";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Handled;
 
     fn before(&self) -> Before {

@@ -1,7 +1,7 @@
 use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, sweep};
 use crate::{
     error::{Code, Error, Result},
-    event::Event,
+    event::{Event, Topic},
     names::{TEXT_MAX, check},
     op::{Access, Op},
     params,
@@ -69,12 +69,40 @@ pub(super) async fn lock(tx: &mut Tx<'_>, name: &str) -> Result<Option<RunRow>> 
     Ok(run)
 }
 
+/// The living run of this name, locked, if a poll opened it.
+pub(crate) async fn lock_triggered(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Option<RunRow>> {
+    let Some(name) = name else { return Ok(None) };
+    let rows = tx
+        .query(
+            runs!("where name = ?1 and ended_at is null and trigger_type is not null /*pg for update*/"),
+            params![name],
+        )
+        .await?;
+    Ok(rows.first().map(RunRow::read).transpose()?.filter(|run| run.is_alive(tx.now)))
+}
+
+/// Ends a locked run that holds nothing.
+pub(crate) async fn end_if_idle(tx: &mut Tx<'_>, run: RunRow, reason: &str) -> Result<()> {
+    let held = tx
+        .query(
+            "select (select count(*) from task where run = ?1) + (select count(*) from message where run = ?1)
+               + (select count(*) from reader where run = ?1) + (select count(*) from lock where run = ?1) as n",
+            params![run.key],
+        )
+        .await?;
+    if held[0].get::<i64>("n")? == 0 {
+        end(tx, &[run], reason).await?;
+    }
+    Ok(())
+}
+
 /// One write, and final. Whoever calls it holds the rows' locks.
 pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Result<()> {
     let events = runs.iter().map(|run| Event {
         run: Some(run.name.clone()),
         agent: run.agent.clone(),
         details: Some(serde_json::json!({ "reason": reason })),
+        topic: Some(Topic::ended(run.agent.as_deref())),
         ..Event::new("run.ended", format!("run/{}", run.name)).states("alive", "ended")
     });
     let events = Event::insert_many(tx, events.collect())?;

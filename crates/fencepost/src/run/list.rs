@@ -1,13 +1,14 @@
 use super::{Run, RunRow};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     names::check,
     op::{Access, Op},
     params,
-    tx::Tx,
+    tx::{Stmt, Tx, key_set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// List runs: the living, newest first, or also those that ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +30,20 @@ pub struct Runs {
     pub runs: Vec<Run>,
 }
 
+macro_rules! shown {
+    ($rest:literal) => {
+        concat!(
+            "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost,
+               (select count(*) from task where task.run = run.key)
+               + (select count(*) from message where message.run = run.key)
+               + (select count(*) from reader where reader.run = run.key)
+               + (select count(*) from lock where lock.run = run.key) as holds
+             from run ",
+            $rest
+        )
+    };
+}
+
 impl Op for List {
     const NAME: &'static str = "run/list";
     const ACCESS: Access = Access::Reader;
@@ -38,20 +53,69 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Runs> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
-        let rows = tx
-            .query(
-                "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason,
-                   (select count(*) from task where task.run = run.key)
-                   + (select count(*) from message where message.run = run.key)
-                   + (select count(*) from reader where reader.run = run.key)
-                   + (select count(*) from lock where lock.run = run.key) as holds
-                 from run where (?1 = 1 or (ended_at is null and expires_at > ?2))
-                 and (cast(?4 as text) is null or name = ?4) order by key desc limit ?3",
-                params![i64::from(self.all), tx.now, limit, self.run.as_deref()],
-            )
-            .await?;
-        let runs =
-            rows.iter().map(|row| Ok(Run { holds: row.get("holds")?, ..RunRow::read(row)?.view(tx.now) }));
-        Ok(Runs { runs: runs.collect::<Result<_>>()? })
+        let page = Stmt::new(
+            shown!(
+                "where (?1 = 1 or (ended_at is null and expires_at > ?2)) and (cast(?4 as text) is null or name = ?4)
+                 order by key desc limit ?3"
+            ),
+            params![i64::from(self.all), tx.now, limit, self.run.as_deref()],
+        );
+        Ok(Runs { runs: views(tx, page).await? })
     }
+}
+
+/// One of them, as it is now.
+pub(super) async fn of(tx: &mut Tx<'_>, key: i64) -> Result<Run> {
+    let run = views(tx, Stmt::new(shown!("where key = ?1"), params![key])).await?.pop();
+    run.ok_or_else(|| Error::internal("a run that is not there"))
+}
+
+async fn views(tx: &mut Tx<'_>, page: Stmt) -> Result<Vec<Run>> {
+    let rows = tx.one(page).await?.rows;
+    let keys = rows.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
+    let mut held = claims(tx, &keys).await?;
+    let runs = rows.iter().map(|row| {
+        let run = RunRow::read(row)?;
+        let cost: Option<String> = row.get("cost")?;
+        let cost = cost.map(|cost| serde_json::from_str(&cost)).transpose();
+        Ok(Run {
+            holds: row.get("holds")?,
+            claims: held.remove(&run.key).unwrap_or_default(),
+            trigger: row.get("trigger_type")?,
+            host: row.get("host")?,
+            exit: row.get("exit")?,
+            cost: cost.map_err(Error::internal)?,
+            ..run.view(tx.now)
+        })
+    });
+    runs.collect()
+}
+
+/// The tokens of what these runs hold, by the run's key.
+pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64, Vec<String>>> {
+    let mut held = HashMap::<i64, Vec<String>>::new();
+    if runs.is_empty() {
+        return Ok(held);
+    }
+    for row in &tx.one(tokens(runs)).await?.rows {
+        held.entry(row.get("run")?).or_default().push(row.get("token")?);
+    }
+    Ok(held)
+}
+
+pub(super) fn tokens(runs: &[i64]) -> Stmt {
+    Stmt::new(
+        "with listed as (select cast(value ->> 'k' as bigint) as key from json_each(?1))
+         select task.run, 'task/' || board || '-' || n || '@' || fence as token
+           from listed join task on task.run = listed.key
+         union all
+         select message.run, 'message/' || id || '@' || fence from listed join message on message.run = listed.key
+         union all
+         select reader.run, 'mentions/' || agent || '/' || channel || '@' || fence
+           from listed join reader on reader.run = listed.key
+         union all
+         select lock.run, 'lock/' || name || '@' || fence from listed join lock on lock.run = listed.key
+         limit 10000",
+        params![key_set(runs.iter().copied())],
+    )
 }

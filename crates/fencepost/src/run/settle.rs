@@ -1,21 +1,20 @@
-use super::{Run, RunRow, check_name, end, sweep};
+use super::{Run, RunRow, check_name, end, list, runs, sweep};
 use crate::{
-    agent::poll::Given,
+    agent::given::Given,
     before::Before,
     channel,
-    clock::Time,
     error::{Code, Error, Result},
     mail,
     names::{OUTPUT_MAX, Resource, TEXT_MAX, check},
     op::{Access, Op},
     params, task,
-    tx::Tx,
+    tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
-/// before, is completed or has failed. An offer that was not decided is open again.
+/// before, is completed or has failed. An offer that was not decided is open again; a review that failed counts as lost.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settle {
@@ -48,6 +47,16 @@ pub enum Outcome {
     Released,
 }
 
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::Released => "released",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settled {
     pub run: Run,
@@ -60,6 +69,7 @@ pub struct Settled {
 impl Op for Settle {
     const NAME: &'static str = "run/settle";
     const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
     type Reply = Settled;
 
     fn before(&self) -> Before {
@@ -76,12 +86,19 @@ impl Op for Settle {
         let Some(row) = end::lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;
         };
-        let given = tx.query("select given from run where key = ?1", params![row.key]).await?;
-        let given: Option<String> = given.first().map_or(Ok(None), |row| row.get("given"))?;
-        let given = given.map_or(Ok(Given { claims: Vec::new() }), |text| serde_json::from_str(&text));
-        let given: Given = given.map_err(Error::internal)?;
-        let (mut settled, mut left) = (Vec::new(), Vec::new());
+        let answers = tx.pipeline(vec![given(row.key), list::tokens(&[row.key])]).await?;
+        let mut given = self.given(answers[0].rows.first())?;
+        let (trigger, host) = answers[0]
+            .rows
+            .first()
+            .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
+        let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
+        let mut settled = Vec::new();
         for token in given.tokens()? {
+            // Dealt with before, one by one: that stands.
+            if !held.contains(&token.to_string()) {
+                continue;
+            }
             let done = match &token.resource {
                 Resource::Mentions { agent, channel } => {
                     self.mentions(tx, agent, channel, &token, row.key).await
@@ -90,33 +107,43 @@ impl Op for Settle {
             };
             match done {
                 Ok(()) => settled.push(token.to_string()),
-                // Dealt with before, one by one, or taken away: that stands.
+                // Its own time was up.
                 Err(e)
-                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
-                {
-                    left.push(token.to_string());
-                }
+                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) => {}
                 Err(e) => return Err(e),
             }
         }
-        let reason = match self.outcome {
-            Outcome::Done => "done",
-            Outcome::Failed => "failed",
-            Outcome::Released => "released",
-        };
+        let reason = self.outcome.as_str();
         end::end(tx, std::slice::from_ref(&row), reason).await?;
+        let left = given.left(&settled);
+        given.settled = Some(settled.clone());
         tx.execute(
-            "update run set exit = ?2, cost = ?3 where key = ?1",
-            params![row.key, self.exit.as_deref(), cost],
+            "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
+            params![row.key, self.exit.as_deref(), cost, given.text()?],
         )
         .await?;
         sweep::give_back(tx).await?;
-        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };
-        Ok(Settled { run: run.view(tx.now), settled, left })
+        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
+        let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
+        Ok(Settled { run, settled, left })
     }
 }
 
+/// What a poll gave to this run.
+fn given(run: i64) -> Stmt {
+    let sql = "select given, trigger_type, host from run where key = ?1 and trigger_type is not null";
+    Stmt::new(sql, params![run])
+}
+
 impl Settle {
+    fn given(&self, row: Option<&Row>) -> Result<Given> {
+        let Some(row) = row else {
+            return Err(Error::invalid("run", format!("`{}` was given no trigger", self.run))
+                .hint("fence end gives back what a run holds"));
+        };
+        Given::read(row.get("given")?)
+    }
+
     /// Each is a verb of its own noun, in this transaction.
     async fn item(&self, tx: &mut Tx<'_>, token: &crate::names::Token) -> Result<()> {
         let is_task = matches!(token.resource, Resource::Task(_));
@@ -140,11 +167,9 @@ impl Settle {
                     .map(drop)
             }
             (Outcome::Failed, true) => {
-                let fail = task::Fail { retry: true, ..task::Fail::new(token_text.clone(), reason) };
-                match tx.call(fail).await {
-                    Err(e) if e.code() == Code::NotReady => {
-                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
-                    }
+                match tx.call(task::Fail { retry: true, ..task::Fail::new(token_text, reason) }).await {
+                    // A review that came to nothing: the end of its run, which follows, gives it back, and counts it.
+                    Err(e) if e.code() == Code::NotReady => Ok(()),
                     failed => failed.map(drop),
                 }
             }
@@ -176,28 +201,30 @@ impl Settle {
         }
     }
 
-    /// Asking twice is safe: the run as it ended. One that lapsed is refused.
+    /// Asking twice is safe: the first answer. One that lapsed, or ended otherwise, is refused.
     async fn over(&self, tx: &mut Tx<'_>) -> Result<Settled> {
-        let rows = tx
-            .query(
-                "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason from run
-                 where name = ?1 order by key desc limit 1",
-                params![&self.run],
-            )
-            .await?;
-        let run = rows.first().map(RunRow::read).transpose()?;
-        let settled = |run: &&RunRow| {
-            matches!(run.reason.as_deref(), Some("done" | "failed" | "released"))
-                && run.ended_at.is_some_and(|at: Time| at <= tx.now)
+        let sql = runs!("where name = ?1 order by key desc limit 1");
+        let Some(run) = tx.query(sql, params![&self.run]).await?.first().map(RunRow::read).transpose()?
+        else {
+            return Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run)));
         };
-        match run.as_ref().filter(settled) {
-            Some(run) => Ok(Settled { run: run.view(tx.now), settled: Vec::new(), left: Vec::new() }),
-            None if run.is_some() => Err(Error::new(
+        tx.caller.may_use(&run.name, run.agent.as_deref())?;
+        let given = self.given(tx.one(given(run.key)).await?.rows.first())?;
+        let Some(settled) = given.settled.clone() else {
+            return Err(Error::new(
                 Code::LeaseExpired,
                 format!("run `{}` is over: what it was given went to others", self.run),
             )
-            .hint("what you did is not accepted; poll with a new run")),
-            None => Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run))),
+            .hint("what you did is not accepted; poll with a new run"));
+        };
+        if run.reason.as_deref() != Some(self.outcome.as_str()) {
+            let reason = run.reason.unwrap_or_default();
+            return Err(Error::new(
+                Code::AlreadyFinished,
+                format!("run `{}` was settled as {reason}", self.run),
+            )
+            .hint("what was settled stands"));
         }
+        Ok(Settled { left: given.left(&settled), run: list::of(tx, run.key).await?, settled })
     }
 }

@@ -52,20 +52,28 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
     if dead.is_empty() {
         return Ok(0);
     }
+    // Most let go of everything before they end.
+    let empty_handed = settle(tx, &dead).await?;
+    if empty_handed == dead.len() as u64 {
+        return Ok(empty_handed);
+    }
     let given = task::lapse::of_runs(tx, &dead).await?
         + mail::lapse::of_runs(tx, &dead).await?
         + channel::lapse::of_runs(tx, &dead).await?
         + lock::lapse::of_runs(tx, &dead).await?;
-    let settled = tx
-        .one(Stmt::new(
-            "update run set settled = 1
-             where key in (select cast(value ->> 'k' as bigint) from json_each(?1))
-             and not exists (select 1 from task where task.run = run.key)
-             and not exists (select 1 from message where message.run = run.key)
-             and not exists (select 1 from reader where reader.run = run.key)
-             and not exists (select 1 from lock where lock.run = run.key)",
-            params![key_set(dead)],
-        ))
-        .await?;
-    Ok(given + settled.affected)
+    Ok(empty_handed + given + settle(tx, &dead).await?)
+}
+
+/// Those of them that hold nothing are settled.
+async fn settle(tx: &mut Tx<'_>, dead: &[i64]) -> Result<u64> {
+    let settled = Stmt::new(
+        "update run set settled = 1
+         where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and settled = 0
+         and not exists (select 1 from task where task.run = run.key)
+         and not exists (select 1 from message where message.run = run.key)
+         and not exists (select 1 from reader where reader.run = run.key)
+         and not exists (select 1 from lock where lock.run = run.key)",
+        params![key_set(dead.iter().copied())],
+    );
+    Ok(tx.one(settled).await?.affected)
 }

@@ -38,6 +38,17 @@ pub(crate) enum News {
     OfAll,
 }
 
+impl News {
+    /// A run has ended: it may hold something still.
+    pub fn leaves_something_due(&self) -> bool {
+        match self {
+            News::Nothing => false,
+            News::Of(topics) => topics.iter().any(Topic::is_end),
+            News::OfAll => true,
+        }
+    }
+}
+
 impl FromIterator<Topic> for News {
     fn from_iter<I: IntoIterator<Item = Topic>>(topics: I) -> Self {
         let topics: HashSet<Topic> = topics.into_iter().collect();
@@ -137,15 +148,6 @@ impl Line {
             }
             News::OfAll => waiting.wishes.keys().cloned().collect(),
         };
-        for wish in wishes {
-            waiting.wake(&wish, 1);
-        }
-    }
-
-    /// One of each wish.
-    pub fn wake_takers(&self) {
-        let mut waiting = self.lock();
-        let wishes: Vec<_> = waiting.wishes.keys().cloned().collect();
         for wish in wishes {
             waiting.wake(&wish, 1);
         }

@@ -1,7 +1,7 @@
 //! The integrity check can fail: every promise is broken once, by hand, and exactly that one is reported.
 
-use crate::world::World;
-use fencepost::{admin, lock, params, task};
+use crate::world::{World, refused};
+use fencepost::{Code, Error, admin, lock, params, task};
 
 /// A promise of the check, and SQL that breaks it and no other.
 const BREAKS: &[(&str, &[&str], &str)] = &[
@@ -74,6 +74,14 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/1",
     ),
     (
+        "what was claimed has a fence",
+        &[
+            "delete from event where kind = 'mentions.claimed'",
+            "update reader set fence = 0 where agent = 'bob'",
+        ],
+        "mentions/bob/c",
+    ),
+    (
         "no fence was given out twice",
         &["insert into event(at, kind, resource, fence) values (1, 'task.claimed', 'task/auth-1', 1)"],
         "task/auth-1",
@@ -87,6 +95,16 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "no fence was given out twice",
         &["insert into event(at, kind, resource, fence) values (1, 'message.claimed', 'message/1', 1)"],
         "message/1",
+    ),
+    (
+        "no fence was given out twice",
+        &["insert into event(at, kind, resource, fence) values (1, 'mentions.claimed', 'mentions/bob/c', 1)"],
+        "mentions/bob/c",
+    ),
+    (
+        "no claim was given out under a fence that the item has not reached",
+        &["insert into event(at, kind, resource, fence) values (1, 'mentions.claimed', 'mentions/bob/c', 9)"],
+        "mentions/bob/c",
     ),
     (
         "no claim was given out under a fence that the item has not reached",
@@ -269,6 +287,34 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "mentions/eve/c",
     ),
     (
+        "a mention is of a post, and its agent has a place in the channel",
+        &["insert into mention(agent, channel, n, at) values ('nobody', 'c', 1, 1)"],
+        "mentions/nobody/c",
+    ),
+    (
+        "a mention is of a post, and its agent has a place in the channel",
+        &[
+            "insert into mention(agent, channel, n, at) values ('eve', 'c', 7, 1)",
+            "update reader set mentioned_n = 7 where agent = 'eve'",
+        ],
+        "mentions/eve/c",
+    ),
+    (
+        "a run that was given a trigger has an agent, and says what it was given",
+        &["update run set given = null where name = 'poller'"],
+        "run/poller",
+    ),
+    (
+        "a run that was given a trigger has an agent, and says what it was given",
+        &["update run set agent = null where name = 'poller'"],
+        "run/poller",
+    ),
+    (
+        "an agent that goes silent is noticed",
+        &["update agent set strands_at = null where name = 'bob'"],
+        "agent/bob",
+    ),
+    (
         "posts are numbered without a gap, and nobody has read further",
         &["delete from post where n = 1"],
         "channel/c",
@@ -346,26 +392,41 @@ async fn execute(world: &World, statements: &'static [&'static str]) {
     broken.await.unwrap();
 }
 
-/// Every break is undone by starting over: one fleet per break.
-async fn breaks(open: impl AsyncFn() -> World) {
+/// What the check says of a fleet after these statements, which are undone.
+async fn broken(world: &World, statements: &'static [&'static str]) -> admin::check::Report {
+    let (tell, told) = std::sync::mpsc::channel();
+    let undone = world.fleet.transaction(move |tx| {
+        let tell = tell.clone();
+        Box::pin(async move {
+            for statement in statements {
+                tx.execute(statement, params![]).await?;
+            }
+            tell.send(tx.call(admin::Check {}).await?).expect("it is awaited");
+            Err::<(), _>(Error::new(Code::Invalid, "undone"))
+        })
+    });
+    assert_eq!(refused(undone.await).message(), "undone", "{statements:?}");
+    told.recv().expect("a report")
+}
+
+async fn breaks(world: World) {
+    stage(&world).await;
     for (promise, statements, resource) in BREAKS {
-        let world = open().await;
-        stage(&world).await;
-        execute(&world, statements).await;
-        let report = world.fleet.call(admin::Check {}).await.unwrap();
+        let report = broken(&world, statements).await;
         let expected = [admin::check::Violation { promise: (*promise).into(), resource: (*resource).into() }];
         assert_eq!((report.ok, report.violations.as_slice()), (false, expected.as_slice()), "{statements:?}");
     }
+    world.assert_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_promise_can_break_on_sqlite() {
-    breaks(World::sqlite).await;
+    breaks(World::sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_promise_can_break_on_postgres() {
-    breaks(World::postgres).await;
+    breaks(World::postgres().await).await;
 }
 
 /// A promise without a break here is one that nobody has seen fail.

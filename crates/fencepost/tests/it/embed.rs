@@ -233,7 +233,9 @@ mod on_postgres {
         let mut ids = [one.await.unwrap().unwrap(), two.await.unwrap().unwrap()];
         ids.sort();
         assert_eq!(ids, ["auth-1", "auth-2"]);
-        assert_eq!(tries.load(Ordering::SeqCst), 3);
+        // PostgreSQL ends one of them; both, if both look for the deadlock at the same moment.
+        let tries = tries.load(Ordering::SeqCst);
+        assert!((3..=4).contains(&tries), "{tries} tries");
         world.assert_sound().await;
     }
 }

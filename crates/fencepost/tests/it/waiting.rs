@@ -11,7 +11,7 @@ use fencepost::{
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-fn next(run: &str, seconds: i64) -> task::Claim {
+pub fn next(run: &str, seconds: i64) -> task::Claim {
     task::Claim { wait_ms: Some(Millis::seconds(seconds)), ..task::Claim::next("auth", run) }
 }
 
@@ -23,13 +23,13 @@ fn deploy(run: &str, seconds: i64) -> lock::Claim {
     lock::Claim { wait_ms: Some(Millis::seconds(seconds)), ..lock::Claim::new("deploy", run) }
 }
 
-fn waits<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
+pub fn waits<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
     let fleet = fleet.clone();
     tokio::spawn(async move { fleet.call(op).await })
 }
 
 /// Until the fleet's counts are as wanted: exactly this many have looked and are waiting, say.
-async fn until(fleet: &Fleet, what: &str, wanted: impl Fn(Counts) -> bool) {
+pub async fn until(fleet: &Fleet, what: &str, wanted: impl Fn(Counts) -> bool) {
     for _ in 0..4000 {
         if wanted(fleet.stats()) {
             return;
@@ -39,12 +39,12 @@ async fn until(fleet: &Fleet, what: &str, wanted: impl Fn(Counts) -> bool) {
     panic!("not within 20 s: {what}: {:?}", fleet.stats());
 }
 
-async fn parked(fleet: &Fleet, count: u64) {
+pub async fn parked(fleet: &Fleet, count: u64) {
     until(fleet, &format!("{count} are waiting"), |counts| counts.waiting == count).await;
 }
 
 /// The answer, which must come soon.
-async fn answer<T>(waiter: JoinHandle<Result<T>>) -> Result<T> {
+pub async fn answer<T>(waiter: JoinHandle<Result<T>>) -> Result<T> {
     tokio::time::timeout(Duration::from_secs(20), waiter).await.expect("an answer").expect("no panic")
 }
 
@@ -53,12 +53,12 @@ async fn ask<O: Op>(fleet: &Fleet, op: O) -> Result<O::Reply> {
     answer(waits(fleet, op)).await
 }
 
-async fn token(waiter: JoinHandle<Result<task::claim::Claimed>>) -> String {
+pub async fn token(waiter: JoinHandle<Result<task::claim::Claimed>>) -> String {
     answer(waiter).await.expect("a claim").claim.token
 }
 
 /// A board with one task that run `a` has.
-async fn one_is_held(world: &World) -> String {
+pub async fn one_is_held(world: &World) -> String {
     world.add("one").await;
     world.claim("auth-1", "a").await.unwrap()
 }
@@ -346,100 +346,6 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
-    async fn a_thousand_wait_for_one_task(world: World) {
-        one_is_held(&world).await;
-        let mut waiters: Vec<_> = (0..1000).map(|n| waits(&world.fleet, next(&format!("w{n}"), 20))).collect();
-        parked(&world.fleet, 1000).await;
-        readable(&world).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let idle = world.fleet.stats();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let before = world.fleet.stats();
-        assert!(before.statements - idle.statements <= u64::from(world.is_postgres()), "{idle:?} {before:?}");
-
-        world.add("one for all").await;
-        parked(&world.fleet, 999).await;
-        let at = loop {
-            match waiters.iter().position(JoinHandle::is_finished) {
-                Some(at) => break at,
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        };
-        assert_eq!(token(waiters.swap_remove(at)).await, "task/auth-2@1");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let after = world.fleet.stats();
-        let spent = after.statements - before.statements;
-        // The add, one claim, two looks in vain, and the watcher's questions: not a thousand claims.
-        assert!(spent < 100, "{spent} statements");
-        assert_eq!(world.times("task.claimed").await, 2);
-        assert_eq!(after.waiting, 999);
-        waiters.iter().for_each(JoinHandle::abort);
-        parked(&world.fleet, 0).await;
-    }
-
-    /// A crowd of tasks wakes as many, though news wakes but one.
-    async fn of_many_tasks_each_goes_to_one_who_waits(world: World) {
-        one_is_held(&world).await;
-        let waiters: Vec<_> = (0..100).map(|n| waits(&world.fleet, next(&format!("w{n}"), 60))).collect();
-        parked(&world.fleet, 100).await;
-        let tasks = vec![task::plan::Item { title: "x".into(), ..Default::default() }; 100];
-        let plan = task::Plan { board: Some("auth".into()), tasks, request: None };
-        world.again().await.call(plan).await.unwrap();
-        let mut taken = std::collections::HashSet::new();
-        for waiter in waiters {
-            assert!(taken.insert(token(waiter).await), "taken twice");
-        }
-    }
-
-    /// Whoever is woken may be gone: another gets what it was woken for.
-    async fn a_wake_for_one_who_hangs_up_is_passed_on(world: World) {
-        one_is_held(&world).await;
-        for round in 0..30_u64 {
-            let first = tokio::spawn({
-                let (fleet, wish) = (world.fleet.clone(), next(&format!("a{round}"), 60));
-                async move { fleet.deliver(wish).await }
-            });
-            parked(&world.fleet, 1).await;
-            let second = waits(&world.fleet, next(&format!("b{round}"), 60));
-            parked(&world.fleet, 2).await;
-            let adding = tokio::spawn({
-                let fleet = world.fleet.clone();
-                async move { fleet.call(task::Add::new("auth", "x")).await.unwrap() }
-            });
-            tokio::time::sleep(Duration::from_micros(100 * round)).await;
-            first.abort();
-            adding.await.unwrap();
-            // It may even have it: then it drops it, as does who is not there to hear.
-            drop(first.await);
-            token(second).await;
-        }
-    }
-
-    /// What is due by time alone is one's to look for, whoever waits.
-    async fn of_fifty_one_looks_when_a_lease_is_over(world: World) {
-        world.add("one").await;
-        world.claim_next("a").await.unwrap();
-        let waiters: Vec<_> = (0..50).map(|n| waits(&world.fleet, next(&format!("w{n}"), 600))).collect();
-        parked(&world.fleet, 50).await;
-        readable(&world).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let before = world.fleet.stats().statements;
-        world.pass(31);
-        // (Who looks is not parked either, so their number says nothing yet.)
-        let finished = || waiters.iter().filter(|waiter| waiter.is_finished()).count();
-        until(&world.fleet, "one has it", |_| finished() > 0).await;
-        parked(&world.fleet, 49).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let spent = world.fleet.stats().statements - before;
-        assert!(spent < 100, "{spent} statements");
-        assert_eq!(finished(), 1);
-        // And when the end of each has come, each is told.
-        world.pass(600);
-        for waiter in waiters {
-            let _ = answer(waiter).await;
-        }
-    }
-
     async fn a_follower_is_told_what_another_process_logs(world: World) {
         world.add("one").await;
         readable(&world).await;
@@ -592,7 +498,7 @@ fn states(waited: &task::wait::Waited) -> Vec<String> {
 }
 
 /// Waits until the log can be read to its end: on PostgreSQL, until no older transaction of another test runs.
-async fn readable(world: &World) {
+pub async fn readable(world: &World) {
     for _ in 0..2000 {
         let stored = world.kinds().await.len();
         let all = event::List { limit: Some(1000), ..Default::default() };

@@ -1,4 +1,4 @@
-use super::{Held, json};
+use super::{super::json, Held};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, mail};

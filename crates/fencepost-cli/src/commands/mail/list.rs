@@ -1,7 +1,7 @@
-use super::text;
+use super::{super::one_of, text};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Code, Error, Result, mail, mail::Status};
+use fencepost::{Result, mail, mail::Status};
 use std::process::ExitCode;
 
 /// List messages, oldest first
@@ -27,7 +27,8 @@ pub struct List {
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let status = self.status.as_deref().map(read).transpose()?;
+        let status = self.status.as_deref();
+        let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
         let op = mail::List { mailbox: self.mailbox, status, after: self.after, limit: self.limit };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.messages.as_slice() {
@@ -40,12 +41,4 @@ impl List {
             }
         })
     }
-}
-
-fn read(text: &str) -> Result<Status> {
-    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
-        let all: Vec<_> = Status::ALL.into_iter().map(Status::as_str).collect();
-        Error::new(Code::Invalid, format!("`{text}` is not a status"))
-            .hint(format!("one of {}", all.join(", ")))
-    })
 }

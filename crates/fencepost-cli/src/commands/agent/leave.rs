@@ -1,0 +1,19 @@
+use super::{Named, table};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, agent};
+use std::process::ExitCode;
+
+/// Say that an agent leaves: what is offered or assigned to it, and not begun, goes back to the pool
+#[derive(Debug, Args)]
+pub struct Leave {
+    #[command(flatten)]
+    named: Named,
+}
+
+impl Leave {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(agent::Leave { agent: self.named.name(context)? }).await?;
+        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
+    }
+}

@@ -1,0 +1,23 @@
+use super::table;
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, agent};
+use std::process::ExitCode;
+
+/// List the agents: who is there, what each is doing, and what is stranded with those who are not
+#[derive(Debug, Default, Args)]
+pub struct List {
+    /// Also those that left
+    #[arg(long)]
+    all: bool,
+}
+
+impl List {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(agent::List { all: self.all }).await?;
+        context.print(&reply, |reply| match reply.agents.as_slice() {
+            [] => "no agents: fence agent join makes one known".into(),
+            agents => table(agents, &context.screen),
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! Channels: one verb, one file.
+
+use crate::context::Context;
+use clap::Args;
+use fencepost::Result;
+use std::process::ExitCode;
+
+verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::Read, unread::Unread];
+
+/// Let agents talk: create channels, post, and read on from where your agent left off; alone it lists them
+///
+/// Whoever is mentioned as `@name` is given the mention by its next `fence poll`, once, whether it joined or not.
+///
+/// Examples:
+///   fence channel create general --description "what concerns all"
+///   fence channel post general "@bob the schema has changed" --agent lead
+///   fence channel unread --agent bob
+///   fence channel read general --agent bob
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Channel {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+impl Channel {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        self.verb.unwrap_or_else(|| Verb::List(list::List::default())).run(context).await
+    }
+}

@@ -1,0 +1,79 @@
+use crate::{
+    context::Context,
+    screen::{Screen, lines},
+};
+use clap::Args;
+use fencepost::{Result, channel, channel::PostView};
+use std::process::ExitCode;
+
+/// Read a channel from where your agent left off: what is printed counts as read
+///
+/// If the run that acts (--run, FENCE_RUN) holds the mentions there, as `poll` gave them, that claim ends with it; the claim
+/// of any other run stays.
+///
+/// Examples:
+///   fence channel read general --agent bob
+///   fence channel read general --agent bob --run bob-7f3a9c01b2d4
+///   fence channel read general --agent bob --from 1 --peek
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Read {
+    /// The channel
+    channel: String,
+    /// From this post on, wherever your agent left off; what it skips stays unread
+    #[arg(long, value_name = "N")]
+    from: Option<i64>,
+    /// At most this many  [default: 50]
+    #[arg(long)]
+    limit: Option<i64>,
+    /// Only look: nothing counts as read
+    #[arg(long)]
+    peek: bool,
+    /// The claim on the mentions  [default: this run's]
+    #[arg(long, conflicts_with = "peek")]
+    token: Option<String>,
+}
+
+impl Read {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let agent = context.the_agent()?;
+        let token = match self.token {
+            Some(token) => Some(token),
+            None if self.peek => None,
+            None => context.own_token(&format!("mentions/{agent}/{}", self.channel)).await?,
+        };
+        let op = channel::Read {
+            channel: self.channel,
+            agent,
+            from: self.from,
+            limit: self.limit,
+            peek: self.peek,
+            token,
+            request: context.request(),
+        };
+        let reply = context.call(op).await?;
+        context.print(&reply, |reply| {
+            let mut page = posts(&reply.posts, &context.screen);
+            if page.is_empty() {
+                page = "nothing new".into();
+            }
+            if reply.more {
+                let next = reply.posts.last().map_or(0, |post| post.n) + 1;
+                let how = if self.peek { format!("--from {next}") } else { "read again".into() };
+                page += &format!("\n\n{}", context.screen.and_more(&how));
+            }
+            page
+        })
+    }
+}
+
+/// Who said what, one after the other.
+fn posts(posts: &[PostView], screen: &Screen) -> String {
+    let told = posts.iter().map(|post| {
+        let (n, author) = (post.n, post.author.as_deref().unwrap_or("somebody"));
+        let answers = post.reply_to.map_or(String::new(), |to| format!(", answering {to}"));
+        let head = format!("{n}  {author}, {}{answers}", screen.when(post.at));
+        format!("{}\n{}", screen.bold(&head), lines(post.body.trim_end()))
+    });
+    told.collect::<Vec<_>>().join("\n\n")
+}

@@ -1,0 +1,19 @@
+use super::{Which, text};
+use crate::context::Context;
+use clap::Args;
+use fencepost::{Result, inbox};
+use std::process::ExitCode;
+
+/// Say that a message needs nothing more than to have been read
+#[derive(Debug, Args)]
+pub struct Read {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Read {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let reply = context.call(inbox::Read { message: self.which.message(context).await? }).await?;
+        context.print(&reply, |reply| text::item(&reply.item, &context.screen))
+    }
+}

@@ -1,0 +1,76 @@
+//! Messages from outside, as text.
+
+use crate::screen::{Cell, Screen, Table, line, lines};
+use fencepost::inbox::{Content, Item};
+use std::fmt::Write;
+
+/// A line each: `7  unread  slack  kim in ops  the site is down`.
+pub fn items(items: &[Item], screen: &Screen) -> String {
+    let mut table = Table::new(&["ID", "STATUS", "SOURCE", "FROM", "TEXT"]);
+    for item in items {
+        let content = item.content.as_ref();
+        table.row(vec![
+            item.id.to_string().into(),
+            Cell::state(item.status.as_str()),
+            content.map_or("", |content| &content.source).into(),
+            content.map(from).unwrap_or_default().into(),
+            about(item, screen).into(),
+        ]);
+    }
+    table.render(screen)
+}
+
+/// The same, for one.
+pub fn item(item: &Item, screen: &Screen) -> String {
+    items(std::slice::from_ref(item), screen)
+}
+
+/// `kim in ops, thread 12`
+fn from(content: &Content) -> String {
+    let mut parts: Vec<String> = content.sender.iter().cloned().collect();
+    parts.extend(content.channel.iter().map(|channel| format!("in {channel}")));
+    let place = parts.join(" ");
+    let thread = content.thread.iter().map(|thread| format!("thread {thread}"));
+    [place].into_iter().filter(|place| !place.is_empty()).chain(thread).collect::<Vec<_>>().join(", ")
+}
+
+/// What it says; once it is dealt with, what was said to it.
+fn about(item: &Item, screen: &Screen) -> String {
+    let text = item.content.as_ref().map(|content| content.text.clone());
+    let response = item.response.as_ref().map(said);
+    let holder = item.claim.as_ref();
+    let held = holder.map(|claim| format!("  ({} {})", claim.run, screen.short_until(claim.expires_at)));
+    let why = item.failure_reason.as_ref().map(|reason| format!("  ({reason})"));
+    let text = text.or(response).unwrap_or_default();
+    text + &held.or(why).unwrap_or_default()
+}
+
+/// An answer as it was written, or the task that it was delegated to.
+fn said(response: &serde_json::Value) -> String {
+    match (response.as_str(), response["task"].as_str()) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(task)) => format!("see {task}"),
+        (None, None) => response.to_string(),
+    }
+}
+
+/// A message in full, for whoever was given it.
+pub fn page(item: &Item, screen: &Screen) -> String {
+    let mut page = screen.bold(&format!("message {}", item.id)) + "\n";
+    let Some(content) = &item.content else { return page };
+    let mut say = |label: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), line(value));
+        }
+    };
+    say("source", Some(&content.source));
+    say("channel", content.channel.as_deref());
+    say("thread", content.thread.as_deref());
+    say("from", content.sender.as_deref());
+    say("because of", content.matched.as_deref());
+    say("more", content.data.as_ref().map(ToString::to_string).as_deref());
+    say("attempts", (item.attempts > 1).then(|| item.attempts.to_string()).as_deref());
+    say("last failure", item.failure_reason.as_deref());
+    let _ = write!(page, "\n{}\n", lines(content.text.trim_end()));
+    page
+}

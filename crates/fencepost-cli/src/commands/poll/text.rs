@@ -1,0 +1,70 @@
+//! A trigger as text: what it is about, and what to say next.
+
+use super::super::inbox::text as inbox;
+use crate::screen::Screen;
+use fencepost::{
+    agent::{Trigger, Type},
+    channel::Mentions,
+};
+
+/// The first line is the type and the run, then a line for each claim, then what it is about.
+pub fn trigger(trigger: &Trigger, agent: &str, screen: &Screen) -> String {
+    let mut parts = vec![screen.bold(&format!("{} {}", trigger.kind.as_str(), trigger.run))];
+    parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", screen.dim("claim:"), claim.token)));
+    if let Some(first) = trigger.claims.iter().map(|claim| claim.expires_at).min() {
+        parts.push(format!("{} {}", screen.dim("held"), screen.until(first)));
+    }
+    let about = about(trigger, screen);
+    parts.extend([about].into_iter().filter(|about| !about.is_empty()).map(|about| format!("\n{about}")));
+    parts.push(format!("\n{} {}", screen.dim("next:"), next(trigger, agent)));
+    parts.join("\n")
+}
+
+fn about(trigger: &Trigger, screen: &Screen) -> String {
+    let mut parts: Vec<String> = trigger.task.iter().map(|task| crate::text::page(task, screen)).collect();
+    parts.extend(trigger.messages.iter().map(|item| inbox::page(item, screen)));
+    parts.extend(trigger.channels.iter().map(mentions));
+    if !trigger.tasks.is_empty() {
+        parts.push(crate::text::tasks(&trigger.tasks, screen));
+    }
+    if let (Type::PoolTasksAvailable, Some(count)) = (trigger.kind, trigger.count) {
+        parts.push(format!("{count} in the pool, and nothing of it is claimed"));
+    }
+    parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// `general: posts 3 to 9, mentioned in 4, 9`
+fn mentions(given: &Mentions) -> String {
+    let numbers: Vec<String> = given.mentions.iter().map(ToString::to_string).collect();
+    format!("{}: posts {} to {}, mentioned in {}", given.channel, given.from, given.to, numbers.join(", "))
+}
+
+/// How each kind is dealt with; `settle` ends it in any case.
+fn next(trigger: &Trigger, agent: &str) -> String {
+    let run = &trigger.run;
+    let token = trigger.claims.first().map_or("", |claim| &claim.token);
+    let settle = format!("fence settle {run}");
+    match trigger.kind {
+        Type::TaskOffered => {
+            let task = trigger.task.as_ref().map_or("", |task| &task.id);
+            let who = format!("--agent {agent} --run {run}");
+            format!(
+                "fence accept {task} {who}\n  or  fence reject {task} --reason TEXT {who}\n  then  {settle}"
+            )
+        }
+        Type::TaskAssigned | Type::PoolTask => format!(
+            "{settle} --output TEXT\n  or  {settle} --failed REASON\n  meanwhile  fence progress TEXT {token}"
+        ),
+        Type::InboxMessage => format!(
+            "fence inbox respond {token} TEXT\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}"
+        ),
+        Type::UnreadMentions => {
+            let channel = trigger.channels.first().map_or("", |given| &given.channel);
+            format!(
+                "fence channel read {channel} --agent {agent} --run {run}\n  and  fence channel post {channel} TEXT --agent {agent}\n  then  {settle}"
+            )
+        }
+        Type::TasksFinished => format!("{settle}"),
+        Type::PoolTasksAvailable => format!("fence poll --agent {agent}, or fence claim --agent {agent}"),
+    }
+}

@@ -1,0 +1,296 @@
+//! Agents, their inboxes and channels, and what a poll gives, from the command line.
+
+use crate::{
+    line::Line,
+    on_both,
+    sealed::{Said, Sealed, Serving, eventually, said},
+};
+use fencepost::{Fleet, admin};
+use serde_json::Value;
+
+fn json(sealed: &Sealed, words: &[&str]) -> Value {
+    serde_json::from_str(&sealed.ok(&[&["--json"], words].concat())).expect("JSON")
+}
+
+on_both! {
+    /// One of everything, from its making to its settling.
+    fn a_trigger_of_each_kind(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        insta::assert_snapshot!("triggers", sealed.story("
+            agent
+            poll
+            poll --agent bob
+            agent join lead --role lead
+            agent join bob --capability rust,sql --max-concurrent 2 --strand 10m
+            agent join bob
+            add 'a pool task' --tag rust
+            add 'not for bob' --tag python
+            add 'mine' --to bob
+            add 'maybe' --offer bob
+            inbox send bob 'hello there' --source slack --channel ops --thread 12 --sender kim --matched there --key d1 --data '{\"ts\": 1}'
+            inbox send bob 'hello again' --key d1
+            inbox send bob 'and more'
+            channel
+            channel create general --description 'what concerns all'
+            channel create general
+            channel post general '@bob look at this' --agent lead --key k
+            channel post general '@bob look at this' --agent lead --key k
+            channel post nowhere hello
+            channel join general --agent bob
+            channel
+            channel unread --agent bob
+            poll --agent bob --run b1
+            poll --agent bob --run b1
+            poll --agent bob --run b2 --ttl 10m
+            poll --agent bob --run b3
+            agent
+            --run other accept main-4 --agent bob
+            --run b1 accept main-4 --agent bob
+            settle b1
+            settle b1
+            settle b1 --released
+            settle b2 --output ok --exit 0 --cost '{\"usd\": 0.12}'
+            settle b2 --cost nonsense
+            poll --agent bob --run b1
+            poll --agent bob --run b3
+            settle b3 --failed 'the network is down' --exit 1
+            poll --agent bob --run b4
+            inbox respond 1 'too early'
+            inbox respond message/1@1 '@kim it is up again'
+            --run b4 inbox delegate 2 --board ops --to bob
+            inbox list bob
+            inbox list bob --all
+            inbox list --agent bob --status responded
+            inbox list bob --status open
+            settle b4
+            poll --agent bob --run b5 --accept unread_mentions
+            channel read general --agent bob --peek
+            channel read general --agent bob --run b5
+            settle b5
+            channel read general --agent bob
+            channel unread --agent bob
+            poll --agent bob --run b6 --accept pool_task --tag sql
+            poll --agent bob --run b7 --accept pool_task --pool notify
+            poll --agent bob --run b8 --accept pool_task
+            settle b8
+            poll --agent bob --accept pool_task
+            poll --agent bob --accept task
+            poll --agent lead --run l1
+            settle l1
+            --json poll --agent lead
+            channel leave general --agent bob
+            agent leave bob
+            agent
+            agent list --all
+        "));
+        // A server has a run of its own now and then.
+        let runs = json(&sealed, &["runs", "--all"]);
+        let runs = runs["runs"].as_array().expect("runs").iter().filter(|run| run["agent"].is_string());
+        let told = runs.map(|run| {
+            assert!(run["alive"] == false && run["host"].is_string() && run["ended_at"].is_string(), "{run}");
+            ["agent", "name", "trigger", "reason", "exit", "cost"].map(|field| run[field].to_string()).join(" ")
+        });
+        insta::assert_snapshot!("runs", told.collect::<Vec<_>>().join("\n"));
+        let report = json(&sealed, &["call", "admin/check"]);
+        assert_eq!(report["ok"], true, "{report}");
+    }
+
+    without a server:
+
+    /// It waits for what comes, and is told of it.
+    fn a_poll_waits(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["agent", "join", "bob"]);
+        let waiting = crate::waiting::waiting(&sealed, &["--json", "poll", "--agent", "bob", "--wait", "1m"]);
+        sealed.ok(&["inbox", "send", "bob", "hello"]);
+        let given: Said = said(waiting.wait_with_output().expect("its output"));
+        let given: Value = serde_json::from_str(&given.out).unwrap_or_else(|e| panic!("{e}: {given:?}"));
+        assert_eq!(given["trigger"]["type"], "inbox_message");
+        assert_eq!(given["trigger"]["messages"][0]["content"]["text"], "hello");
+    }
+}
+
+/// What waits for an agent that is not there, and what becomes of it.
+#[test]
+fn what_is_stranded_comes_back() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let there = sealed.story(
+        "
+        agent join bob
+        add one --to bob
+        add two --offer bob
+        agent
+        agent recall bob
+        agent recall bob --force
+        agent recall bob --force
+        agent recall nobody
+        agent join ann --max-concurrent -1
+        agent join ann --capability 'a b'
+        assign main-1 bob
+        offer main-2 bob
+    ",
+    );
+    // Nobody waits for five minutes here: they have passed.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let fleet = runtime.block_on(Fleet::open(&sealed.url())).expect("it opens");
+    let silent = fleet.transaction(|tx| {
+        let sql = "update agent set heard_until = joined_at";
+        Box::pin(async move { tx.execute(sql, fencepost::params![]).await })
+    });
+    runtime.block_on(silent).expect("it is silent");
+    let gone = sealed.story(
+        "
+        agent
+        agent recall bob
+        list
+        poll --agent bob --run b1 --accept pool_task
+        agent
+    ",
+    );
+    insta::assert_snapshot!("stranded", format!("{there}\n{gone}"));
+}
+
+/// A poll without --run is a run of its own each time, whatever run the shell acts for; and a page for every agent that
+/// has nothing to do is one line.
+#[test]
+fn a_poll_opens_a_run_of_its_own() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["agent", "join", "bob"]);
+    for title in ["one", "two"] {
+        sealed.ok(&["add", title]);
+    }
+    let poll = || sealed.ok(&["poll", "--agent", "bob"]);
+    let runs: Vec<String> = [poll(), poll()]
+        .iter()
+        .map(|told| {
+            told.lines().next().and_then(|line| line.strip_prefix("pool_task ")).expect("a run").to_owned()
+        })
+        .collect();
+    assert!(
+        runs[0] != runs[1] && runs.iter().all(|run| run.starts_with("bob-") && run.len() == 16),
+        "{runs:?}"
+    );
+    let nothing = sealed.fence(&["poll", "--agent", "bob", "--wait", "10ms"]);
+    assert_eq!(
+        (nothing.code, nothing.out.as_str(), nothing.err.as_str()),
+        (3, "nothing to do for agent bob", "")
+    );
+}
+
+/// Every verb that changes something, each with its first answer lost: it is asked again where that is safe.
+fn lost_replies(world: Sealed) {
+    world.ok(&["init"]);
+    for name in ["lead", "bob"] {
+        world.ok(&["agent", "join", name]);
+    }
+    world.ok(&["channel", "create", "general"]);
+    let server = Serving::start(&world, &[]);
+    let line = Line::to(&server.url);
+    let there = world.over(&line.url);
+    let mut lost = 0;
+    let mut lose = |words: &[&str]| {
+        line.lose(1);
+        let said = there.fence(words);
+        lost += 1;
+        assert_eq!(line.lost(), lost, "{words:?}");
+        said
+    };
+    for words in [
+        vec!["inbox", "send", "bob", "hello"],
+        vec!["channel", "post", "general", "@bob", "--agent", "lead"],
+        vec!["add", "one", "--to", "bob"],
+    ] {
+        let said = lose(&words);
+        assert_eq!(said.code, 0, "{words:?}: {said:?}");
+    }
+    let given: Vec<String> = (0..3)
+        .map(|_| {
+            let said = lose(&["poll", "--agent", "bob"]);
+            assert_eq!(said.code, 0, "{said:?}");
+            said.out.lines().next().expect("a line").to_owned()
+        })
+        .collect();
+    let kinds: Vec<&str> = given.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(kinds, ["task_assigned", "inbox_message", "unread_mentions"]);
+    let runs: Vec<&str> = given.iter().filter_map(|line| line.split(' ').nth(1)).collect();
+    for run in &runs[..2] {
+        let said = lose(&["settle", run, "--output", "ok"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    let read = lose(&["channel", "read", "general", "--agent", "bob", "--token", "mentions/bob/general@1"]);
+    assert!(read.code == 0 && read.out.ends_with("@bob"), "the page that was lost: {read:?}");
+    // The run is not settled by that, and can still be.
+    assert_eq!(
+        lose(&["settle", runs[2]]).out,
+        format!("run {} is over: done\ndealt with before: mentions/bob/general@1", runs[2])
+    );
+
+    world.readable();
+    let events = json(&world, &["events", "--since", "start"]);
+    let times = |kind: &str| {
+        events["events"].as_array().expect("events").iter().filter(|event| event["kind"] == kind).count()
+    };
+    let counted = [
+        "message.pushed",
+        "channel.posted",
+        "task.added",
+        "run.triggered",
+        "task.completed",
+        "mentions.read",
+    ];
+    assert_eq!(counted.map(times), [1, 1, 1, 3, 1, 1], "{events:#}");
+}
+
+#[test]
+fn lost_replies_double_nothing_on_sqlite() {
+    lost_replies(Sealed::sqlite());
+}
+
+#[test]
+fn lost_replies_double_nothing_on_postgres() {
+    lost_replies(Sealed::postgres());
+}
+
+/// A poll whose answer nobody can find says by what it can be asked for again, and is.
+#[test]
+fn a_poll_that_was_given_up_is_asked_for_again_by_its_run() {
+    let world = Sealed::sqlite();
+    world.ok(&["init"]);
+    world.ok(&["agent", "join", "bob"]);
+    world.ok(&["add", "one", "--to", "bob"]);
+    let server = Serving::start(&world, &[]);
+    let line = Line::to(&server.url);
+    let there = world.over(&line.url);
+    line.lose(usize::MAX / 2);
+    let unknown = there.fence(&["poll", "--agent", "bob"]);
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    let run = unknown
+        .err
+        .rsplit("--run ")
+        .next()
+        .and_then(|rest| rest.split(' ').next())
+        .expect("its run")
+        .to_owned();
+    assert!(run.starts_with("bob-"), "{unknown:?}");
+    line.lose(0);
+    // The server that could not deliver it may have taken it back, and then it is claimed anew for the same run.
+    let again = eventually("it is given", || {
+        let said = there.fence(&["poll", "--agent", "bob", "--run", &run]);
+        (said.code == 0).then_some(said.out)
+    });
+    assert!(again.starts_with(&format!("task_assigned {run}\nclaim: task/main-1@")), "{again}");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let fleet = runtime.block_on(Fleet::open(&world.url())).expect("it opens");
+    let report = runtime.block_on(fleet.call(admin::Check {})).expect("the check runs");
+    assert!(report.ok, "{:#?}", report.violations);
+}
+
+/// Every verb has help, with a word on all that can be given.
+#[test]
+fn every_verb_has_help() {
+    let sealed = Sealed::sqlite();
+    let told = ["agent", "inbox", "channel"].map(|noun| crate::mail::help_of_verbs(&sealed, noun));
+    insta::assert_snapshot!("agents_help", told.join("\n\n"));
+}

@@ -1,0 +1,118 @@
+//! What a run was given, as it is kept with the run: asking again gives it again, and settling it knows what it was.
+
+use super::trigger::{self, Trigger, Type};
+use crate::{
+    channel,
+    claim::{Hold, deliver},
+    error::{Error, Result},
+    inbox, mail,
+    names::{Resource, Token},
+    task,
+    tx::Tx,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Given {
+    pub claims: Vec<String>,
+    /// Where the mentions of each channel began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    from: Vec<(String, i64)>,
+    /// Which of the claims were settled with the run, once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Vec<String>>,
+}
+
+impl Given {
+    pub fn of(trigger: &Trigger) -> Self {
+        Self {
+            claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect(),
+            from: trigger.channels.iter().map(|given| (given.channel.clone(), given.from)).collect(),
+            settled: None,
+        }
+    }
+
+    pub fn read(text: Option<String>) -> Result<Self> {
+        text.map_or(Ok(Self::default()), |text| serde_json::from_str(&text)).map_err(Error::internal)
+    }
+
+    pub fn text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(Error::internal)
+    }
+
+    pub fn tokens(&self) -> Result<Vec<Token>> {
+        self.claims.iter().map(|token| Token::check(token)).collect()
+    }
+
+    /// Those that were not settled with the run.
+    pub fn left(&self, settled: &[String]) -> Vec<String> {
+        self.claims.iter().filter(|token| !settled.contains(token)).cloned().collect()
+    }
+
+    /// The trigger once more, as far as it is still held.
+    pub async fn again(&self, tx: &mut Tx<'_>, kind: Type, run: &str) -> Result<Trigger> {
+        let mut trigger = Trigger::new(kind, run);
+        let (mut tasks, mut messages, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut letters = Vec::new();
+        for token in self.tokens()? {
+            let now = tx.now;
+            let is_held = |hold: &Option<Hold>| {
+                hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.is_alive(now))
+            };
+            match &token.resource {
+                Resource::Task(id) => {
+                    let held = task::load(tx, id).await?.filter(|task| is_held(&task.hold));
+                    let Some(task) = held else { continue };
+                    tasks.push((task.seq, token.clone()));
+                    let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
+                    trigger.claims.extend(view.claim.clone());
+                    trigger.task = Some(view);
+                }
+                Resource::Message(id) => {
+                    let held = mail::load(tx, *id).await?.filter(|message| is_held(&message.hold));
+                    if held.is_none() {
+                        continue;
+                    }
+                    messages.push((*id, token.clone()));
+                    let message = mail::show::of(tx, *id).await?;
+                    trigger.claims.extend(message.claim.clone());
+                    letters.push(message);
+                }
+                Resource::Mentions { agent, channel } => {
+                    let held =
+                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
+                    let Some(reader) = held else { continue };
+                    trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
+                    let from = self.from.iter().find(|(name, _)| name == channel);
+                    let from = from.map_or(reader.read + 1, |&(_, from)| from);
+                    trigger.channels.push(channel::reader::given(tx, &reader, from).await?);
+                    readers.push(reader);
+                }
+                Resource::Lock(_) => {}
+            }
+        }
+        let mut handed = Vec::new();
+        if !tasks.is_empty() {
+            handed.extend(deliver::again(tx, &tasks).await?);
+        }
+        if !messages.is_empty() {
+            handed.extend(deliver::message_again(tx, &messages).await?);
+        }
+        if !readers.is_empty() {
+            handed.extend(channel::again(tx, &readers).await?);
+        }
+        tx.handed = handed;
+        match kind {
+            Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, letters.iter()).await?,
+            _ => trigger.messages = letters.into_iter().map(inbox::Item::of).collect(),
+        }
+        trigger.count = match kind {
+            Type::InboxMessage | Type::TasksFinished => Some(trigger.claims.len() as i64),
+            Type::UnreadMentions => {
+                Some(trigger.channels.iter().map(|given| given.mentions.len() as i64).sum())
+            }
+            _ => None,
+        };
+        Ok(trigger)
+    }
+}
