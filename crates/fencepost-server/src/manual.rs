@@ -201,7 +201,6 @@ impl Samples<'_> {
             "agent" | "to" => "codex-1",
             "name" => "deploy",
             "request" => "9f1c",
-            "source" => "agent-swarm",
             _ => "as it was agreed",
         }
     }
