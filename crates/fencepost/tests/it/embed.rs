@@ -195,7 +195,7 @@ mod on_postgres {
             })
         });
         assert_eq!(code(never.await), Code::Unavailable);
-        assert_eq!(tries.load(Ordering::SeqCst), 6);
+        assert_eq!(tries.load(Ordering::SeqCst), 10);
     }
 
     /// Two transactions that lock in opposite order: one is told by PostgreSQL to try again, and both get through.

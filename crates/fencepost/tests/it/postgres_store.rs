@@ -153,7 +153,7 @@ async fn what_can_never_be_serialized_ends_after_a_bounded_number_of_tries() {
         })
     });
     let error = refused(never.await);
-    assert_eq!((error.code(), tries.load(Ordering::SeqCst)), (Code::Unavailable, 6));
+    assert_eq!((error.code(), tries.load(Ordering::SeqCst)), (Code::Unavailable, 10));
     assert!(error.hint_text().is_some(), "{error:?}");
     assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 0);
 }
