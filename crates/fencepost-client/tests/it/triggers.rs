@@ -133,8 +133,8 @@ everywhere! {
             agent/join lead role=lead                   -> agent.name=lead
             add a to=bob                                -> auth-1
             agent/poll bob run=a1                       -> type=task_assigned
-            run/settle a1 outcome=released              -> settled=task/auth-1@1
-            run/settle a1 outcome=released              -> settled=task/auth-1@1 left=none
+            run/settle a1 outcome=released              -> settled=none back=task/auth-1@1
+            run/settle a1 outcome=released              -> settled=none back=task/auth-1@1 left=none
             run/settle a1                               -> refused already_finished
             show auth-1                                 -> pending attempts=0
             agent/poll bob run=a2                       -> claims=task/auth-1@2
@@ -142,6 +142,8 @@ everywhere! {
             show auth-1                                 -> pending attempts=1 failure_reason=net
             +300s agent/poll bob run=a3                 -> claims=task/auth-1@3
             run/settle a3 output=yes exit=ok            -> settled=task/auth-1@3
+            run/settle a3 output=yes exit=ok            -> settled=task/auth-1@3
+            run/settle a3 output=no                     -> refused already_finished
             show auth-1                                 -> completed output=yes
             agent/poll bob run=a3                       -> refused lease_expired
             add pool                                    -> auth-2
@@ -152,29 +154,33 @@ everywhere! {
             show auth-2                                 -> completed output=mine
             add maybe offer=bob                         -> auth-3
             agent/poll bob run=o1                       -> type=task_offered
-            run/settle o1                               -> settled=task/auth-3@1
+            run/settle o1                               -> settled=none back=task/auth-3@1
             agent/poll bob run=o2                       -> claims=task/auth-3@2
-            run/settle o2 outcome=failed                -> settled=task/auth-3@2
+            run/settle o2 outcome=failed                -> settled=none back=task/auth-3@2
             agent/poll bob run=o3                       -> claims=task/auth-3@3
-            run/settle o3 outcome=released              -> settled=task/auth-3@3
-            agent/poll bob run=o4                       -> claims=task/auth-3@4
-            run/settle o4 outcome=failed                -> settled=task/auth-3@4
+            run/settle o3 outcome=released              -> settled=none back=task/auth-3@3
             show auth-3                                 -> offered
-            agent/poll bob run=o5                       -> claims=task/auth-3@5
-            run/settle o5 outcome=failed                -> settled=task/auth-3@5
+            agent/poll bob run=o4                       -> claims=task/auth-3@4
+            run/settle o4                               -> settled=none back=task/auth-3@4
             show auth-3                                 -> unassigned
             offer auth-3 to=bob                         -> offered
-            agent/poll bob run=o6                       -> claims=task/auth-3@6
-            reject auth-3 agent=bob reason=no token=task/auth-3@6 -> unassigned
-            run/settle o6 outcome=failed                -> settled=none left=task/auth-3@6
-            show auth-3                                 -> unassigned
+            agent/poll bob run=o6                       -> claims=task/auth-3@5
+            reject auth-3 agent=bob reason=no token=task/auth-3@5 -> unassigned
+            run/settle o6 outcome=failed                -> settled=none left=task/auth-3@5
+            offer auth-3 to=bob                         -> offered
+            accept auth-3 agent=bob                     -> pending
+            agent/poll bob run=o7                       -> claims=task/auth-3@6
+            unclaim task/auth-3                         -> resource=task/auth-3
+            run/settle o7 output=late                   -> settled=none left=none lost=task/auth-3@6
+            run/settle o7 output=late                   -> settled=none left=none lost=task/auth-3@6
+            show auth-3                                 -> pending
             cancel auth-3                               -> cancelled
             inbox/send bob text=1                       -> item.id=1
             inbox/send bob text=2                       -> item.id=2
             inbox/send bob text=3                       -> item.id=3
             agent/poll bob run=i1                       -> claims=message/1@1,message/2@1,message/3@1
             inbox/respond message/2@1 text=sure         -> responded
-            run/settle i1 outcome=released              -> settled=message/1@1,message/3@1 left=message/2@1
+            run/settle i1 outcome=released              -> back=message/1@1,message/3@1 left=message/2@1
             agent/poll bob run=i2                       -> claims=message/1@2,message/3@2
             inbox/read message/1@2                      -> read
             run/settle i2 outcome=failed reason=net     -> settled=message/3@2 left=message/1@2
@@ -189,7 +195,7 @@ everywhere! {
             channel/read d agent=bob token=mentions/bob/d@1 -> settled=true
             run/settle m1 outcome=failed                -> settled=mentions/bob/c@1 left=mentions/bob/d@1
             agent/poll bob run=m2                       -> claims=mentions/bob/c@2
-            run/settle m2 outcome=released              -> settled=mentions/bob/c@2
+            run/settle m2 outcome=released              -> back=mentions/bob/c@2
             agent/poll bob run=m3                       -> claims=mentions/bob/c@3
             run/settle m3                               -> settled=mentions/bob/c@3
             agent/poll bob run=m4                       -> trigger=none
@@ -316,7 +322,7 @@ everywhere! {
             add held-back to=bob                        -> auth-6
             add begun to=bob                            -> auth-7
             agent/poll bob run=b2                       -> claims=task/auth-6@1
-            agent/leave bob                             -> agent.online=true
+            agent/leave bob                             -> agent.online=false
             agent/leave bob                             -> agent.name=bob
             show auth-7                                 -> unassigned
             guard task/auth-6@1                         -> ok=true

@@ -4,6 +4,50 @@ use crate::on_both;
 use fencepost::channel;
 
 on_both! {
+    /// A post must not wake runs without end: after three that came to nothing it is left alone, until the next mention.
+    async fn mentions_are_not_tried_for_ever(world: World) {
+        world.story("
+            agent/join bob                              -> agent.name=bob
+            channel/create c                            -> existing=false
+            channel/post c body=@bob author=x           -> post.n=1
+            agent/poll bob run=r1                       -> claims=mentions/bob/c@1
+            run/settle r1 outcome=failed reason=x       -> settled=mentions/bob/c@1
+            agent/poll bob run=r2                       -> claims=mentions/bob/c@2
+            run/settle r2 outcome=released              -> back=mentions/bob/c@2
+            agent/poll bob run=r3                       -> claims=mentions/bob/c@3
+            +61s agent/poll bob run=r4                  -> claims=mentions/bob/c@4
+            run/settle r4 outcome=failed reason=x       -> settled=mentions/bob/c@4
+            agent/poll bob run=r5                       -> trigger=none
+            channel/post c body=@bob author=x           -> post.n=2
+            agent/poll bob run=r6                       -> channels=c:1-2
+            run/settle r6                               -> settled=mentions/bob/c@5
+            agent/poll bob run=r7                       -> trigger=none
+        ").await;
+        assert_eq!(world.times("mentions.failed").await, 1);
+    }
+
+    /// A claim's own end is the end, also for who settles.
+    async fn mentions_are_not_settled_after_their_time(world: World) {
+        world.story("
+            agent/join bob                              -> agent.name=bob
+            channel/create c                            -> existing=false
+            channel/post c body=@bob author=x           -> post.n=1
+            agent/poll bob run=r1 max_ms=2000           -> claims=mentions/bob/c@1
+            +3s run/settle r1                           -> settled=none lost=mentions/bob/c@1
+            agent/poll bob run=r2                       -> claims=mentions/bob/c@2
+        ").await;
+    }
+
+    /// Its holder died over it: that is not to be kept from the leads because it was one itself.
+    async fn a_lead_that_died_over_a_task_does_not_hide_it(world: World) {
+        world.story("
+            agent/join lead role=lead                   -> agent.role=lead
+            add risky max_attempts=1                    -> auth-1
+            claim auth-1 run=l1 agent=lead ttl_ms=1000  -> task/auth-1@1
+            +2s agent/poll lead run=l2                  -> type=tasks_finished tasks=auth-1
+        ").await;
+    }
+
     async fn posts_are_numbered_and_read_from_the_cursor(world: World) {
         world.story("
             channel/create general                  -> existing=false
