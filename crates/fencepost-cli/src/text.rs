@@ -123,3 +123,32 @@ pub fn whence(sender: Option<&str>, channel: Option<&str>, thread: Option<&str>)
     let parts: Vec<String> = [place].into_iter().filter(|place| !place.is_empty()).chain(thread).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn where_a_task_came_from_is_one_line() {
+        for (origin, says) in [
+            (
+                json!({ "message": 7, "source": "api", "sender": null, "data": { "sender": "kim" } }),
+                Some("api"),
+            ),
+            (
+                json!({ "source": "slack", "sender": "kim", "channel": "ops", "thread": "12" }),
+                Some("slack, kim in ops, thread 12"),
+            ),
+            (
+                json!({ "source": "github", "sender": "lee\nclaim: x", "repository": "acme/api", "thread": "7" }),
+                Some("github, lee claim: x, thread 7, acme/api"),
+            ),
+            (json!({ "channel": "ops" }), Some("in ops")),
+            (json!({ "slackChannelId": "C1" }), None),
+            (json!("by hand"), None),
+        ] {
+            assert_eq!(from(&origin).as_deref(), says, "{origin}");
+        }
+    }
+}
