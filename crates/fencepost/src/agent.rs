@@ -51,12 +51,14 @@ pub(crate) struct Record {
     pub joined_at: Time,
     pub heard_until: Time,
     pub left_at: Option<Time>,
+    /// What it was given last went before its turn.
+    pub jumped: bool,
 }
 
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
-            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, left_at from agent ",
+            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, left_at, jumped from agent ",
             $rest
         )
     };
@@ -77,6 +79,7 @@ impl Record {
             joined_at: row.get("joined_at")?,
             heard_until: row.get("heard_until")?,
             left_at: row.get("left_at")?,
+            jumped: row.get("jumped")?,
         })
     }
     /// When it is time to write that it is heard: a quarter of its promise is used.

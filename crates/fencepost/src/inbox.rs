@@ -8,7 +8,7 @@ use crate::{
     json::Json,
     mail::{self, Message},
     names::{NAME_MAX, Resource, TEXT_MAX, Token, check},
-    op::verbs,
+    op::{Access, verbs},
     params,
     tx::{Stmt, Tx},
 };
@@ -21,11 +21,13 @@ pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")
 }
 
-/// An agent's key takes from its own inbox only, also where that is called a mailbox.
-pub(crate) fn may_take(tx: &Tx<'_>, mailbox: &str) -> Result<()> {
-    match mailbox.strip_prefix("inbox/") {
-        Some(agent) => tx.caller.acting_as("mailboxes", Some(agent)).map(drop),
-        None => Ok(()),
+/// An agent's key has to do with its own inbox only, also where that is called a mailbox; and with what the fleet keeps
+/// for itself not at all.
+pub(crate) fn may_touch(tx: &Tx<'_>, mailbox: &str) -> Result<()> {
+    match mailbox.split_once('/') {
+        Some(("inbox", agent)) => tx.caller.acting_as("mailbox", Some(agent)).map(drop),
+        Some(("leads" | "hooks", _)) => tx.caller.may("what the fleet keeps for itself", Access::Admin),
+        _ => Ok(()),
     }
 }
 
@@ -59,6 +61,12 @@ pub struct Content {
 }
 
 impl Content {
+    /// What was pushed to the mailbox underneath is text from there.
+    pub(crate) fn of(payload: &Json) -> Self {
+        let mail = || Content { source: "mail".into(), text: payload.text().to_owned(), ..Self::default() };
+        payload.read().unwrap_or_else(|_| mail())
+    }
+
     /// `at` is where it stands in the request.
     pub(crate) fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
@@ -127,7 +135,7 @@ pub struct Item {
     pub id: i64,
     pub agent: String,
     pub status: Status,
-    /// What was sent; gone once it is dealt with.
+    /// What was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     /// What was answered, or the task that it was delegated to.
@@ -136,6 +144,9 @@ pub struct Item {
     pub attempts: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
+    /// It failed, and is tried again then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Time>,
     /// Who is at it, while someone is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<crate::claim::Claim>,
@@ -151,10 +162,11 @@ impl Item {
             id: message.id,
             agent: message.mailbox.strip_prefix("inbox/").unwrap_or_default().to_owned(),
             status,
-            content: message.payload.as_ref().and_then(|payload| payload.read().ok()),
+            content: message.payload.as_ref().map(Content::of),
             response: message.outputs.first().and_then(|output| output.read().ok()),
             attempts: message.attempts,
             failure_reason: message.failure_reason,
+            retry_at: message.delayed_until,
             claim: message.claim,
             created_at: message.created_at,
             finished_at: message.finished_at,
@@ -257,8 +269,10 @@ pub(crate) async fn finish_unheld(
     after.finish(mail::Status::Processed, tx.now);
     let event = after.event("message.completed", &found);
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
-    let mut statements =
-        vec![Stmt::new("update message_doc set payload = null where message = ?1", params![id])];
+    let mut statements = Vec::new();
+    if !found.mailbox.starts_with("inbox/") {
+        statements.push(Stmt::new("update message_doc set payload = null where message = ?1", params![id]));
+    }
     if let Some(output) = &output {
         statements.push(Stmt::new(
             "insert into message_output(message, n, fence, output) values (?1, 0, ?2, ?3)",

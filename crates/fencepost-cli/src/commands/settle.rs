@@ -1,14 +1,15 @@
 use super::{json, text};
 use crate::{context::Context, keeper};
 use clap::Args;
-use fencepost::{Result, run, run::settle::Outcome};
+use fencepost::{Code, Result, run, run::settle::Outcome};
 use std::process::ExitCode;
 
 /// End a trigger's run with its outcome: all that the trigger gave, and you did not settle one by one, at once
 ///
 /// Tasks are completed, messages and mentions read, notices dealt with. With --failed they are tried again while attempts
-/// are left, with --released they go back as they were. An offer that was not decided is open again. Exits 5 if the run
-/// is over: what you did is then not accepted.
+/// are left, with --released they go back as they were. An offer that was not decided is open again; after three times it
+/// goes to the pool. Exits 5 if the run is over, or if something was taken from it meanwhile: what you did there is then
+/// not accepted.
 ///
 /// Examples:
 ///   fence settle bob-7f3a9c01b2d4 --output "see schema.sql"
@@ -56,12 +57,22 @@ impl Settle {
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");
             let mut page = format!("run {} is over: {reason}", reply.run.name);
-            for (what, tokens) in [("settled", &reply.settled), ("dealt with before", &reply.left)] {
+            for (what, tokens) in [
+                ("settled", &reply.settled),
+                ("given back", &reply.back),
+                ("dealt with before", &reply.left),
+                ("lost, and what was done there is not accepted", &reply.lost),
+            ] {
                 if !tokens.is_empty() {
                     page += &format!("\n{what}: {}", tokens.join(", "));
                 }
             }
             page
+        })?;
+        Ok(if reply.lost.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(Code::LeaseExpired.exit_code())
         })
     }
 }

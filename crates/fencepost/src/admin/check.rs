@@ -198,11 +198,12 @@ const PROMISES: &[(&str, &str)] = &[
          where message.id is null or message.status <> 'processed' or message_output.fence <> message.last_fence",
     ),
     (
-        "what is completed has no payload left, and what is not has its text",
+        "what is completed has no payload left, except in an inbox, and what is not has its text",
         "select 'message/' || message.id as resource from message
          left join message_doc on message_doc.message = message.id
          where message_doc.message is null
-         or (message.status = 'processed' and message.outcome <> 'taken' and message_doc.payload is not null)
+         or (message.status = 'processed' and message.outcome <> 'taken' and message.mailbox not like 'inbox/%'
+           and message_doc.payload is not null)
          union all
          select 'message_doc ' || message as resource from message_doc
          where not exists (select 1 from message where id = message_doc.message)",
@@ -239,8 +240,8 @@ const PROMISES: &[(&str, &str)] = &[
          where (trigger_type is null) <> (given is null) or (trigger_type is not null and agent is null)",
     ),
     (
-        "an agent that goes silent is noticed",
-        "select 'agent/' || name as resource from agent where strands_at is null",
+        "an agent that goes silent is noticed, unless it left",
+        "select 'agent/' || name as resource from agent where strands_at is null and left_at is null",
     ),
     (
         "posts are numbered without a gap, and nobody has read further",

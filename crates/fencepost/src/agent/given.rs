@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     inbox, mail,
     names::{Resource, Token},
-    task,
+    run, task,
     tx::Tx,
 };
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,15 @@ pub(crate) struct Given {
     /// Which of the claims were settled with the run, once it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Vec<String>>,
+    /// Which of them only went back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub back: Vec<String>,
+    /// And which were not its any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
+    /// What was said then, as a digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 impl Given {
@@ -28,7 +37,7 @@ impl Given {
         Self {
             claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect(),
             from: trigger.channels.iter().map(|given| (given.channel.clone(), given.from)).collect(),
-            settled: None,
+            ..Self::default()
         }
     }
 
@@ -44,9 +53,13 @@ impl Given {
         self.claims.iter().map(|token| Token::check(token)).collect()
     }
 
-    /// Those that were not settled with the run.
-    pub fn left(&self, settled: &[String]) -> Vec<String> {
-        self.claims.iter().filter(|token| !settled.contains(token)).cloned().collect()
+    /// What is said of a run that was settled.
+    pub fn told(self, run: run::Run) -> run::settle::Settled {
+        let settled = self.settled.unwrap_or_default();
+        let elsewhere = [&settled, &self.back, &self.lost];
+        let left = self.claims.iter().filter(|token| !elsewhere.iter().any(|list| list.contains(token)));
+        let left = left.cloned().collect();
+        run::settle::Settled { run, settled, back: self.back, left, lost: self.lost }
     }
 
     /// The trigger once more, as far as it is still held.

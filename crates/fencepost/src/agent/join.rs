@@ -80,7 +80,7 @@ impl Op for Join {
             event.insert(tx),
         ];
         tx.pipeline(statements).await?;
-        let agent = list::of(tx, Some(&self.agent)).await?.pop();
+        let agent = list::of(tx, &self.agent).await?;
         Ok(Joined { agent: agent.ok_or_else(|| Error::internal("an agent that is not there"))? })
     }
 }

@@ -40,7 +40,7 @@ impl Op for Leave {
             // The rest, if there is much, follows when somebody claims: it is due.
             recall::give_back(tx, &self.agent).await?;
         }
-        let agent = list::of(tx, Some(&self.agent)).await?.pop();
+        let agent = list::of(tx, &self.agent).await?;
         Ok(Joined { agent: agent.ok_or_else(|| not_found(&self.agent))? })
     }
 }

@@ -1,4 +1,4 @@
-use super::{Record, Role, agents};
+use super::{Record, Role, agents, by_name};
 use crate::{
     clock::{Millis, Time},
     error::Result,
@@ -8,6 +8,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// List the agents, with what each is doing, and what waits for those who are silent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +22,16 @@ pub struct List {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Agents {
     pub agents: Vec<Agent>,
+    /// Names that something is offered or assigned to, and no agent has: misspelt, not joined yet, or gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
+}
+
+/// What waits for one who is not there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Unknown {
+    pub agent: String,
+    pub tasks: Vec<String>,
 }
 
 /// A named participant.
@@ -69,36 +80,53 @@ impl Op for List {
     type Reply = Agents;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Agents> {
-        let mut agents = of(tx, None).await?;
-        agents.retain(|agent| self.all || agent.left_at.is_none());
-        Ok(Agents { agents })
+        let mut list = all(tx).await?;
+        list.agents.retain(|agent| self.all || agent.left_at.is_none());
+        Ok(list)
     }
 }
 
-/// All agents, or the one of this name.
-pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>> {
-    let answers = tx
-        .pipeline(vec![
-            Stmt::new(
-                agents!("where cast(?1 as text) is null or name = ?1 order by name limit 10000"),
-                params![name],
-            ),
-            Stmt::new(
-                "select key, agent, name, trigger_type, host, opened_at from run
-                 where ended_at is null and expires_at > ?1 and agent is not null
-                 and (cast(?2 as text) is null or agent = ?2) order by key limit 10000",
-                params![tx.now, name],
-            ),
-            Stmt::new(
-                "select offered_to as agent, board, n from task where status = 'offered' and parked is null
-                   and offered_to is not null and (cast(?1 as text) is null or offered_to = ?1)
-                 union all
-                 select assignee as agent, board, n from task where ready = 2
-                   and (cast(?1 as text) is null or assignee = ?1) limit 10000",
-                params![name],
-            ),
-        ])
-        .await?;
+macro_rules! runs {
+    ($rest:literal) => {
+        concat!(
+            "select key, agent, name, trigger_type, host, opened_at from run
+             where ended_at is null and expires_at > ?1 and ",
+            $rest
+        )
+    };
+}
+
+async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
+    let statements = vec![
+        Stmt::new(agents!("order by name limit 10000"), params![]),
+        Stmt::new(runs!("agent is not null limit 10000"), params![tx.now]),
+        Stmt::new(
+            "select offered_to as agent, board, n from task where status = 'offered' and parked is null
+               and offered_to is not null
+             union all select assignee as agent, board, n from task where ready = 2 limit 10000",
+            params![],
+        ),
+    ];
+    read(tx, statements).await
+}
+
+/// The one of this name.
+pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
+    let statements = vec![
+        by_name(name),
+        Stmt::new(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
+        Stmt::new(
+            "select offered_to as agent, board, n from task where status = 'offered' and parked is null
+               and offered_to = ?1
+             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1 limit 10000",
+            params![name],
+        ),
+    ];
+    Ok(read(tx, statements).await?.agents.pop())
+}
+
+async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>) -> Result<Agents> {
+    let answers = tx.pipeline(statements).await?;
     let mut agents = Vec::with_capacity(answers[0].rows.len());
     for row in &answers[0].rows {
         let agent = Record::read(row)?;
@@ -122,7 +150,7 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>
     let mut held = run::list::claims(tx, &runs).await?;
     for row in &answers[1].rows {
         if let Some(&i) = at.get(&row.get::<String>("agent")?) {
-            agents[i].online = true;
+            agents[i].online = agents[i].left_at.is_none();
             agents[i].runs.push(Doing {
                 run: row.get("name")?,
                 trigger: row.get("trigger_type")?,
@@ -132,14 +160,19 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Agent>
             });
         }
     }
+    let mut unknown = BTreeMap::<String, Vec<String>>::new();
     for row in &answers[2].rows {
-        if let Some(&i) = at.get(&row.get::<String>("agent")?) {
-            agents[i].waiting += 1;
-            if !agents[i].online {
-                let (board, n): (String, i64) = (row.get("board")?, row.get("n")?);
-                agents[i].stranded.push(format!("{board}-{n}"));
-            }
+        let (agent, board, n): (String, String, i64) = (row.get("agent")?, row.get("board")?, row.get("n")?);
+        let task = format!("{board}-{n}");
+        let there = at.get(&agent).map(|&i| &mut agents[i]);
+        if there.as_ref().is_none_or(|agent| agent.left_at.is_some()) {
+            unknown.entry(agent).or_default().push(task.clone());
+        }
+        if let Some(agent) = there {
+            agent.waiting += 1;
+            agent.stranded.extend((!agent.online).then_some(task));
         }
     }
-    Ok(agents)
+    let unknown = unknown.into_iter().map(|(agent, tasks)| Unknown { agent, tasks }).collect();
+    Ok(Agents { agents, unknown })
 }

@@ -119,7 +119,7 @@ impl Op for Poll {
             return Ok(None);
         }
         tx.again_at = due.at;
-        if let Some(full) = self.full(tx, &agent, &found)? {
+        if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
         let heads = self.heads(tx, &agent, &found).await?;
@@ -187,13 +187,18 @@ impl Poll {
         if agent.to_be_heard_at() <= tx.now {
             hear(tx, &mut agent).await?;
         }
-        if let Some(full) = self.full(tx, &agent, &found)? {
+        if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(full);
         }
         let heads = self.heads(tx, &agent, &found).await?;
-        let order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), tx.now);
-        if order.first() == Some(&Type::PoolTask) && self.pool == PoolMode::Notify {
-            return self.notify(tx).await;
+        let in_turn = heads.iter().map(|(kind, _)| *kind).min();
+        let mut order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), agent.jumped, tx.now);
+        // To be told of the pool takes nothing from it, so it comes after all that can be taken.
+        if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
+            order.retain(|kind| *kind != Type::PoolTask);
+            if order.is_empty() {
+                return self.notify(tx).await;
+            }
         }
         if order.is_empty() {
             return Ok(Polled::nothing());
@@ -204,11 +209,13 @@ impl Poll {
         let pool = self.pool();
         let to = For { agent: &agent, holder: &holder, run_key, max: self.max_ms, pool: &pool };
         for kind in order {
-            if kind == Type::PoolTask && self.pool == PoolMode::Notify {
-                continue;
-            }
             if let Some(trigger) = to.take(tx, kind).await? {
                 self.remember(tx, run_key, &trigger).await?;
+                let jumped = Some(kind) != in_turn;
+                if jumped != agent.jumped {
+                    let sql = "update agent set jumped = ?2 where name = ?1";
+                    tx.execute(sql, params![&self.agent, i64::from(jumped)]).await?;
+                }
                 return Ok(Polled { trigger: Some(trigger), held_back: None });
             }
         }
@@ -243,7 +250,10 @@ impl Poll {
     }
 
     fn accepts(&self, kind: Type) -> bool {
-        self.accept.as_ref().is_none_or(|accept| accept.contains(&kind))
+        let is = |wanted: &Type| {
+            *wanted == kind || (*wanted == Type::PoolTasksAvailable && kind == Type::PoolTask)
+        };
+        self.accept.as_ref().is_none_or(|accept| accept.iter().any(is))
     }
 
     async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
@@ -257,7 +267,10 @@ impl Poll {
     /// woken. Whoever would not take it must not wish for it: it would be woken in the place of one who would.
     fn wish(&self, tx: &mut Tx<'_>, agent: &Record) {
         let own = [Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
-        tx.wishes = vec![Wish::new(("poll", &self.agent, &self.accept), own)];
+        // All that decides what it may take: whoever finds that changed no longer wishes for the same, and the others
+        // who did are woken to find it, too.
+        let may = (agent.role, &agent.capabilities, agent.max_concurrent);
+        tx.wishes = vec![Wish::new(("poll", &self.agent, &self.accept, may), own)];
         tx.own_again_at = Some(agent.to_be_heard_at());
         match agent.role {
             Role::Lead if self.accepts(Type::TasksFinished) => {
@@ -277,7 +290,7 @@ impl Poll {
     }
 
     /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
-    fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
+    async fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
         let Some(max) = agent.max_concurrent else { return Ok(None) };
         let busy: i64 = found.get("busy")?;
         if busy < max {
@@ -287,7 +300,14 @@ impl Poll {
         // Each for itself: when there is room again, they are no longer alike.
         tx.wishes = vec![Wish::new(("full", &self.run), topics)];
         tx.own_again_at = Some(agent.to_be_heard_at());
-        let held_back = format!("agent `{}` has {busy} triggers already, and may have {max}", agent.name);
+        let sql = "select name from run where agent = ?1 and ended_at is null and expires_at > ?2
+                   and trigger_type is not null order by key limit 5";
+        let runs = tx.query(sql, params![&agent.name, tx.now]).await?;
+        let runs = runs.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?.join(", ");
+        let held_back = format!(
+            "agent `{}` has {busy} of the {max} triggers that it may have: {runs}; fence settle ends one",
+            agent.name
+        );
         Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 

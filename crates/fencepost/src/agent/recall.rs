@@ -38,7 +38,10 @@ impl Op for Recall {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Recalled> {
         check::plain_name("agent", &self.agent)?;
-        let agent = list::of(tx, Some(&self.agent)).await?.pop();
+        if self.force {
+            tx.caller.acting_as("agent", Some(&self.agent))?;
+        }
+        let agent = list::of(tx, &self.agent).await?;
         if agent.as_ref().is_some_and(|agent| agent.online) && !self.force {
             return Err(Error::new(Code::NotReady, format!("agent `{}` is there", self.agent))
                 .hint(format!("fence agent recall {} --force takes its work all the same", self.agent)));
@@ -93,7 +96,7 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str) -> Result<Vec<String
 pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
-            "select name, strand_ms, (select max(expires_at) from run where run.agent = agent.name
+            "select name, strand_ms, left_at, (select max(expires_at) from run where run.agent = agent.name
                and run.ended_at is null and run.expires_at > ?1) as alive_until
              from agent where strands_at <= ?1 order by strands_at limit 1 /*pg for update skip locked*/",
             params![tx.now],
@@ -101,13 +104,15 @@ pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
         .await?;
     let Some(row) = rows.first() else { return Ok(0) };
     let (name, strand): (String, Millis) = (row.get("name")?, row.get("strand_ms")?);
-    let (next, given): (Time, usize) = match row.get::<Option<Time>>("alive_until")? {
-        Some(until) => (until.plus(strand), 0),
+    let has_left = row.get::<Option<Time>>("left_at")?.is_some();
+    let (next, given): (Option<Time>, usize) = match row.get::<Option<Time>>("alive_until")? {
+        Some(until) => (Some(until.plus(strand)), 0),
         None => {
             let given = give_back(tx, &name).await?.len();
             // Whatever somebody assigns to it after this, while it stays silent, waits as long.
             let next = tx.now.plus(strand.max(PRESENCE));
-            (if given as i64 >= ITEMS { tx.now } else { next }, given)
+            let next = if given as i64 >= ITEMS { tx.now } else { next };
+            ((given > 0 || !has_left).then_some(next), given)
         }
     };
     tx.execute("update agent set strands_at = ?2 where name = ?1", params![&name, next]).await?;

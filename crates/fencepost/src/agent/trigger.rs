@@ -22,6 +22,8 @@ use std::collections::BTreeSet;
 pub(crate) const FINISHED: &str = "leads/finished";
 const INBOX: i64 = 5;
 const NOTICES: i64 = 50;
+/// How many batches of what leads finished themselves one poll passes over.
+const BATCHES: usize = 20;
 
 /// Kinds of triggers, in the order in which they are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -114,8 +116,10 @@ pub(super) fn looks(agent: &str, now: Time) -> Stmt {
                 order by priority desc, id limit 1) as inbox,
                (select since from reader where ready = 1 and agent = ?1 order by since limit 1) as mentions,
                (select created_at from message where ready = 1 and mailbox = ?3
+                and not exists (select 1 from mailbox where name = ?3 and paused is not null)
                 order by priority desc, id limit 1) as notice,
                (select finished_at from task where told = 0 and status in ('completed', 'failed')
+                and not exists (select 1 from mailbox where name = ?3 and paused is not null)
                 order by finished_at limit 1) as untold,
                (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
                (select count(*) from run where agent = ?1 and ended_at is null and expires_at > ?4
@@ -150,9 +154,10 @@ pub(super) async fn heads(
     Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
 }
 
-/// The rule: what has waited for longer than `stale` goes first, the oldest of it before the rest; then the order.
-pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, now: Time) -> Vec<Type> {
-    let is_stale = |since: Time| now.since(since) >= stale;
+/// The rule: what has waited for longer than `stale` goes first, the oldest of it before the rest; then the order. One
+/// that went before its turn is followed by one in its turn: an old pool must not starve what is the agent's own.
+pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, jumped: bool, now: Time) -> Vec<Type> {
+    let is_stale = |since: Time| !jumped && now.since(since) >= stale;
     heads.sort_by_key(|&(kind, since)| if is_stale(since) { (0, since.0, kind) } else { (1, 0, kind) });
     heads.into_iter().map(|(kind, _)| kind).collect()
 }
@@ -235,7 +240,11 @@ impl For<'_> {
     /// that finishing a task costs no message.
     async fn finished(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
-        while claimed.is_empty() {
+        // What is left after so many is for the next poll.
+        for _ in 0..BATCHES {
+            if !claimed.is_empty() {
+                break;
+            }
             let Some(new) = tell(tx, NOTICES).await? else { break };
             // All of them a lead's own.
             if new.is_empty() {
@@ -304,7 +313,7 @@ fn assigned(agent: &str) -> Stmt {
     )
 }
 
-/// Makes notices of tasks that no lead was told of, except of what a lead finished itself. `None`: there are none left.
+/// Makes notices of tasks that no lead was told of, except of what a lead finished itself. (If it died over it, it did not.) `None`: there are none left.
 async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let rows = tx
         .query(
@@ -329,6 +338,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
         "select event.resource from json_each(?1) as item cross join event
          where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
          and event.at = cast(item.value ->> 'at' as bigint)
+         and coalesce(event.details, '') not like '%lapsed_:true%'
          and event.agent in (select name from agent where role = 'lead')",
         params![ids],
     );
@@ -564,8 +574,10 @@ mod tests {
             ),
         ];
         for (heads, expected) in cases {
-            assert_eq!(in_order(heads.clone(), stale, now), expected, "{heads:?}");
+            assert_eq!(in_order(heads.clone(), stale, false, now), expected, "{heads:?}");
         }
+        let heads = vec![(PoolTask, ago(90_000)), (TaskOffered, ago(1))];
+        assert_eq!(in_order(heads, stale, true, now), [TaskOffered, PoolTask], "not twice in a row");
         let promised = [
             TaskOffered,
             TaskAssigned,
@@ -585,11 +597,11 @@ mod tests {
             for &second in &promised[i + 1..] {
                 for (a, b) in [(1, 59_999), (59_999, 1), (5, 5)] {
                     for heads in [[(first, ago(a)), (second, ago(b))], [(second, ago(b)), (first, ago(a))]] {
-                        assert_eq!(in_order(heads.to_vec(), stale, now), [first, second], "{heads:?}");
+                        assert_eq!(in_order(heads.to_vec(), stale, false, now), [first, second], "{heads:?}");
                     }
                 }
                 let overdue = vec![(first, ago(59_999)), (second, ago(60_000))];
-                assert_eq!(in_order(overdue, stale, now), [second, first]);
+                assert_eq!(in_order(overdue, stale, false, now), [second, first]);
             }
         }
     }

@@ -41,23 +41,29 @@ async fn free(tx: &mut Tx<'_>, held: Vec<Record>) -> Result<u64> {
     if held.is_empty() {
         return Ok(0);
     }
-    let freed: Vec<_> = held.iter().map(|held| (held, held.free("lapse"))).collect();
-    let rows = freed.iter().map(|(held, free)| {
+    let freed = held.iter().map(|held| {
+        let mut free = held.free("lapse");
+        let given_up = free.fail(held.given);
+        (held, free, if given_up { "mentions.failed" } else { "mentions.lapsed" })
+    });
+    let freed: Vec<_> = freed.collect();
+    let rows = freed.iter().map(|(held, free, _)| {
         let last = free.last.as_ref();
         serde_json::json!({
             "agent": held.agent, "channel": held.channel, "fence": held.fence,
-            "digest": last.map(|last| &last.digest),
+            "digest": last.map(|last| &last.digest), "attempts": free.attempts, "failed": free.failed,
         })
     });
     let update = Stmt::new(
         "update reader set run = null, until_at = null, claimed_at = null, given_n = null, last_fence = fence,
-           last_verb = 'lapse', last_digest = item.value ->> 'digest', updated_at = ?2
+           last_verb = 'lapse', last_digest = item.value ->> 'digest', updated_at = ?2,
+           attempts = cast(item.value ->> 'attempts' as bigint), failed_n = cast(item.value ->> 'failed' as bigint)
          from json_each(?1) as item
          where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'
          and reader.fence = cast(item.value ->> 'fence' as bigint)",
         params![set(rows)?, tx.now],
     );
-    let events = freed.iter().map(|(held, free)| free.event("mentions.lapsed", held)).collect();
+    let events = freed.iter().map(|(held, free, kind)| free.event(kind, held)).collect();
     let events = Event::insert_many(tx, events)?;
     Ok(tx.pipeline(vec![update, events]).await?[0].affected)
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub(crate) const MENTIONS_MAX: usize = 100;
 
 /// Post to a channel. Whoever is mentioned is triggered by it: the names that are given, or else those that stand in
-/// the text as `@name` and belong to an agent.
+/// the text as `@name` and belong to an agent, or to a member of the channel.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Post {
@@ -110,8 +110,10 @@ impl Post {
         if self.mentions.is_none() && !names.is_empty() {
             let rows = set(names.iter().map(|name| json!({ "name": name })))?;
             let sql = "select name from agent where left_at is null
-                       and name in (select value ->> 'name' from json_each(?1))";
-            let known = tx.query(sql, params![rows]).await?;
+                         and name in (select value ->> 'name' from json_each(?1))
+                       union select agent as name from reader where channel = ?2 and member = 1
+                         and agent in (select value ->> 'name' from json_each(?1))";
+            let known = tx.query(sql, params![rows, &self.channel]).await?;
             names = known.iter().map(|row| row.get("name")).collect::<Result<_>>()?;
         }
         names.retain(|name| Some(name.as_str()) != author);

@@ -110,7 +110,7 @@ async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result
         return Ok(());
     }
     let mut after = if page.settled { found.free(READ) } else { found.clone() };
-    after.read = page.cursor;
+    (after.read, after.attempts) = (page.cursor, if page.settled { 0 } else { found.attempts });
     let under = found.hold.as_ref().map(|hold| hold.run_key).filter(|_| page.settled);
     let details = serde_json::json!({ "from": from, "to": page.posts.last().map(|post| post.n) });
     let event = after.event("mentions.read", found).details(details);

@@ -32,6 +32,10 @@ pub(crate) struct Record {
     pub read: i64,
     pub mentioned: i64,
     pub given: Option<i64>,
+    /// How often in a row a claim on it came to nothing.
+    pub attempts: i64,
+    /// Up to here it was given up: nobody is triggered by it any more.
+    pub failed: i64,
     pub fence: i64,
     pub delivery: i64,
     pub hold: Option<Hold>,
@@ -42,7 +46,7 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select reader.agent, reader.channel, reader.read_n, reader.mentioned_n, reader.given_n, reader.fence,
-               reader.delivery, reader.claimed_at, reader.until_at, reader.last_fence, reader.last_verb,
+               reader.attempts, reader.failed_n, reader.delivery, reader.claimed_at, reader.until_at, reader.last_fence, reader.last_verb,
                reader.last_digest, run.key as run_key, run.name as run_name, run.agent as run_agent,
                run.expires_at as run_expires_at, run.ended_at as run_ended_at
              from reader left join run on run.key = reader.run ",
@@ -65,6 +69,8 @@ impl Record {
             read: row.take("read_n")?,
             mentioned: row.take("mentioned_n")?,
             given: row.take("given_n")?,
+            attempts: row.take("attempts")?,
+            failed: row.take("failed_n")?,
             fence: row.take("fence")?,
             delivery: row.take("delivery")?,
             hold: Hold::read(&mut row)?,
@@ -90,6 +96,15 @@ impl Record {
             (None, false) => "read",
         }
     }
+    /// The rule. What came to nothing is tried again, but not for ever: a post must not wake runs without end. A later
+    /// mention begins anew. Says whether it was given up.
+    pub fn fail(&mut self, given: Option<i64>) -> bool {
+        if self.attempts < ATTEMPTS {
+            return false;
+        }
+        (self.attempts, self.failed) = (0, given.unwrap_or(self.failed));
+        true
+    }
     /// The claim ends, by this verb.
     pub fn free(&self, verb: &str) -> Record {
         let last = self.hold.as_ref().map(|hold| Last::new(hold.fence, verb, &[]));
@@ -113,12 +128,12 @@ impl Record {
         let (hold, last) = (self.hold.as_ref(), self.last.as_ref());
         Stmt::new(
             "update reader set run = ?4, fence = ?5, until_at = ?6, claimed_at = ?7, last_fence = ?8, last_verb = ?9,
-               last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14,
+               last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14, attempts = ?15, failed_n = ?16,
                since = (select min(at) from mention where mention.agent = ?1 and mention.channel = ?2
                  and mention.n > ?13)
              where agent = ?1 and channel = ?2 and fence = ?3
-             and (cast(?12 as bigint) is null
-               or exists (select 1 from run where key = ?12 and ended_at is null and expires_at > ?11))",
+             and (cast(?12 as bigint) is null or ((until_at is null or until_at > ?11)
+               and exists (select 1 from run where key = ?12 and ended_at is null and expires_at > ?11)))",
             params![
                 &self.agent,
                 &self.channel,
@@ -134,6 +149,8 @@ impl Record {
                 alive,
                 self.read,
                 self.given,
+                self.attempts,
+                self.failed,
             ],
         )
     }
@@ -158,6 +175,8 @@ pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> 
     rows.into_iter().next().map(Record::read).transpose()
 }
 
+/// After this many runs that came to nothing, mentions are left alone.
+const ATTEMPTS: i64 = 3;
 /// How many channels one trigger may give.
 const CHANNELS: i64 = 20;
 
@@ -184,7 +203,8 @@ pub(crate) async fn claim_for(
         let to = super::next_number(tx, &before.channel).await? - 1;
         let fence = next_fence(tx, before.fence);
         let hold = holder.hold(run_key, fence, max, tx.now);
-        let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), ..before.clone() };
+        let attempts = before.attempts + 1;
+        let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
         let event = taken.event("mentions.claimed", &before);
         let mentions = mentioned(agent, &before.channel, before.read + 1, to);
         let statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx), mentions];
@@ -218,8 +238,8 @@ pub(crate) async fn given(tx: &mut Tx<'_>, held: &Record, from: i64) -> Result<M
 
 /// The mentions that a run was given are read, up to what was given.
 pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
-    let mut after = before.free("done");
-    after.read = before.read.max(before.given.unwrap_or(before.read));
+    let read = before.read.max(before.given.unwrap_or(before.read));
+    let after = Record { read, attempts: 0, ..before.free("done") };
     let alive = before.hold.as_ref().map(|hold| hold.run_key);
     let event = after.event("mentions.read", before);
     let statements = vec![after.save(before, alive, tx.now), event.insert(tx)];

@@ -19,13 +19,26 @@ pub(crate) async fn release(tx: &mut Tx<'_>, agent: &str, channel: &str, token: 
     let look = found.as_ref().map(Record::look);
     let run_key = require(look.as_ref(), token, tx.now)?.run_key;
     let found = found.ok_or_else(|| Error::internal("a token without a place in the channel"))?;
-    let free = found.free("release");
+    // It does not count.
+    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
     let event = free.event("mentions.released", &found);
     let statements = vec![free.save(&found, Some(run_key), tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
         return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
     }
     Ok(free.state().into())
+}
+
+/// Its run says that it did not work: another tries, while attempts are left.
+pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()> {
+    let mut free = held.free("fail");
+    let given_up = free.fail(held.given);
+    let event = free.event(if given_up { "mentions.failed" } else { "mentions.released" }, held);
+    let statements = vec![free.save(held, Some(run), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(())
 }
 
 /// What could not be handed over is unread again, unless it was handed over since.
@@ -35,7 +48,7 @@ pub(crate) async fn undeliver(tx: &mut Tx<'_>, agent: &str, channel: &str, hande
     let Some(hold) = found.hold.as_ref().filter(is_same).filter(|_| found.delivery == handed.delivery) else {
         return Ok(0);
     };
-    let free = found.free("undeliver");
+    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("undeliver") };
     let event = free.event("mentions.undelivered", &found);
     let statements = vec![free.save(&found, Some(hold.run_key), tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {

@@ -72,7 +72,7 @@ impl Op for Delegate {
             return self.repeated(tx, message).await;
         }
         is_open(tx, &found, token.as_ref())?;
-        let content: Option<Content> = message.payload.as_ref().map(Json::read).transpose()?;
+        let content = message.payload.as_ref().map(Content::of);
         let task = match &self.task {
             Some(id) => find(tx, id).await?,
             None => self.make(tx, content.unwrap_or_default(), &message).await?,
@@ -82,6 +82,9 @@ impl Op for Delegate {
         Ok(Delegated { item, task })
     }
 }
+
+/// How much of what the source said a task inherits.
+const DATA_MAX: usize = 64 * 1024;
 
 async fn find(tx: &mut Tx<'_>, id: &str) -> Result<Task> {
     let id = TaskId::check("task", id)?;
@@ -104,13 +107,16 @@ impl Delegate {
     }
 
     async fn make(&self, tx: &mut Tx<'_>, content: Content, message: &mail::Message) -> Result<Task> {
-        let line = content.text.lines().next().unwrap_or_default();
-        let title = self.title.clone().unwrap_or_else(|| line.chars().take(120).collect());
+        let line = content.text.lines().map(str::trim).find(|line| !line.is_empty());
+        let line = line.map_or_else(|| format!("message {}", message.id), |line| line.chars().take(120).collect());
+        let title = self.title.clone().unwrap_or(line);
         let board = self.board.clone().unwrap_or_else(|| task::add::BOARD.into());
         check::optional_name("to", self.to.as_deref())?;
         let origin = serde_json::json!({
             "message": message.id, "source": content.source, "channel": content.channel, "thread": content.thread,
-            "sender": content.sender, "repository": content.repository, "data": content.data,
+            "sender": content.sender, "repository": content.repository,
+            // The message keeps the rest.
+            "data": content.data.filter(|data| data.to_string().len() <= DATA_MAX),
         });
         let item = task::plan::Item {
             title,

@@ -206,7 +206,7 @@ pub(super) async fn pick(
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
-    names.iter().try_for_each(|name| crate::inbox::may_take(tx, name))?;
+    names.iter().try_for_each(|name| crate::inbox::may_touch(tx, name))?;
     tx.wishes = vec![Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
     let own = before.is_some();
     let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();

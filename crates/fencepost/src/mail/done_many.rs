@@ -163,7 +163,13 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
             ),
             params![set(rows)?, tx.now],
         ),
-        by_keys!(keys.as_slice(), "update message_doc set payload = null where message", ""),
+        // An inbox keeps what was said for as long as its history.
+        by_keys!(
+            keys.as_slice(),
+            "update message_doc set payload = null where message",
+            "and not exists (select 1 from message
+               where message.id = message_doc.message and message.mailbox like 'inbox/%')"
+        ),
     ];
     statements.extend(pass_on(changes.iter().map(|(_, after, _)| after)));
     // What is completed together was claimed by one run, or by a few.

@@ -1,6 +1,7 @@
 -- Agents, their conversation, and the polls by which they are given work.
 
 -- `heard_until`: an agent promises to be heard from (by a poll) before this; a living run of its counts, too.
+-- `jumped`: what it was given last went before its turn, because it had waited for long.
 -- `strands_at`: if it is silent until then, what is offered or assigned to it goes back to the pool.
 create table agent (
   name text primary key,
@@ -11,6 +12,7 @@ create table agent (
   joined_at integer not null,
   heard_until integer not null,
   strands_at integer,
+  jumped integer not null default 0,
   left_at integer
 ) strict;
 create index agent_strands on agent(strands_at) where strands_at is not null;
@@ -22,6 +24,8 @@ alter table run add column given text;
 alter table run add column exit text;
 alter table run add column cost text;
 create index run_agent on run(agent) where ended_at is null;
+-- A name's last run, ended or not: whoever asks again with it is given the same.
+create index run_name on run(name, key);
 
 -- `told = 0`: no lead was told yet that it is finished. Of what was finished before there were leads nobody is told.
 alter table task add column told integer not null default 0;
@@ -55,6 +59,7 @@ create unique index post_key on post(channel, idempotency_key) where idempotency
 
 -- An agent in a channel: how far it has read, and the claim on its unread mentions. `mentioned_n` is the last post that
 -- mentions it; `since`: when the first one that it has not read was posted. `given_n`: how far the claim goes.
+-- `attempts`: how often in a row a claim came to nothing; `failed_n`: up to there nobody is triggered any more.
 create table reader (
   agent text not null,
   channel text not null,
@@ -68,12 +73,14 @@ create table reader (
   until_at integer,
   claimed_at integer,
   given_n integer,
+  attempts integer not null default 0,
+  failed_n integer not null default 0,
   last_fence integer,
   last_verb text,
   last_digest text,
   updated_at integer not null,
   ready integer not null generated always as (
-    case when run is null and mentioned_n > read_n then 1 else 0 end) stored,
+    case when run is null and mentioned_n > read_n and mentioned_n > failed_n then 1 else 0 end) stored,
   primary key (agent, channel)
 ) strict;
 create index reader_ready on reader(agent, since) where ready = 1;

@@ -3,9 +3,10 @@ use crate::{
     agent::given::Given,
     before::Before,
     channel,
+    claim::{Hold, Last},
     error::{Code, Error, Result},
     mail,
-    names::{OUTPUT_MAX, Resource, TEXT_MAX, check},
+    names::{OUTPUT_MAX, Resource, TEXT_MAX, Token, check},
     op::{Access, Op},
     params, task,
     tx::{Row, Stmt, Tx},
@@ -14,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
-/// before, is completed or has failed. An offer that was not decided is open again; a review that failed counts as lost.
+/// before, is completed or has failed. An offer that was not decided is open again, until that was so three times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settle {
@@ -62,8 +63,14 @@ pub struct Settled {
     pub run: Run,
     /// The claims that were settled with it.
     pub settled: Vec<String>,
-    /// Those that were dealt with before, or lost.
+    /// Those that only went back: what was released, an offer that nobody decided on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub back: Vec<String>,
+    /// Those that were dealt with before, one by one.
     pub left: Vec<String>,
+    /// Those that were taken from it, or whose own time was up: what was done there is not accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }
 
 impl Op for Settle {
@@ -92,10 +99,13 @@ impl Op for Settle {
             Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?))
         })?;
         let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
-        let mut settled = Vec::new();
+        given.settled = Some(Vec::new());
         for token in given.tokens()? {
-            // Dealt with before, one by one: that stands.
+            // Dealt with before, one by one, which stands; or lost.
             if !held.contains(&token.to_string()) {
+                if !is_its_own_doing(tx, &token).await? {
+                    given.lost.push(token.to_string());
+                }
                 continue;
             }
             let done = match &token.resource {
@@ -105,17 +115,22 @@ impl Op for Settle {
                 _ => self.item(tx, &token).await,
             };
             match done {
-                Ok(()) => settled.push(token.to_string()),
-                // Its own time was up.
+                Ok(true) => given.settled.get_or_insert_default().push(token.to_string()),
+                Ok(false) => given.back.push(token.to_string()),
+                // Its own time was up, or it was dealt with at this moment.
                 Err(e)
-                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) => {}
+                    if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
+                {
+                    if !is_its_own_doing(tx, &token).await? {
+                        given.lost.push(token.to_string());
+                    }
+                }
                 Err(e) => return Err(e),
             }
         }
         let reason = self.outcome.as_str();
         end::end(tx, std::slice::from_ref(&row), reason).await?;
-        let left = given.left(&settled);
-        given.settled = Some(settled.clone());
+        given.said = Some(self.said());
         tx.execute(
             "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
             params![row.key, self.exit.as_deref(), cost, given.text()?],
@@ -124,7 +139,7 @@ impl Op for Settle {
         sweep::give_back(tx).await?;
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
         let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
-        Ok(Settled { run, settled, left })
+        Ok(given.told(run))
     }
 }
 
@@ -143,39 +158,37 @@ impl Settle {
         Given::read(row.get("given")?)
     }
 
-    /// Each is a verb of its own noun, in this transaction.
-    async fn item(&self, tx: &mut Tx<'_>, token: &crate::names::Token) -> Result<()> {
+    /// What tells a repeat from something else.
+    fn said(&self) -> String {
+        let content = [Some(self.outcome.as_str()), self.output.as_deref(), self.reason.as_deref()];
+        Last::new(0, "settle", &content).digest
+    }
+
+    /// Each is a verb of its own noun, in this transaction. Says whether it was settled, or only goes back.
+    async fn item(&self, tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
         let is_task = matches!(token.resource, Resource::Task(_));
         let token_text = token.to_string();
         let reason =
             self.reason.clone().or_else(|| self.exit.clone()).unwrap_or_else(|| "its run failed".into());
         match (self.outcome, is_task) {
             (Outcome::Done, true) => {
-                match tx.call(task::Done { token: token_text.clone(), output: self.output.clone() }).await {
-                    // An offer that nobody decided on.
-                    Err(e) if e.code() == Code::NotReady => {
-                        tx.call(crate::claim::Release::new(token_text)).await.map(drop)
-                    }
-                    done => done.map(drop),
-                }
+                let done = task::Done { token: token_text, output: self.output.clone() };
+                unless_undecided(tx.call(done).await)
             }
             (Outcome::Done, false) => {
                 let outputs = self.output.iter().map(crate::Json::of).collect::<Result<_>>()?;
-                tx.call(mail::Done { token: token_text, outputs, outcome: Some("read".into()) })
-                    .await
-                    .map(drop)
+                let done = mail::Done { token: token_text, outputs, outcome: Some("read".into()) };
+                tx.call(done).await.map(|_| true)
             }
             (Outcome::Failed, true) => {
-                match tx.call(task::Fail { retry: true, ..task::Fail::new(token_text, reason) }).await {
-                    // A review that came to nothing: the end of its run, which follows, gives it back, and counts it.
-                    Err(e) if e.code() == Code::NotReady => Ok(()),
-                    failed => failed.map(drop),
-                }
+                let fail = task::Fail { retry: true, ..task::Fail::new(token_text, reason) };
+                unless_undecided(tx.call(fail).await)
             }
             (Outcome::Failed, false) => {
-                tx.call(mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) }).await.map(drop)
+                let fail = mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) };
+                tx.call(fail).await.map(|_| true)
             }
-            (Outcome::Released, _) => tx.call(crate::claim::Release::new(token_text)).await.map(drop),
+            (Outcome::Released, _) => tx.call(crate::claim::Release::new(token_text)).await.map(|_| false),
         }
     }
 
@@ -184,19 +197,23 @@ impl Settle {
         tx: &mut Tx<'_>,
         agent: &str,
         channel: &str,
-        token: &crate::names::Token,
+        token: &Token,
         run: i64,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let held = channel::reader::load_locked(tx, agent, channel).await?;
         let held = held.filter(|held| {
-            held.hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.run_key == run)
+            let is_its = |hold: &Hold| {
+                hold.fence == token.fence && hold.run_key == run && hold.is_alive(tx.now)
+            };
+            held.hold.as_ref().is_some_and(is_its)
         });
         let Some(held) = held else {
             return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` is over")));
         };
         match self.outcome {
-            Outcome::Done => channel::settle(tx, &held).await,
-            _ => channel::release::release(tx, agent, channel, token).await.map(drop),
+            Outcome::Done => channel::settle(tx, &held).await.map(|()| true),
+            Outcome::Failed => channel::release::fail(tx, &held, run).await.map(|()| true),
+            Outcome::Released => channel::release::release(tx, agent, channel, token).await.map(|_| false),
         }
     }
 
@@ -209,21 +226,44 @@ impl Settle {
         };
         tx.caller.may_use(&run.name, run.agent.as_deref())?;
         let given = self.given(tx.one(given(run.key)).await?.rows.first())?;
-        let Some(settled) = given.settled.clone() else {
+        if given.settled.is_none() {
             return Err(Error::new(
                 Code::LeaseExpired,
                 format!("run `{}` is over: what it was given went to others", self.run),
             )
             .hint("what you did is not accepted; poll with a new run"));
-        };
-        if run.reason.as_deref() != Some(self.outcome.as_str()) {
+        }
+        if given.said.as_ref().is_some_and(|said| *said != self.said()) {
             let reason = run.reason.unwrap_or_default();
             return Err(Error::new(
                 Code::AlreadyFinished,
-                format!("run `{}` was settled as {reason}", self.run),
+                format!("run `{}` was settled as {reason}, and not in this way", self.run),
             )
             .hint("what was settled stands"));
         }
-        Ok(Settled { left: given.left(&settled), run: list::of(tx, run.key).await?, settled })
+        Ok(given.told(list::of(tx, run.key).await?))
     }
+}
+
+/// A review that came to nothing: the end of its run, which follows, gives the offer back, and counts it.
+fn unless_undecided<T>(answer: Result<T>) -> Result<bool> {
+    match answer {
+        Err(e) if e.code() == Code::NotReady => Ok(false),
+        answer => answer.map(|_| true),
+    }
+}
+
+/// Was a claim that is over ended by what its holder said?
+async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
+    let last = match &token.resource {
+        Resource::Task(id) => task::load(tx, id).await?.and_then(|task| task.last),
+        Resource::Message(id) => mail::load(tx, *id).await?.and_then(|message| message.last),
+        Resource::Mentions { agent, channel } => {
+            channel::load(tx, agent, channel).await?.and_then(|reader| reader.last)
+        }
+        Resource::Lock(_) => None,
+    };
+    Ok(last.is_some_and(|last| {
+        last.fence == token.fence && !["lapse", "unclaim", "cancel", "undeliver"].contains(&last.verb.as_str())
+    }))
 }

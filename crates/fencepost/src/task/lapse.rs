@@ -43,11 +43,16 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
         }
     }
     let kind = if task.status == Status::Failed { "task.failed" } else { "task.lapsed" };
+    let mut details = serde_json::json!({ "reason": why });
+    if task.status == Status::Failed {
+        // Its holder did not say so: if that was a lead, the leads are told.
+        details["lapsed"] = true.into();
+    }
     Event {
         run: Some(hold.run),
         agent: hold.agent,
         fence: Some(hold.fence),
-        ..task.event(kind, before).details(serde_json::json!({ "reason": why }))
+        ..task.event(kind, before).details(details)
     }
 }
 

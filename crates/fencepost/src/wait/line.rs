@@ -184,13 +184,17 @@ impl Place<'_> {
     pub fn rest(&mut self, wishes: Vec<Wish>, settled: bool) {
         let mut waiting = self.line.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this place");
-        let had = std::mem::replace(&mut waiter.wishes, wishes.clone());
+        let (had, woken) = (std::mem::replace(&mut waiter.wishes, wishes.clone()), waiter.woken);
         if had != wishes {
-            for had in had {
-                waiting.forget_wish(self.id, &had);
+            for had in &had {
+                waiting.forget_wish(self.id, had);
             }
-            for wish in wishes {
-                waiting.add_wish(self.id, wish);
+            for wish in &wishes {
+                waiting.add_wish(self.id, wish.clone());
+            }
+            // It came away empty for reasons of its own, which those who still wish for that need not share.
+            if self.owes || woken {
+                had.iter().filter(|had| !wishes.contains(had)).for_each(|had| waiting.wake(had, 2));
             }
         }
         self.owes = !settled;
@@ -298,6 +302,17 @@ mod tests {
         let d = parked(&line, Some("x"));
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
+    }
+
+    /// Woken for the pool, it finds that its agent is full: another who waits for the pool is woken.
+    #[test]
+    fn who_no_longer_wishes_for_it_passes_it_on() {
+        let line = Line::default();
+        let [mut a, b, c] = [(); 3].map(|()| parked(&line, Some("pool")));
+        line.wake(&News::OfAll);
+        a.begin();
+        a.rest(vec![wish("full")], true);
+        assert_eq!(woken(&[&a, &b, &c]), [false, true, true]);
     }
 
     #[test]

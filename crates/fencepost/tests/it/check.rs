@@ -242,17 +242,17 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/2",
     ),
     (
-        "what is completed has no payload left, and what is not has its text",
+        "what is completed has no payload left, except in an inbox, and what is not has its text",
         &["update message_doc set payload = '1' where message = 3"],
         "message/3",
     ),
     (
-        "what is completed has no payload left, and what is not has its text",
+        "what is completed has no payload left, except in an inbox, and what is not has its text",
         &["delete from message_doc where message = 2"],
         "message/2",
     ),
     (
-        "what is completed has no payload left, and what is not has its text",
+        "what is completed has no payload left, except in an inbox, and what is not has its text",
         &["insert into message_doc(message) values (999)"],
         "message_doc 999",
     ),
@@ -310,7 +310,7 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "run/poller",
     ),
     (
-        "an agent that goes silent is noticed",
+        "an agent that goes silent is noticed, unless it left",
         &["update agent set strands_at = null where name = 'bob'"],
         "agent/bob",
     ),

@@ -130,7 +130,7 @@ on_both! {
             run.ended run/a alive>ended a/eve - {"reason":"lapsed"}
             run.ended run/b alive>ended b/bob - {"reason":"lapsed"}
             run.ended run/c alive>ended c/- - {"reason":"lapsed"}
-            task.failed task/auth-1 in_progress>failed a/eve @1 {"reason":"its lease was over"}
+            task.failed task/auth-1 in_progress>failed a/eve @1 {"reason":"its lease was over","lapsed":true}
             task.lapsed task/auth-2 reviewing>offered b/bob @1 {"reason":"its lease was over"}
             task.lapsed task/auth-3 in_progress>unassigned c/- @1 {"reason":"its time was up"}
             lock.lapsed lock/deploy held>free a/eve @1 -

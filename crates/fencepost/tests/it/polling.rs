@@ -269,8 +269,8 @@ on_both! {
             +6s agent/poll bob run=b2 stale_ms=10000 -> type=pool_task
             agent/poll bob run=b3 stale_ms=10000     -> type=task_offered
             +1s agent/poll bob run=b4 stale_ms=8000  -> type=unread_mentions
-            agent/poll bob run=b5 stale_ms=9000      -> type=inbox_message
-            agent/poll bob run=b6 stale_ms=9000      -> type=task_assigned
+            agent/poll bob run=b5 stale_ms=9000      -> type=task_assigned
+            agent/poll bob run=b6 stale_ms=9000      -> type=inbox_message
         ").await;
     }
 

@@ -17,9 +17,15 @@ pub struct List {
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(agent::List { all: self.all }).await?;
-        context.print(&reply, |reply| match reply.agents.as_slice() {
-            [] => "no agents: fence agent join makes one known".into(),
-            agents => table(agents, &context.screen),
+        context.print(&reply, |reply| {
+            let mut page = match reply.agents.as_slice() {
+                [] => "no agents: fence agent join makes one known".into(),
+                agents => table(agents, &context.screen),
+            };
+            for agent::list::Unknown { agent, tasks } in &reply.unknown {
+                page += &format!("\nno agent `{agent}`, for whom there is: {}", tasks.join(", "));
+            }
+            page
         })
     }
 }

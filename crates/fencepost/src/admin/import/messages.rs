@@ -14,7 +14,7 @@ use crate::{
     },
     names::{OUTPUT_MAX, TaskId, check},
     params,
-    tx::{Stmt, Tx, key_set, set},
+    tx::{Stmt, Tx, set},
 };
 use serde_json::json;
 use std::collections::HashMap;
@@ -150,11 +150,7 @@ async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
         changes.push((before, after));
     }
     record::save(tx, &changes, Under::Nobody, events).await?;
-    let mut statements = vec![Stmt::new(
-        "update message_doc set payload = null
-         where message in (select cast(value ->> 'k' as bigint) from json_each(?1))",
-        params![key_set(ids)],
-    )];
+    let mut statements = Vec::new();
     if !outputs.is_empty() {
         statements.push(Stmt::new(
             "insert into message_output(message, n, fence, output)
