@@ -63,6 +63,11 @@ on_both! {
             inbox list --agent bob --status responded
             inbox list bob --status open
             settle b4
+            inbox send bob 'try this'
+            poll --agent bob --run b9 --accept inbox_message
+            inbox list bob
+            settle b9 --failed 'the network is down'
+            inbox list bob
             poll --agent bob --run b5 --accept unread_mentions
             channel read general --agent bob --peek
             channel read general --agent bob --run b5

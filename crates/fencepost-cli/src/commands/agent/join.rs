@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 /// Make an agent known, or say anew what it is: what is not given stays as it was
 ///
-/// It is online if it was heard within five minutes, by a poll or a living run. Capabilities and --max-concurrent are about
-/// what a poll gives: a claim by hand (`fence claim`) is bound by neither.
+/// It is online if it polled within five minutes, or a run of its own lives. Capabilities and --max-concurrent are about what
+/// a poll gives: a claim by hand (`fence claim`) is bound by neither.
 ///
 /// Examples:
 ///   fence agent join lead --role lead

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// List the agents: who is there, what each is doing, and what is stranded with those who are not
 ///
-/// Online is who was heard within five minutes, by a poll or a living run.
+/// Online is who polled within five minutes, or has a run that lives.
 #[derive(Debug, Default, Args)]
 pub struct List {
     /// Also those that left

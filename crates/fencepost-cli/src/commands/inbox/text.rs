@@ -32,15 +32,17 @@ fn from(content: &Content) -> Option<String> {
     whence(content.sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
-/// What it says; once it is dealt with, what was said to it.
+/// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
+/// given again.
 fn about(item: &Item, screen: &Screen) -> String {
-    let text = item.content.as_ref().map(|content| content.text.clone());
-    let response = item.response.as_ref().map(said);
-    let holder = item.claim.as_ref();
-    let held = holder.map(|claim| format!("  ({} {})", claim.run, screen.short_until(claim.expires_at)));
-    let why = item.failure_reason.as_ref().map(|reason| format!("  ({reason})"));
-    let text = text.or(response).unwrap_or_default();
-    text + &held.or(why).unwrap_or_default()
+    let text = item.content.as_ref().map(|content| content.text.trim_end().to_owned());
+    let said: Vec<String> = text.into_iter().chain(item.response.as_ref().map(said)).collect();
+    let held =
+        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.short_until(claim.expires_at)));
+    let again = item.retry_at.map(|at| format!("again {}", screen.when(at)));
+    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(again).collect();
+    let state = held.or((!failed.is_empty()).then(|| failed.join(", ")));
+    said.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
 }
 
 /// An answer as it was written, or the task that it was delegated to.
