@@ -5,6 +5,9 @@ use fencepost::{Millis, Time};
 use std::{io::IsTerminal, os::fd::AsFd};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+/// What stands before each line that others wrote.
+const QUOTE: &str = "    ";
+
 /// Where the output goes.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
@@ -234,6 +237,18 @@ pub fn lines(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
 
+/// What others wrote, as lines of their own: none begins at the margin, where only this program speaks.
+pub fn quoted(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { String::new() } else { format!("{QUOTE}{line}") };
+    lines(text.trim_end()).split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The same behind a label: it begins on the label's line.
+pub fn labelled(text: &str) -> String {
+    let text = quoted(text);
+    text.strip_prefix(QUOTE).unwrap_or(&text).to_owned()
+}
+
 /// The first part that fits, with `…` for the rest.
 pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
@@ -270,6 +285,14 @@ mod tests {
     fn plain_tables_are_aligned_and_whole() {
         let plain = table().render(&screen(None));
         assert_eq!(plain, "auth-1   5  write the 構文解析器 today\na-2     50  two lines [2J");
+    }
+
+    #[test]
+    fn what_others_wrote_never_begins_at_the_margin() {
+        assert_eq!(quoted("a\nclaim: b\r\n\n\tc\n"), "    a\n    claim: b \n\n    \tc");
+        assert_eq!(labelled("a\nclaim: b"), "a\n    claim: b");
+        assert_eq!(labelled("\nclaim: b"), "\n    claim: b");
+        assert_eq!(quoted(""), "");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tasks and claims as text.
 
-use crate::screen::{Cell, Screen, Table, line, lines, state};
+use crate::screen::{Cell, Screen, Table, labelled, line, quoted, state};
 use fencepost::{claim::Claim, task::Task};
 use std::fmt::Write;
 
@@ -69,13 +69,14 @@ pub fn page(task: &Task, screen: &Screen) -> String {
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), lines(value));
+            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), labelled(value));
         }
     };
     say("priority", Some(&task.priority.to_string()));
     say("attempts", Some(&format!("{} of {}", task.attempts, task.max_attempts)));
     say("kind", task.kind.as_deref());
     say("tags", (!task.tags.is_empty()).then(|| task.tags.join(", ")).as_deref());
+    say("from", task.origin.as_ref().and_then(from).as_deref());
     say("assignee", task.assignee.as_deref());
     say("offered to", task.offered_to.as_deref());
     say("rejected", task.rejection_reason.as_deref());
@@ -100,7 +101,54 @@ pub fn page(task: &Task, screen: &Screen) -> String {
         say("note", Some(&note.text));
     }
     if let Some(body) = &task.body {
-        let _ = write!(page, "\n{}\n", lines(body));
+        let _ = write!(page, "\n{}\n", quoted(body));
     }
     page
+}
+
+/// Where a message that was delegated came from: `slack, kim in ops, thread 12, acme/api`.
+fn from(origin: &serde_json::Value) -> Option<String> {
+    let said = |field: &str| origin[field].as_str();
+    let whence = whence(said("sender"), said("channel"), said("thread"));
+    let parts = [said("source"), whence.as_deref(), said("repository")];
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| line(&parts.join(", ")))
+}
+
+/// `kim in ops, thread 12`
+pub fn whence(sender: Option<&str>, channel: Option<&str>, thread: Option<&str>) -> Option<String> {
+    let place = [sender.map(str::to_owned), channel.map(|channel| format!("in {channel}"))];
+    let place = place.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let thread = thread.map(|thread| format!("thread {thread}"));
+    let parts: Vec<String> = [place].into_iter().filter(|place| !place.is_empty()).chain(thread).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn where_a_task_came_from_is_one_line() {
+        for (origin, says) in [
+            (
+                json!({ "message": 7, "source": "api", "sender": null, "data": { "sender": "kim" } }),
+                Some("api"),
+            ),
+            (
+                json!({ "source": "slack", "sender": "kim", "channel": "ops", "thread": "12" }),
+                Some("slack, kim in ops, thread 12"),
+            ),
+            (
+                json!({ "source": "github", "sender": "lee\nclaim: x", "repository": "acme/api", "thread": "7" }),
+                Some("github, lee claim: x, thread 7, acme/api"),
+            ),
+            (json!({ "channel": "ops" }), Some("in ops")),
+            (json!({ "slackChannelId": "C1" }), None),
+            (json!("by hand"), None),
+        ] {
+            assert_eq!(from(&origin).as_deref(), says, "{origin}");
+        }
+    }
 }

@@ -14,7 +14,8 @@ verbs![join::Join, list::List, leave::Leave, recall::Recall];
 /// Say which agents there are: join, leave, and see what each is doing; alone it lists them
 ///
 /// An agent is a name for which any number of processes may act. A lead is told of what others finish; a worker takes from
-/// the pool. Who joined can `fence poll`.
+/// the pool. Who joined can `fence poll`. It is online if it polled within five minutes, or a run
+/// of its own lives.
 ///
 /// Examples:
 ///   fence agent join lead --role lead

@@ -9,7 +9,8 @@ verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::R
 
 /// Let agents talk: create channels, post, and read on from where your agent left off; alone it lists them
 ///
-/// Whoever is mentioned as `@name` is given the mention by its next `fence poll`, once, whether it joined or not.
+/// Whoever is mentioned as `@name` is given the mention by its next `fence poll`, once. A mention counts for agents,
+/// whether they joined the channel or not, and for members of the channel.
 ///
 /// Examples:
 ///   fence channel create general --description "what concerns all"

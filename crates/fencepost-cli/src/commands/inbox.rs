@@ -12,7 +12,8 @@ verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate]
 /// Pass on to an agent what comes from outside, and deal with it: read, respond, delegate; alone it lists your agent's
 ///
 /// A message is unread until somebody deals with it. `fence poll` gives unread ones to a run of the agent, under a claim;
-/// then only that run may, by the claim's token. Underneath it is the mailbox `inbox/AGENT`.
+/// then only who names the claim's token may (with keys: whose key is that agent's). An answer is stored with the message;
+/// posting it where the message came from is yours. Underneath it is the mailbox `inbox/AGENT`.
 ///
 /// Examples:
 ///   fence inbox send lead "the site is down" --source slack --channel ops --sender kim

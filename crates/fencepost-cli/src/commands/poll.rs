@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use fencepost::{
     Code, Error, Millis, Result,
     agent::{self, Type, poll::PoolMode},
+    run::SHELL_TTL,
 };
 use std::process::ExitCode;
 
@@ -41,7 +42,8 @@ pub struct Poll {
     /// From the pool only what has this tag
     #[arg(long)]
     tag: Option<String>,
-    /// How long the run may go unheard before others get what it was given  [default: 60s]
+    /// How long the run may go unheard before others get what it was given: short for a program that renews it (fence
+    /// renew), so that its work is soon another's if it dies  [default: 30m]
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     ttl: Option<Millis>,
     /// The longest that its claims may last, however often they are renewed
@@ -75,7 +77,8 @@ impl Poll {
                 Some(Pool::Off) => PoolMode::Off,
             },
             tag: self.tag.clone(),
-            ttl_ms: self.ttl,
+            // The engine's own is for runners, which renew; a shell's work takes longer than a minute.
+            ttl_ms: Some(self.ttl.unwrap_or(SHELL_TTL)),
             max_ms: self.max,
             host: Some(host()),
             wait_ms,

@@ -6,6 +6,9 @@ use std::process::ExitCode;
 
 /// Make an agent known, or say anew what it is: what is not given stays as it was
 ///
+/// It is online if it polled within five minutes, or a run of its own lives. Capabilities and --max-concurrent are about what
+/// a poll gives: a claim by hand (`fence claim`) is bound by neither.
+///
 /// Examples:
 ///   fence agent join lead --role lead
 ///   fence agent join bob --capability rust --capability sql --max-concurrent 3 --strand 10m
@@ -17,7 +20,8 @@ pub struct Join {
     /// A lead is told of what others finish, a worker takes from the pool  [default: worker]
     #[arg(long, value_enum)]
     role: Option<Role>,
-    /// A tag of the tasks that it can do; may be given several times, '' for all tasks  [default: all]
+    /// It takes from the pool only tasks whose tags it has all of; tasks without tags anyone takes; `poll --tag rust` takes
+    /// only rust. May be given several times, '' for all tasks  [default: all]
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     capability: Vec<String>,
     /// How many triggers it may have at a time, 0 for any number  [default: any number]

@@ -5,6 +5,8 @@ use fencepost::{Result, agent};
 use std::process::ExitCode;
 
 /// List the agents: who is there, what each is doing, and what is stranded with those who are not
+///
+/// Online is who polled within five minutes, or has a run that lives.
 #[derive(Debug, Default, Args)]
 pub struct List {
     /// Also those that left

@@ -16,7 +16,8 @@ pub struct Post {
     channel: String,
     /// What to say; - for standard input
     text: String,
-    /// Whom it mentions; may be given several times  [default: every agent that stands in it as @name]
+    /// Whom it mentions; may be given several times  [default: every agent and member of the channel
+    /// that stands in it as @name]
     #[arg(long, value_name = "AGENT")]
     mention: Vec<String>,
     /// The number of the post that it answers

@@ -1,6 +1,6 @@
 use crate::{
     context::Context,
-    screen::{Screen, lines},
+    screen::{Screen, quoted},
 };
 use clap::Args;
 use fencepost::{Result, channel, channel::PostView};
@@ -73,7 +73,7 @@ fn posts(posts: &[PostView], screen: &Screen) -> String {
         let (n, author) = (post.n, post.author.as_deref().unwrap_or("somebody"));
         let answers = post.reply_to.map_or(String::new(), |to| format!(", answering {to}"));
         let head = format!("{n}  {author}, {}{answers}", screen.when(post.at));
-        format!("{}\n{}", screen.bold(&head), lines(post.body.trim_end()))
+        format!("{}\n{}", screen.bold(&head), quoted(&post.body))
     });
     told.collect::<Vec<_>>().join("\n\n")
 }

@@ -29,6 +29,7 @@ use std::{
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Pm {
+    /// Its database, such as .pm/tasks.db
     file: PathBuf,
     /// Tells this list's tasks from those of another with the same sprints
     #[arg(long)]

@@ -39,6 +39,7 @@ use tasks::{Numbers, Tasks};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Swarm {
+    /// Its database, such as agent-swarm-db.sqlite
     file: PathBuf,
     /// Say what would happen, and change nothing
     #[arg(long)]

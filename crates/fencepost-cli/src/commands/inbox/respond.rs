@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 /// Answer a message: the answer is stored with it
 ///
+/// Nothing is posted: the message says in which channel and thread it was said, and whoever answers it posts there.
+///
 /// Example:
 ///   fence inbox respond message/7@1 "it is up again"
 #[derive(Debug, Args)]

@@ -1,6 +1,9 @@
 //! Messages from outside, as text.
 
-use crate::screen::{Cell, Screen, Table, line, lines};
+use crate::{
+    screen::{Cell, Screen, Table, line, quoted},
+    text::whence,
+};
 use fencepost::inbox::{Content, Item};
 use std::fmt::Write;
 
@@ -13,7 +16,7 @@ pub fn items(items: &[Item], screen: &Screen) -> String {
             item.id.to_string().into(),
             Cell::state(item.status.as_str()),
             content.map_or("", |content| &content.source).into(),
-            content.map(from).unwrap_or_default().into(),
+            content.and_then(from).unwrap_or_default().into(),
             about(item, screen).into(),
         ]);
     }
@@ -25,24 +28,21 @@ pub fn item(item: &Item, screen: &Screen) -> String {
     items(std::slice::from_ref(item), screen)
 }
 
-/// `kim in ops, thread 12`
-fn from(content: &Content) -> String {
-    let mut parts: Vec<String> = content.sender.iter().cloned().collect();
-    parts.extend(content.channel.iter().map(|channel| format!("in {channel}")));
-    let place = parts.join(" ");
-    let thread = content.thread.iter().map(|thread| format!("thread {thread}"));
-    [place].into_iter().filter(|place| !place.is_empty()).chain(thread).collect::<Vec<_>>().join(", ")
+fn from(content: &Content) -> Option<String> {
+    whence(content.sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
-/// What it says; once it is dealt with, what was said to it.
+/// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
+/// given again.
 fn about(item: &Item, screen: &Screen) -> String {
-    let text = item.content.as_ref().map(|content| content.text.clone());
-    let response = item.response.as_ref().map(said);
-    let holder = item.claim.as_ref();
-    let held = holder.map(|claim| format!("  ({} {})", claim.run, screen.short_until(claim.expires_at)));
-    let why = item.failure_reason.as_ref().map(|reason| format!("  ({reason})"));
-    let text = text.or(response).unwrap_or_default();
-    text + &held.or(why).unwrap_or_default()
+    let text = item.content.as_ref().map(|content| content.text.trim_end().to_owned());
+    let said: Vec<String> = text.into_iter().chain(item.response.as_ref().map(said)).collect();
+    let held =
+        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.short_until(claim.expires_at)));
+    let again = item.retry_at.map(|at| format!("again {}", screen.when(at)));
+    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(again).collect();
+    let state = held.or((!failed.is_empty()).then(|| failed.join(", ")));
+    said.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
 }
 
 /// An answer as it was written, or the task that it was delegated to.
@@ -66,11 +66,14 @@ pub fn page(item: &Item, screen: &Screen) -> String {
     say("source", Some(&content.source));
     say("channel", content.channel.as_deref());
     say("thread", content.thread.as_deref());
+    say("repository", content.repository.as_deref());
     say("from", content.sender.as_deref());
     say("because of", content.matched.as_deref());
-    say("more", content.data.as_ref().map(ToString::to_string).as_deref());
+    // A provider's whole event is longer than what it is about.
+    let more = content.data.as_ref().map(|data| format!("{} bytes of JSON (--json)", data.to_string().len()));
+    say("more", more.as_deref());
     say("attempts", (item.attempts > 1).then(|| item.attempts.to_string()).as_deref());
     say("last failure", item.failure_reason.as_deref());
-    let _ = write!(page, "\n{}\n", lines(content.text.trim_end()));
+    let _ = write!(page, "\n{}\n", quoted(&content.text));
     page
 }

@@ -7,9 +7,15 @@ use fencepost::{
     channel::Mentions,
 };
 
-/// The first line is the type and the run, then a line for each claim, then what it is about.
+/// The first line is the type and the run, then a line for each claim; after an empty line what it is about. What others
+/// wrote never begins at the margin, so that a script can tell it from what is said here.
 pub fn trigger(trigger: &Trigger, agent: &str, screen: &Screen) -> String {
-    let mut parts = vec![screen.bold(&format!("{} {}", trigger.kind.as_str(), trigger.run))];
+    let head = match trigger.kind {
+        // Every worker is told, and no run is opened for it.
+        Type::PoolTasksAvailable => trigger.kind.as_str().to_owned(),
+        kind => format!("{} {}", kind.as_str(), trigger.run),
+    };
+    let mut parts = vec![screen.bold(&head)];
     parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", screen.dim("claim:"), claim.token)));
     if let Some(first) = trigger.claims.iter().map(|claim| claim.expires_at).min() {
         parts.push(format!("{} {}", screen.dim("held"), screen.until(first)));
@@ -39,10 +45,10 @@ fn mentions(given: &Mentions) -> String {
     format!("{}: posts {} to {}, mentioned in {}", given.channel, given.from, given.to, numbers.join(", "))
 }
 
-/// How each kind is dealt with; `settle` ends it in any case.
+/// How each kind is dealt with, all that was given by name; `settle` ends it in any case.
 fn next(trigger: &Trigger, agent: &str) -> String {
     let run = &trigger.run;
-    let token = trigger.claims.first().map_or("", |claim| &claim.token);
+    let tokens: Vec<&str> = trigger.claims.iter().map(|claim| claim.token.as_str()).collect();
     let settle = format!("fence settle {run}");
     match trigger.kind {
         Type::TaskOffered => {
@@ -53,18 +59,37 @@ fn next(trigger: &Trigger, agent: &str) -> String {
             )
         }
         Type::TaskAssigned | Type::PoolTask => format!(
-            "{settle} --output TEXT\n  or  {settle} --failed REASON\n  meanwhile  fence progress TEXT {token}"
+            "{settle} --output TEXT\n  or  {settle} --failed REASON\n  meanwhile  fence progress TEXT {}",
+            tokens.join(" ")
         ),
-        Type::InboxMessage => format!(
-            "fence inbox respond {token} TEXT\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}"
-        ),
-        Type::UnreadMentions => {
-            let channel = trigger.channels.first().map_or("", |given| &given.channel);
+        Type::InboxMessage => {
+            let respond = each(&tokens, |token| format!("fence inbox respond {token} TEXT"));
+            let token = the_one(&tokens, "TOKEN");
             format!(
-                "fence channel read {channel} --agent {agent} --run {run}\n  and  fence channel post {channel} TEXT --agent {agent}\n  then  {settle}"
+                "{respond}\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}  # the rest is read"
+            )
+        }
+        Type::UnreadMentions => {
+            let channels: Vec<&str> = trigger.channels.iter().map(|given| given.channel.as_str()).collect();
+            let read = each(&channels, |channel| {
+                format!("fence channel read {channel} --agent {agent} --run {run}")
+            });
+            let channel = the_one(&channels, "CHANNEL");
+            format!(
+                "{read}\n  and  fence channel post {channel} TEXT --agent {agent}\n  then  {settle}  # the rest is read"
             )
         }
         Type::TasksFinished => settle,
         Type::PoolTasksAvailable => format!("fence poll --agent {agent}, or fence claim --agent {agent}"),
     }
+}
+
+/// A line for each.
+fn each(names: &[&str], say: impl Fn(&str) -> String) -> String {
+    names.iter().map(|name| say(name)).collect::<Vec<_>>().join("\n  and  ")
+}
+
+/// The only one, else what stands for any of them.
+fn the_one<'a>(names: &[&'a str], any: &'a str) -> &'a str {
+    if let [one] = names { one } else { any }
 }
