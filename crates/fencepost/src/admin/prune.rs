@@ -66,12 +66,12 @@ impl Op for Prune {
 }
 
 /// How many, and the highest fence that one of them had. What was not completed is kept for as long as anything
-/// counts on it: a finished dependent may be retried, and would wait for nothing. What was finished elsewhere is history
-/// here from its import on.
+/// counts on it: a finished dependent may be retried, and would wait for nothing. What was finished elsewhere, and
+/// is to be told to a lead here, is kept as long from its import on.
 async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
         .query(
-            "select seq from task where finished_at is not null and finished_at < ?1 and updated_at < ?1
+            "select seq from task where finished_at is not null and finished_at < ?1 and (told = 1 or updated_at < ?1)
              and not exists (
                select 1 from edge join task as waiting on waiting.seq = edge.task
                where edge.depends_on = task.seq

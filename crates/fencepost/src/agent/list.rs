@@ -160,6 +160,7 @@ async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>) -> Result<Agents> {
             });
         }
     }
+    agents.iter_mut().for_each(|agent| agent.runs.sort_by(|a, b| (a.since, &a.run).cmp(&(b.since, &b.run))));
     let mut unknown = BTreeMap::<String, Vec<String>>::new();
     for row in &answers[2].rows {
         let (agent, board, n): (String, String, i64) = (row.get("agent")?, row.get("board")?, row.get("n")?);
