@@ -108,7 +108,8 @@ impl Delegate {
 
     async fn make(&self, tx: &mut Tx<'_>, content: Content, message: &mail::Message) -> Result<Task> {
         let line = content.text.lines().map(str::trim).find(|line| !line.is_empty());
-        let line = line.map_or_else(|| format!("message {}", message.id), |line| line.chars().take(120).collect());
+        let line =
+            line.map_or_else(|| format!("message {}", message.id), |line| line.chars().take(120).collect());
         let title = self.title.clone().unwrap_or(line);
         let board = self.board.clone().unwrap_or_else(|| task::add::BOARD.into());
         check::optional_name("to", self.to.as_deref())?;

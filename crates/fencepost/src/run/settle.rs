@@ -95,9 +95,10 @@ impl Op for Settle {
         };
         let answers = tx.pipeline(vec![given(row.key), list::tokens(&[row.key])]).await?;
         let mut given = self.given(answers[0].rows.first())?;
-        let (trigger, host) = answers[0].rows.first().map_or(Ok((None, None)), |row| {
-            Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?))
-        })?;
+        let (trigger, host) = answers[0]
+            .rows
+            .first()
+            .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
         let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
         given.settled = Some(Vec::new());
         for token in given.tokens()? {
@@ -202,9 +203,8 @@ impl Settle {
     ) -> Result<bool> {
         let held = channel::reader::load_locked(tx, agent, channel).await?;
         let held = held.filter(|held| {
-            let is_its = |hold: &Hold| {
-                hold.fence == token.fence && hold.run_key == run && hold.is_alive(tx.now)
-            };
+            let is_its =
+                |hold: &Hold| hold.fence == token.fence && hold.run_key == run && hold.is_alive(tx.now);
             held.hold.as_ref().is_some_and(is_its)
         });
         let Some(held) = held else {
@@ -264,6 +264,7 @@ async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
         Resource::Lock(_) => None,
     };
     Ok(last.is_some_and(|last| {
-        last.fence == token.fence && !["lapse", "unclaim", "cancel", "undeliver"].contains(&last.verb.as_str())
+        last.fence == token.fence
+            && !["lapse", "unclaim", "cancel", "undeliver"].contains(&last.verb.as_str())
     }))
 }
