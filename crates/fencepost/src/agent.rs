@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
 pub(crate) mod given;
+mod pool;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 

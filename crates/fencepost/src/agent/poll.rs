@@ -2,7 +2,8 @@ use super::{
     Record, Role, by_name,
     given::Given,
     hear, not_found,
-    trigger::{self, FINISHED, For, Pool, Trigger, Type},
+    pool::{self, Pool},
+    trigger::{self, FINISHED, For, Trigger, Type},
 };
 use crate::{
     before::{Before, Due},
@@ -312,7 +313,7 @@ impl Poll {
     }
 
     async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
-        let count = trigger::available(tx).await?;
+        let count = pool::available(tx).await?;
         let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }
