@@ -6,6 +6,8 @@ pub(crate) mod reader;
 use crate::{
     clock::Time,
     error::{Code, Error, Result},
+    event::{Event, Topic},
+    names::check,
     op::verbs,
     params,
     tx::{Row, Stmt, Tx},
@@ -78,4 +80,27 @@ fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
         "insert into reader(agent, channel, updated_at) values (?1, ?2, ?3) on conflict (agent, channel) do nothing",
         params![agent, channel, now],
     )
+}
+
+/// The agent is a member from now on, or no longer; told once.
+async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -> Result<()> {
+    check::plain_name("channel", channel)?;
+    check::plain_name("agent", agent)?;
+    tx.caller.acting_as("agent", Some(agent))?;
+    next_number(tx, channel).await?;
+    let write = Stmt::new(
+        "update reader set member = ?4, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> ?4",
+        params![agent, channel, tx.now, i64::from(member)],
+    );
+    let answers = tx.pipeline(vec![enter(agent, channel, tx.now), write]).await?;
+    if answers[1].affected == 1 {
+        let kind = if member { "channel.joined" } else { "channel.left" };
+        let event = Event {
+            topic: Some(Topic::Nobody),
+            agent: Some(agent.to_owned()),
+            ..Event::new(kind, format!("channel/{channel}"))
+        };
+        tx.one(event.insert(tx)).await?;
+    }
+    Ok(())
 }

@@ -1,11 +1,8 @@
-use super::{enter, next_number};
+use super::set_member;
 use crate::{
     error::Result,
-    event::{Event, Topic},
-    names::check,
     op::{Access, Op},
-    params,
-    tx::{Stmt, Tx},
+    tx::Tx,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,23 +28,7 @@ impl Op for Leave {
     type Reply = Left;
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Left> {
-        check::plain_name("channel", &self.channel)?;
-        check::plain_name("agent", &self.agent)?;
-        tx.caller.acting_as("agent", Some(&self.agent))?;
-        next_number(tx, &self.channel).await?;
-        let member = Stmt::new(
-            "update reader set member = 0, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> 0",
-            params![&self.agent, &self.channel, tx.now],
-        );
-        let answers = tx.pipeline(vec![enter(&self.agent, &self.channel, tx.now), member]).await?;
-        if answers[1].affected == 1 {
-            let event = Event {
-                topic: Some(Topic::Nobody),
-                agent: Some(self.agent.clone()),
-                ..Event::new("channel.left", format!("channel/{}", self.channel))
-            };
-            tx.one(event.insert(tx)).await?;
-        }
+        set_member(tx, &self.agent, &self.channel, false).await?;
         Ok(Left { channel: self.channel, agent: self.agent })
     }
 }

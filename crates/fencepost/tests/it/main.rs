@@ -21,6 +21,7 @@ mod mail;
 mod mail_order;
 mod mail_races;
 mod migrations;
+mod notices;
 mod plans;
 mod polling;
 mod postgres_failures;
