@@ -56,7 +56,7 @@ impl Twice {
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 /// How long it is tried, from the first failure on. A server that never answered is likely not there; one that did is
-/// likely being restarted.
+/// likely being restarted, and is tried for as long as the request would wait in any case.
 const UNKNOWN: Duration = Duration::from_secs(2);
 const KNOWN: Duration = Duration::from_secs(15);
 
@@ -88,21 +88,24 @@ impl Pauses {
 /// The tries of one call.
 #[derive(Debug)]
 pub struct Tries {
-    until: Option<Instant>,
+    failed: Option<Instant>,
     pauses: Pauses,
-    known: bool,
+    waits_until: Option<Instant>,
 }
 
 impl Tries {
-    /// `known`: has this server answered before?
-    pub fn new(known: bool) -> Self {
-        Self { until: None, pauses: Pauses::new(FIRST, LONGEST), known }
+    pub fn new(waits_until: Option<Instant>) -> Self {
+        Self { failed: None, pauses: Pauses::new(FIRST, LONGEST), waits_until }
     }
 
-    /// How long to wait before the next try; `None` if it was tried for long enough.
-    pub fn next(&mut self, now: Instant) -> Option<Duration> {
-        let patience = if self.known { KNOWN } else { UNKNOWN };
-        let until = *self.until.get_or_insert(now + patience);
+    /// How long to wait before the next try; `None` if it was tried for long enough. `known`: has this server
+    /// answered before?
+    pub fn next(&mut self, now: Instant, known: bool) -> Option<Duration> {
+        let failed = *self.failed.get_or_insert(now);
+        let until = match known {
+            true => self.waits_until.into_iter().fold(failed + KNOWN, Instant::max),
+            false => failed + UNKNOWN,
+        };
         let pause = self.pauses.next();
         (now + pause < until).then_some(pause)
     }
@@ -175,14 +178,23 @@ mod tests {
     #[test]
     fn pauses_grow_and_end() {
         let start = Instant::now();
-        for (known, patience) in [(false, UNKNOWN), (true, KNOWN)] {
-            let (mut tries, mut now, mut count) = (Tries::new(known), start, 0);
-            while let Some(pause) = tries.next(now) {
+        let waits = Some(start + 4 * KNOWN);
+        for (known, waits_until, patience) in [
+            (false, None, UNKNOWN),
+            (false, waits, UNKNOWN),
+            (true, None, KNOWN),
+            (true, Some(start), KNOWN),
+            (true, waits, 4 * KNOWN),
+        ] {
+            let (mut tries, mut now, mut count) = (Tries::new(waits_until), start, 0);
+            while let Some(pause) = tries.next(now, known) {
                 assert!(pause <= LONGEST.mul_f64(1.5), "{pause:?}");
                 now += pause;
                 count += 1;
             }
-            assert!(now <= start + patience && count >= 3, "{count} tries in {:?}", now - start);
+            assert!(now <= start + patience, "{:?} of {patience:?}", now - start);
+            assert!(now + LONGEST.mul_f64(1.5) >= start + patience, "{:?} of {patience:?}", now - start);
+            assert!(count >= 3, "{count} tries");
         }
     }
 }

@@ -155,7 +155,7 @@ impl Remote {
         }
         let http = self.http().await?;
         let sending = Sending::new(request, self.twice(entry));
-        let mut tries = Tries::new(self.seen.answered.load(Ordering::Relaxed));
+        let mut tries = Tries::new(sending.wait.map(|(began, wait)| began + wait));
         let mut lost = false;
         loop {
             let (body, limit) = sending.now(Instant::now())?;
@@ -170,13 +170,16 @@ impl Remote {
                 Err(Silence::Lost(reason)) => Failed::Lost(away(server, &reason)),
             };
             lost |= matches!(failed, Failed::Lost(_) | Failed::Strange(_));
+            // Who held a request that waits was there.
+            let held = lost && sending.wait.is_some();
+            let known = held || self.seen.answered.load(Ordering::Relaxed);
             if failed.is_the_servers() {
                 // Unless another call that failed with it has turned to the next already.
                 let _ =
                     self.seen.turns.compare_exchange(turn, turn + 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             let pause =
-                failed.may_be_asked_again(sending.twice).then(|| tries.next(Instant::now())).flatten();
+                failed.may_be_asked_again(sending.twice).then(|| tries.next(Instant::now(), known)).flatten();
             match pause {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(sending.given_up(failed, lost)),

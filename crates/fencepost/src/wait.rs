@@ -15,7 +15,7 @@ mod line;
 use crate::{
     claim::deliver::Handed,
     clock::{Clock, Millis},
-    error::{Error, Result},
+    error::{Code, Error, Result},
     fleet::Store,
 };
 use line::{Line, Place};
@@ -38,6 +38,9 @@ const BREATH: Duration = Duration::from_millis(1);
 /// Something is due and this look could not settle it, because another transaction has it: time will not tell
 /// when that is over.
 const OVERDUE: Duration = Duration::from_millis(100);
+
+/// The database did not answer to a look: about when it looks again. Those who sleep are woken when it answers again.
+const AWAY: Duration = Duration::from_millis(500);
 
 /// How the watcher asks a database whether there is news, if nothing tells it sooner.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +133,11 @@ impl<T> Look<T> {
             handed: Vec::new(),
         }
     }
+
+    /// There was no answer, and nothing was done.
+    fn is_away(&self) -> bool {
+        matches!(&self.answer, Err(error) if error.code() == Code::Unavailable)
+    }
 }
 
 impl Waiters {
@@ -159,7 +167,8 @@ impl Waiters {
     }
 
     /// Looks until the answer is no "not yet", or the time is over. The last look is never before the end; those
-    /// before it are told that they are only glances.
+    /// before it are told that they are only glances. A database that goes away meanwhile may come back meanwhile: who
+    /// has waited goes on waiting, and who comes then is told at once.
     pub async fn wait<T, L: Future<Output = Look<T>>>(
         self: &Arc<Self>,
         wait: Millis,
@@ -168,15 +177,24 @@ impl Waiters {
         let end = self.clock.ticks().saturating_add(wait.0);
         // Registered before it looks: what is committed in between wakes it.
         let mut place = self.enter().await;
+        let mut has_waited = false;
         loop {
             place.begin();
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
             let glance = from < end;
-            let Look { answer, not_yet, again_in, own_in, wishes, .. } = look(glance).await;
+            let looked = look(glance).await;
+            if glance && has_waited && looked.is_away() {
+                let _parked = Parked::new(&self.parked);
+                // Real time: a database is awaited.
+                sleep(AWAY.mul_f64(0.5 + fastrand::f64())).await;
+                continue;
+            }
+            let Look { answer, not_yet, again_in, own_in, wishes, .. } = looked;
             if !glance || !not_yet {
                 return answer;
             }
+            has_waited = true;
             let due = again_in.map(|span| from.saturating_add(span.0));
             let overdue = due.is_some_and(|due| due <= from);
             // The watcher minds the time for all who take things; who watches has a time of its own.
@@ -225,6 +243,7 @@ impl Waiters {
         let (mut asked, mut told) = (Instant::now(), Instant::now());
         // Something is due that others are settling.
         let mut overdue = false;
+        let mut away = false;
         loop {
             let due = *self.due.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::select! {
@@ -247,10 +266,19 @@ impl Waiters {
                 () = self.store.told() => {}
                 () = sleep_until(asked + pause) => {}
             }
-            // A database that does not answer is news: those who wait look, and are told.
-            let news = self.store.news().await.unwrap_or(News::OfAll);
+            // While it is away nobody looks for nothing. What it has to tell then may be lost with it.
+            let news = match self.store.news().await {
+                Err(error) if error.code() == Code::Unavailable => {
+                    away = true;
+                    News::Nothing
+                }
+                // They look, and are told.
+                Err(_) => News::OfAll,
+                Ok(_) if std::mem::take(&mut away) => News::OfAll,
+                Ok(news) => news,
+            };
             let pace = self.store.pace();
-            let anyway = pace.anyway.is_some_and(|anyway| told.elapsed() >= anyway);
+            let anyway = !away && pace.anyway.is_some_and(|anyway| told.elapsed() >= anyway);
             if anyway || news != News::Nothing {
                 (pause, told) = (pace.least, Instant::now());
                 self.line.wake(if anyway { &News::OfAll } else { &news });
@@ -267,19 +295,19 @@ impl Waiters {
     }
 
     /// Does what is due, as whoever claims next would: one transaction here, instead of a look by each who waits. Says
-    /// whether something is due still, because others have it.
+    /// whether something is due still, because others have it or the database does not answer.
     async fn settle(&self, at: Option<i64>) -> bool {
         self.due.lock().unwrap_or_else(PoisonError::into_inner).take_if(|due| Some(*due) == at);
         let from = self.clock.ticks();
         let next = self.store.settle().await;
         self.committed.notify_one();
         match next {
-            Ok(Some(Millis(0))) => return true,
-            Ok(next) => next.into_iter().for_each(|span| self.remind(from.saturating_add(span.0))),
-            // Those who wait look, and are told.
-            Err(_) => self.line.wake(&News::OfAll),
+            Ok(Some(Millis(0))) | Err(_) => true,
+            Ok(next) => {
+                next.into_iter().for_each(|span| self.remind(from.saturating_add(span.0)));
+                false
+            }
         }
-        false
     }
 
     /// Nobody is left, and whoever comes next starts a watcher of their own.

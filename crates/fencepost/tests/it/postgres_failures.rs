@@ -3,10 +3,12 @@
 use crate::{
     postgres_store::raw,
     proxy::{Cut, Proxy},
+    waiting::{parked, token, until, waits},
     world::{fresh_schema, postgres_url, refused},
 };
-use fencepost::{Code, Fleet, task};
+use fencepost::{Code, Fleet, Millis, task};
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     process::Command,
     sync::{
@@ -136,6 +138,47 @@ async fn a_lost_answer_about_the_dead_is_not_the_callers_to_worry_about() {
     proxy.cut(Cut::AfterCommit);
     let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap();
     assert_eq!(claimed.claim.token, "task/auth-1@2");
+}
+
+#[tokio::test]
+async fn who_waits_goes_on_waiting_while_the_database_is_away() {
+    for in_a_look in [true, false] {
+        let (fleet, proxy, schema) = through_a_proxy().await;
+        let other = Fleet::open(&postgres_url(&schema)).await.unwrap();
+        let add = async |title: &str| drop(other.call(task::Add::new("auth", title)).await.unwrap());
+        add("held").await;
+        other.call(task::Claim::next("auth", "other")).await.unwrap();
+        let claim = |run: String| task::Claim {
+            wait_ms: Some(Millis::seconds(600)),
+            ..task::Claim::next("auth", run)
+        };
+        let waiting: Vec<_> = (0..5).map(|n| waits(&fleet, claim(format!("r{n}")))).collect();
+        parked(&fleet, 5).await;
+        if in_a_look {
+            // It keeps trying. For those who sleep the watcher does.
+            proxy.cut(Cut::All("skip locked"));
+            add("first").await;
+        } else {
+            proxy.shut();
+        }
+        until(&fleet, "it is missed", |_| proxy.turned_away() >= 5).await;
+        assert!(waiting.iter().all(|waiter| !waiter.is_finished()), "nobody was told");
+        let told = refused(fleet.call(claim("late".into())).await);
+        assert_eq!(told.code(), Code::Unavailable, "who comes now is told: {told:?}");
+        assert!(told.hint_text().is_some(), "{told:?}");
+        // Nobody hears of it.
+        add("while it was away").await;
+        proxy.open();
+        parked(&fleet, if in_a_look { 3 } else { 4 }).await;
+        for title in ["2", "3", "4", "5"] {
+            add(title).await;
+        }
+        let mut tokens = BTreeSet::new();
+        for waiter in waiting {
+            tokens.insert(token(waiter).await);
+        }
+        assert_eq!(tokens.len(), 5);
+    }
 }
 
 /// A PostgreSQL of this test's own.

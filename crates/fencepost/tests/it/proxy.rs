@@ -15,6 +15,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
 };
 
 /// Where the next connection that gets there is cut. Once: the connections after it pass.
@@ -24,6 +25,8 @@ pub enum Cut {
     Before(&'static str),
     /// The server has committed, and nobody hears of it.
     AfterCommit,
+    /// From a statement that contains this on the server is not there, for anyone.
+    All(&'static str),
 }
 
 #[derive(Debug)]
@@ -42,6 +45,9 @@ struct Wire {
     slow: AtomicBool,
     /// The server's clock is an hour ahead of everyone else's.
     ahead: AtomicBool,
+    /// The server is not there.
+    shut: watch::Sender<bool>,
+    turned_away: AtomicU64,
 }
 
 /// What one connection has under way.
@@ -76,6 +82,21 @@ impl Proxy {
         *self.wire.cut.lock().expect("not poisoned") = Some(cut);
     }
 
+    /// The server is not there, for anyone.
+    pub fn shut(&self) {
+        self.wire.shut.send_replace(true);
+    }
+
+    /// The server is there again.
+    pub fn open(&self) {
+        self.wire.shut.send_replace(false);
+    }
+
+    /// How many connections were refused.
+    pub fn turned_away(&self) -> u64 {
+        self.wire.turned_away.load(Ordering::SeqCst)
+    }
+
     /// For statements that are prepared from here on.
     pub fn set_the_servers_clock_ahead_an_hour(&self) {
         self.wire.ahead.store(true, Ordering::SeqCst);
@@ -100,7 +121,19 @@ impl Proxy {
 
 impl Wire {
     /// Ends, and closes both sides, as soon as one direction does.
-    async fn carry(&self, mut client: TcpStream) -> io::Result<()> {
+    async fn carry(&self, client: TcpStream) -> io::Result<()> {
+        if *self.shut.borrow() {
+            self.turned_away.fetch_add(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        let mut shut = self.shut.subscribe();
+        tokio::select! {
+            ended = self.connect(client) => ended,
+            _ = shut.wait_for(|shut| *shut) => Ok(()),
+        }
+    }
+
+    async fn connect(&self, mut client: TcpStream) -> io::Result<()> {
         let mut server = TcpStream::connect(&self.server).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
@@ -162,6 +195,11 @@ impl Wire {
                     Some(Cut::AfterCommit) if sql == "commit" => {
                         *cut = None;
                         way.deaf.store(true, Ordering::SeqCst);
+                    }
+                    Some(Cut::All(part)) if sql.contains(part) => {
+                        *cut = None;
+                        self.shut.send_replace(true);
+                        return Ok(());
                     }
                     _ => {}
                 }
