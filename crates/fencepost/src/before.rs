@@ -21,6 +21,8 @@ pub struct Before {
     looks: bool,
     heard: Option<Heard>,
     request: Option<String>,
+    /// What else it reads first.
+    reads: Vec<Stmt>,
 }
 
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ impl Before {
     /// For an op that claims for a run. (A malformed name is the op's to refuse.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
         let heard = run::check_name(run).is_ok().then(|| Heard::Run { name: run.into(), ttl: sane(ttl) });
-        Self { settles: true, looks: true, heard, request: None }
+        Self { settles: true, looks: true, heard, ..Self::default() }
     }
     /// For an op that takes things, for no run.
     pub fn takes() -> Self {
@@ -54,6 +56,12 @@ impl Before {
     pub fn holds(token: &str) -> Self {
         let heard = token.parse().ok().map(|token| Heard::Token { token, ttl: None });
         Self { heard, ..Self::default() }
+    }
+    /// For an op that begins with reads of its own, and their locks: on PostgreSQL they go along with the others.
+    #[must_use]
+    pub(crate) fn reading(mut self, statements: Vec<Stmt>) -> Self {
+        self.reads = statements;
+        self
     }
     /// The run behind the token wants a lease of at least this.
     #[must_use]
@@ -77,7 +85,7 @@ fn sane(ttl: Option<Millis>) -> Option<Millis> {
 }
 
 /// The fleet as the transaction found it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Opening {
     pub due: Due,
     /// The unended run of the name that claims, or the run behind the token: alive or lapsed.
@@ -86,6 +94,8 @@ pub(crate) struct Opening {
     pub repeat: Vec<Repeat>,
     /// The request's id, for the events of this op.
     pub request: Option<String>,
+    /// The answers to the op's own reads.
+    pub read: Vec<Answer>,
 }
 
 impl Opening {
@@ -230,6 +240,8 @@ impl Before {
                 params![request],
             ));
         }
+        // Before the run: one that is locked here is read as it stays.
+        statements.extend(self.reads.iter().cloned());
         match &self.heard {
             Some(Heard::Run { name, .. }) => statements.push(Stmt::new(run::BY_NAME, params![name])),
             Some(Heard::Token { token: Token { resource: Resource::Task(id), fence }, .. }) => {
@@ -269,6 +281,7 @@ impl Before {
             }
         }
         opening.forget_undelivered();
+        opening.read = answers.by_ref().take(self.reads.len()).collect();
         if self.heard.is_some() {
             let rows = answers.next().unwrap_or_default().rows;
             opening.run = rows.first().map(run::RunRow::read).transpose()?;

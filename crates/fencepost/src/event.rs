@@ -116,6 +116,7 @@ pub(crate) enum Topic {
 }
 
 const ENDED: &str = "ended/";
+const DEAD: &str = "dead/";
 
 impl Topic {
     /// That a task is finished: its board may be, too, and leads are told.
@@ -133,12 +134,16 @@ impl Topic {
     pub fn agent(name: &str) -> Self {
         Topic::Of(format!("agent/{name}"))
     }
-    /// A run of this agent has ended: it may have room for more.
+    /// A run of this agent has ended, with nothing in its hands: it may have room for more.
     pub fn ended(agent: Option<&str>) -> Self {
         Topic::Of(format!("{ENDED}{}", agent.unwrap_or_default()))
     }
-    pub fn is_end(&self) -> bool {
-        matches!(self, Topic::Of(topic) if topic.starts_with(ENDED))
+    /// The same, and what it held is still to be given back.
+    pub fn dead(agent: Option<&str>) -> Self {
+        Topic::Of(format!("{DEAD}{}", agent.unwrap_or_default()))
+    }
+    pub fn leaves_something_due(&self) -> bool {
+        matches!(self, Topic::Of(topic) if topic.starts_with(DEAD))
     }
     pub fn mail(mailbox: &str) -> Self {
         Topic::Of(format!("mail/{mailbox}"))

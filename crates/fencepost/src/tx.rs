@@ -56,6 +56,8 @@ pub struct Tx<'a> {
     pub(crate) wishes: Vec<Wish>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
+    /// How many statements did not only read.
+    writes: usize,
 }
 
 /// Whose transaction it is. In an embedder's, a repeated completion is an error, so that its rows roll back too.
@@ -87,6 +89,7 @@ impl<'a> Tx<'a> {
             glance: false,
             wishes: Vec::new(),
             handed: Vec::new(),
+            writes: 0,
         }
     }
 
@@ -106,6 +109,7 @@ impl<'a> Tx<'a> {
 
     /// Runs statements in order, in one round trip: none may need another's answer.
     pub async fn pipeline(&mut self, statements: Vec<Stmt>) -> Result<Vec<Answer>> {
+        self.writes += statements.iter().filter(|statement| !statement.sql.starts_with("select")).count();
         match &mut self.db {
             Db::Sqlite(lite) => statements.iter().map(|statement| lite.run(statement)).collect(),
             Db::Postgres(session) => session.pipeline(&statements).await,
@@ -151,6 +155,16 @@ impl<'a> Tx<'a> {
                 return reply;
             }
         }
+    }
+
+    /// Runs an op as a part of another, which has seen to all that comes before it: the run it acts for is there,
+    /// locked, heard and its caller's own. That leaves a refusal nothing to undo; if there is, all of it is begun anew.
+    pub(crate) async fn part<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        let writes = self.writes;
+        op.run(self).await.map_err(|error| match self.writes == writes {
+            true => error,
+            false => Error::again(format!("{} met another: {}", O::NAME, error.message())),
+        })
     }
 }
 

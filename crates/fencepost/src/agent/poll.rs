@@ -16,7 +16,7 @@ use crate::{
     op::{Access, Op},
     params,
     run::{self, Holder},
-    tx::{Row, Stmt, Tx},
+    tx::{Answer, Row, Stmt, Tx},
     wait::Wish,
 };
 use schemars::JsonSchema;
@@ -99,7 +99,16 @@ impl Op for Poll {
     type Reply = Polled;
 
     fn before(&self) -> Before {
-        Before::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL)))
+        let mut reads = Vec::new();
+        if self.check().is_ok() {
+            // Two polls of one agent must not both find room for one more.
+            reads.push(Stmt::lock(
+                "select 1 from agent where name = ?1 and max_concurrent is not null for update",
+                params![&self.agent],
+            ));
+            reads.extend(self.looks());
+        }
+        Before::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads)
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -115,7 +124,7 @@ impl Op for Poll {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = Due::read(&tx.one(Due::statement()).await?)?;
-        let Looked { agent, found, run } = self.look(tx, vec![]).await?;
+        let Looked { agent, found, run } = self.looked(tx.pipeline(self.looks()).await?)?;
         if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
@@ -130,23 +139,22 @@ impl Op for Poll {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
-        // Two polls of one agent must not both find room for one more.
-        let lock = Stmt::lock(
-            "select 1 from agent where name = ?1 and max_concurrent is not null for update",
-            params![&self.agent],
-        );
-        let looked = self.look(tx, vec![lock]).await?;
+        let answers = std::mem::take(&mut tx.opening.read);
+        let looked = self.looked(answers.into_iter().skip(1).collect())?;
         if let Some(again) = self.given_before(tx, looked.run.as_ref()).await? {
             return Ok(again);
         }
-        self.is_of_its_own(tx)?;
-        let polled = self.take(tx, looked).await?;
-        if polled.trigger.is_some() {
+        let is_there = tx.opening.run.as_ref().is_some_and(|run| run.is_alive(tx.now));
+        if !is_there && let Some(polled) = self.take(tx, looked).await? {
             return Ok(polled);
         }
         // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
         let run = tx.one(self.own_run()).await?.rows.into_iter().next();
-        Ok(self.given_before(tx, run.as_ref()).await?.unwrap_or(polled))
+        match self.given_before(tx, run.as_ref()).await? {
+            Some(again) => Ok(again),
+            None if is_there => Err(self.is_not_of_its_own()),
+            None => Ok(Polled::nothing()),
+        }
     }
 }
 
@@ -160,12 +168,13 @@ struct Looked {
 }
 
 impl Poll {
-    /// In one round trip.
-    async fn look(&self, tx: &mut Tx<'_>, mut statements: Vec<Stmt>) -> Result<Looked> {
-        let first = statements.len();
-        statements.extend([by_name(&self.agent), trigger::looks(&self.agent, tx.now), self.own_run()]);
-        let mut answers =
-            tx.pipeline(statements).await?.split_off(first).into_iter().map(|answer| answer.rows);
+    /// Its own run comes last: what went to it before anything else was looked at is seen there.
+    fn looks(&self) -> Vec<Stmt> {
+        vec![by_name(&self.agent), trigger::looks(&self.agent), self.own_run()]
+    }
+
+    fn looked(&self, answers: Vec<Answer>) -> Result<Looked> {
+        let mut answers = answers.into_iter().map(|answer| answer.rows);
         let (agent, found, run) = (answers.next(), answers.next(), answers.next());
         let agent = agent.unwrap_or_default().first().map(Record::read).transpose()?;
         let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
@@ -183,13 +192,14 @@ impl Poll {
         )
     }
 
-    async fn take(&self, tx: &mut Tx<'_>, looked: Looked) -> Result<Polled> {
+    /// `None`: nothing, and something that was there may have gone elsewhere since the run was looked at.
+    async fn take(&self, tx: &mut Tx<'_>, looked: Looked) -> Result<Option<Polled>> {
         let Looked { mut agent, found, .. } = looked;
         if agent.to_be_heard_at() <= tx.now {
             hear(tx, &mut agent).await?;
         }
         if let Some(full) = self.full(tx, &agent, &found).await? {
-            return Ok(full);
+            return Ok(Some(full));
         }
         let heads = self.heads(tx, &agent, &found).await?;
         let in_turn = heads.iter().map(|(kind, _)| *kind).min();
@@ -198,31 +208,33 @@ impl Poll {
         if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
             order.retain(|kind| *kind != Type::PoolTask);
             if order.is_empty() {
-                return self.notify(tx).await;
+                return self.notify(tx).await.map(Some);
             }
         }
+        let pool = self.pool();
         if order.is_empty() {
-            return Ok(Polled::nothing());
+            // What fits only some was looked for later.
+            return Ok((agent.role == Role::Lead || pool.is_whole(&agent)).then(Polled::nothing));
         }
         let holder = Holder::of(tx, &self.run, Some(&self.agent), Some(self.ttl_ms.unwrap_or(TTL)))?;
-        let entered = tx.one(holder.enter(tx.now)).await?;
-        let run_key = holder.key(&entered.rows)?;
-        let pool = self.pool();
-        let to = For { agent: &agent, holder: &holder, run_key, max: self.max_ms, pool: &pool };
+        let mut to = For { agent: &agent, holder: &holder, entered: None, max: self.max_ms, pool: &pool };
         for kind in order {
             if let Some(trigger) = to.take(tx, kind).await? {
+                let run_key = to.enter(tx).await?;
                 self.remember(tx, run_key, &trigger).await?;
                 let jumped = Some(kind) != in_turn;
                 if jumped != agent.jumped {
                     let sql = "update agent set jumped = ?2 where name = ?1";
                     tx.execute(sql, params![&self.agent, i64::from(jumped)]).await?;
                 }
-                return Ok(Polled { trigger: Some(trigger), held_back: None });
+                return Ok(Some(Polled { trigger: Some(trigger), held_back: None }));
             }
         }
         // Others were quicker. The run was opened here, for nothing: it has nothing to be looked after.
-        tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
-        Ok(Polled::nothing())
+        if let Some(run_key) = to.entered {
+            tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
+        }
+        Ok(None)
     }
 
     fn check(&self) -> Result<()> {
@@ -236,14 +248,9 @@ impl Poll {
     }
 
     /// A trigger's run ends when that is settled, with all it holds. So it is not one that is there for something else.
-    fn is_of_its_own(&self, tx: &Tx<'_>) -> Result<()> {
-        match tx.opening.run.as_ref().filter(|run| run.is_alive(tx.now)) {
-            None => Ok(()),
-            Some(_) => {
-                Err(Error::invalid("run", format!("`{}` is there already, for something else", self.run))
-                    .hint("a trigger has a run of its own: poll with a name that is new"))
-            }
-        }
+    fn is_not_of_its_own(&self) -> Error {
+        Error::invalid("run", format!("`{}` is there already, for something else", self.run))
+            .hint("a trigger has a run of its own: poll with a name that is new")
     }
 
     fn pool(&self) -> Pool {
@@ -297,7 +304,8 @@ impl Poll {
         if busy < max {
             return Ok(None);
         }
-        let topics = [Topic::agent(&self.agent), Topic::ended(Some(&self.agent))];
+        let agents = Some(self.agent.as_str());
+        let topics = [Topic::agent(&self.agent), Topic::ended(agents), Topic::dead(agents)];
         // Each for itself: when there is room again, they are no longer alike.
         tx.wishes = vec![Wish::new(("full", &self.run), topics)];
         tx.own_again_at = Some(agent.to_be_heard_at());

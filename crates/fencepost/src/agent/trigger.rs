@@ -1,6 +1,9 @@
 //! What a poll can give, in the order in which it is looked for.
 
-use super::{Record, Role, pool::Pool};
+use super::{
+    Record, Role,
+    pool::{self, Pool},
+};
 use crate::{
     channel::{self, reader::Mentions},
     claim,
@@ -104,7 +107,7 @@ impl Trigger {
 
 /// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
 /// triggers it has.
-pub(super) fn looks(agent: &str, now: Time) -> Stmt {
+pub(super) fn looks(agent: &str) -> Stmt {
     Stmt::new(
         "select
                (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
@@ -122,9 +125,9 @@ pub(super) fn looks(agent: &str, now: Time) -> Stmt {
                 and not exists (select 1 from mailbox where name = ?3 and paused is not null)
                 order by finished_at limit 1) as untold,
                (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
-               (select count(*) from run where agent = ?1 and ended_at is null and expires_at > ?4
+               (select count(*) from run where agent = ?1 and ended_at is null
                 and trigger_type is not null) as busy",
-        params![agent, inbox::mailbox(agent), FINISHED, now],
+        params![agent, inbox::mailbox(agent), FINISHED],
     )
 }
 
@@ -166,14 +169,15 @@ pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, jumped: bool
 pub(super) struct For<'a> {
     pub agent: &'a Record,
     pub holder: &'a Holder,
-    pub run_key: i64,
+    /// Its run's key, once it is there.
+    pub entered: Option<i64>,
     pub max: Option<Millis>,
     pub pool: &'a Pool,
 }
 
 impl For<'_> {
     /// Claims what there is of one kind; nothing, if others were quicker.
-    pub async fn take(&self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
+    pub async fn take(&mut self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
         match kind {
             Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Status::Reviewing).await,
             Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Status::InProgress).await,
@@ -188,19 +192,39 @@ impl For<'_> {
         Trigger::new(kind, &self.holder.name)
     }
 
-    async fn task(&self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
-        let rows = tx.one(pick).await?.rows;
+    /// Opens its run, unless it is there.
+    pub async fn enter(&mut self, tx: &mut Tx<'_>) -> Result<i64> {
+        if self.entered.is_none() {
+            let entered = tx.one(self.holder.enter(tx.now)).await?;
+            self.entered = Some(self.holder.key(&entered.rows)?);
+        }
+        self.entered.ok_or_else(|| Error::internal("a run that was not opened"))
+    }
+
+    /// The rows to be claimed, and the key of its run: in one round trip.
+    async fn pick(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<(Vec<Row>, i64)> {
+        let enter = self.entered.is_none().then(|| self.holder.enter(tx.now));
+        let mut answers = tx.pipeline(enter.into_iter().chain([pick]).collect()).await?;
+        let rows = answers.pop().unwrap_or_default().rows;
+        if let Some(entered) = answers.pop() {
+            self.entered = Some(self.holder.key(&entered.rows)?);
+        }
+        Ok((rows, self.enter(tx).await?))
+    }
+
+    async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
+        let (rows, run_key) = self.pick(tx, pick).await?;
         let found = rows.into_iter().map(task::Record::read).collect::<Result<Vec<_>>>()?;
         if found.is_empty() {
             return Ok(None);
         }
         let found = found.into_iter().map(|task| (task.was(), task, to)).collect();
-        let claimed = task::claim::take(tx, found, self.holder, self.run_key, self.max, Vec::new()).await?;
+        let claimed = task::claim::take(tx, found, self.holder, run_key, self.max, Vec::new()).await?;
         let claimed = claimed.into_iter().next().ok_or_else(|| Error::internal("nothing was claimed"))?;
         Ok(Some(Trigger { claims: vec![claimed.claim], task: Some(claimed.task), ..self.trigger(kind) }))
     }
 
-    async fn inbox(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+    async fn inbox(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let pick = mail::claim::next_of(&inbox::mailbox(&self.agent.name), INBOX);
         let claimed = self.messages(tx, pick).await?;
         if claimed.is_empty() {
@@ -212,8 +236,9 @@ impl For<'_> {
         Ok(Some(Trigger { claims, messages, count, ..self.trigger(Type::InboxMessage) }))
     }
 
-    async fn messages(&self, tx: &mut Tx<'_>, pick: Stmt) -> Result<Vec<(claim::Claim, Message)>> {
-        let mut found = mail::Record::read_all(tx.one(pick).await?.rows)?;
+    async fn messages(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<Vec<(claim::Claim, Message)>> {
+        let (rows, run_key) = self.pick(tx, pick).await?;
+        let mut found = mail::Record::read_all(rows)?;
         if let Some(lapsed) = found.iter().position(|message| message.lapsed) {
             found.truncate(lapsed.max(1));
         }
@@ -221,12 +246,13 @@ impl For<'_> {
             return Ok(Vec::new());
         }
         let found = mail::Record::that_fit(found);
-        let claimed = mail::claim::take(tx, found, self.holder, self.run_key, self.max).await?;
+        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max).await?;
         Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
     }
 
-    async fn mentions(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
-        let claimed = channel::claim_for(tx, &self.agent.name, self.holder, self.run_key, self.max).await?;
+    async fn mentions(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let run_key = self.enter(tx).await?;
+        let claimed = channel::claim_for(tx, &self.agent.name, self.holder, run_key, self.max).await?;
         if claimed.is_empty() {
             return Ok(None);
         }
@@ -238,7 +264,7 @@ impl For<'_> {
 
     /// Notices that were given before and came back, on their own; else new ones. Those are made as they are given, so
     /// that finishing a task costs no message.
-    async fn finished(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+    async fn finished(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
         // What is left after so many is for the next poll.
         for _ in 0..BATCHES {
@@ -263,7 +289,10 @@ impl For<'_> {
         Ok(Some(Trigger { claims, tasks, count, ..self.trigger(Type::TasksFinished) }))
     }
 
-    async fn pool(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+    async fn pool(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        if self.pool.is_whole(self.agent) {
+            return self.task(tx, Type::PoolTask, pool::Of::All.pick(), Status::InProgress).await;
+        }
         for head in self.pool.best(tx, self.agent).await? {
             let taken = self.task(tx, Type::PoolTask, head.of.pick(), Status::InProgress).await?;
             if taken.is_some() {

@@ -1,4 +1,4 @@
-use super::{Content, Handled, Item, mailbox};
+use super::{Content, Item, mailbox};
 use crate::{
     before::Before,
     error::{Error, Result},
@@ -71,8 +71,13 @@ impl Op for Send {
         };
         content.check("")?;
         let letter = push_many::Item { key: self.key, ..letter(mailbox(&self.agent), &content)? };
+        let payload = letter.payload.clone();
         let (message, existing) = put(tx, letter).await?;
-        let Handled { item } = super::show(tx, message.id).await?;
+        // What is new is as it was sent.
+        let item = match existing || !tx.opening.repeat.is_empty() {
+            true => super::show(tx, message.id).await?.item,
+            false => Item::of(Message { payload, ..message }),
+        };
         Ok(Sent { item, existing })
     }
 }

@@ -59,14 +59,16 @@ impl End {
 
 /// The unended run of this name, locked so that nobody is heard under it meanwhile.
 pub(super) async fn lock(tx: &mut Tx<'_>, name: &str) -> Result<Option<RunRow>> {
-    let lock = "select key from run where name = ?1 and ended_at is null for update";
-    let mut answers =
-        tx.pipeline(vec![Stmt::lock(lock, params![name]), Stmt::new(BY_NAME, params![name])]).await?;
+    let mut answers = tx.pipeline(vec![locked(name), Stmt::new(BY_NAME, params![name])]).await?;
     let run = answers.remove(1).rows.first().map(RunRow::read).transpose()?;
     if let Some(run) = &run {
         tx.caller.may_use(&run.name, run.agent.as_deref())?;
     }
     Ok(run)
+}
+
+pub(super) fn locked(name: &str) -> Stmt {
+    Stmt::lock("select key from run where name = ?1 and ended_at is null for update", params![name])
 }
 
 /// The living run of this name, locked, if a poll opened it.
@@ -91,32 +93,52 @@ pub(crate) async fn end_if_idle(tx: &mut Tx<'_>, run: RunRow, reason: &str) -> R
         )
         .await?;
     if held[0].get::<i64>("n")? == 0 {
-        end(tx, &[run], reason).await?;
+        let statements = statements(tx, &[run], reason, Hands::Empty)?;
+        tx.pipeline(statements).await?;
     }
     Ok(())
 }
 
-/// One write, and final. Whoever calls it holds the rows' locks.
+/// What a run holds as it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hands {
+    Empty,
+    /// Perhaps something.
+    Full,
+}
+
 pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Result<()> {
+    let statements = statements(tx, runs, reason, Hands::Full)?;
+    tx.pipeline(statements).await.map(drop)
+}
+
+/// One write, and final. Whoever does it holds the rows' locks. The last statement settles those with empty hands.
+pub(super) fn statements(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str, hands: Hands) -> Result<Vec<Stmt>> {
+    let topic = match hands {
+        Hands::Empty => Topic::ended,
+        Hands::Full => Topic::dead,
+    };
     let events = runs.iter().map(|run| Event {
         run: Some(run.name.clone()),
         agent: run.agent.clone(),
         details: Some(serde_json::json!({ "reason": reason })),
-        topic: Some(Topic::ended(run.agent.as_deref())),
+        topic: Some(topic(run.agent.as_deref())),
         ..Event::new("run.ended", format!("run/{}", run.name)).states("alive", "ended")
     });
     let events = Event::insert_many(tx, events.collect())?;
     tx.stirred = true;
-    tx.pipeline(vec![
+    let mut statements = vec![
         Stmt::new(
             "update run set ended_at = ?2, reason = ?3
              where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and ended_at is null",
             params![crate::tx::key_set(runs.iter().map(|run| run.key)), tx.now, reason],
         ),
         events,
-    ])
-    .await?;
-    Ok(())
+    ];
+    if hands == Hands::Empty {
+        statements.push(sweep::settle(&runs.iter().map(|run| run.key).collect::<Vec<_>>()));
+    }
+    Ok(statements)
 }
 
 /// Ends one incarnation whose lease is over, so that its name can begin anew. What it held follows later.

@@ -103,19 +103,36 @@ pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64,
     Ok(held)
 }
 
-pub(super) fn tokens(runs: &[i64]) -> Stmt {
+macro_rules! tokens {
+    ($runs:literal) => {
+        concat!(
+            "with listed as (",
+            $runs,
+            ")
+             select task.run, 'task/' || board || '-' || n || '@' || fence as token
+               from listed join task on task.run = listed.key
+             union all
+             select message.run, 'message/' || id || '@' || fence
+               from listed join message on message.run = listed.key
+             union all
+             select reader.run, 'mentions/' || reader.agent || '/' || channel || '@' || fence
+               from listed join reader on reader.run = listed.key
+             union all
+             select lock.run, 'lock/' || lock.name || '@' || fence
+               from listed join lock on lock.run = listed.key
+             limit 10000"
+        )
+    };
+}
+
+fn tokens(runs: &[i64]) -> Stmt {
     Stmt::new(
-        "with listed as (select cast(value ->> 'k' as bigint) as key from json_each(?1))
-         select task.run, 'task/' || board || '-' || n || '@' || fence as token
-           from listed join task on task.run = listed.key
-         union all
-         select message.run, 'message/' || id || '@' || fence from listed join message on message.run = listed.key
-         union all
-         select reader.run, 'mentions/' || agent || '/' || channel || '@' || fence
-           from listed join reader on reader.run = listed.key
-         union all
-         select lock.run, 'lock/' || name || '@' || fence from listed join lock on lock.run = listed.key
-         limit 10000",
+        tokens!("select cast(value ->> 'k' as bigint) as key from json_each(?1)"),
         params![key_set(runs.iter().copied())],
     )
+}
+
+/// Of the unended run of this name.
+pub(super) fn tokens_of(name: &str) -> Stmt {
+    Stmt::new(tokens!("select key from run where name = ?1 and ended_at is null"), params![name])
 }

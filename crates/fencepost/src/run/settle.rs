@@ -1,4 +1,8 @@
-use super::{Run, RunRow, check_name, end, list, runs, sweep};
+use super::{
+    Run, RunRow, check_name,
+    end::{self, Hands},
+    list, runs, sweep,
+};
 use crate::{
     agent::given::Given,
     before::Before,
@@ -80,7 +84,11 @@ impl Op for Settle {
     type Reply = Settled;
 
     fn before(&self) -> Before {
-        Before::hears(&self.run, None)
+        let reads = match check_name(&self.run) {
+            Ok(()) => vec![end::locked(&self.run), given_to(&self.run), list::tokens_of(&self.run)],
+            Err(_) => Vec::new(),
+        };
+        Before::hears(&self.run, None).reading(reads)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Settled> {
@@ -90,16 +98,17 @@ impl Op for Settle {
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
         let cost = self.cost.as_ref().map(ToString::to_string);
         check::optional_text("cost", cost.as_deref(), TEXT_MAX)?;
-        let Some(row) = end::lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now)) else {
+        // Locked, so that nobody is heard under it meanwhile.
+        let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;
         };
-        let answers = tx.pipeline(vec![given(row.key), list::tokens(&[row.key])]).await?;
-        let mut given = self.given(answers[0].rows.first())?;
-        let (trigger, host) = answers[0]
-            .rows
+        let held = tx.opening.read.pop().unwrap_or_default().rows;
+        let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
+        let read = tx.opening.read.pop().unwrap_or_default().rows;
+        let mut given = self.given(read.first())?;
+        let (trigger, host) = read
             .first()
             .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
-        let held = answers[1].rows.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
         given.settled = Some(Vec::new());
         for token in given.tokens()? {
             // Dealt with before, one by one, which stands; or lost.
@@ -130,14 +139,18 @@ impl Op for Settle {
             }
         }
         let reason = self.outcome.as_str();
-        end::end(tx, std::slice::from_ref(&row), reason).await?;
         given.said = Some(self.said());
-        tx.execute(
+        let settled = given.settled.as_deref().unwrap_or_default();
+        let hands = if held.iter().all(|token| settled.contains(token)) { Hands::Empty } else { Hands::Full };
+        let mut statements = vec![Stmt::new(
             "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
             params![row.key, self.exit.as_deref(), cost, given.text()?],
-        )
-        .await?;
-        sweep::give_back(tx).await?;
+        )];
+        statements.extend(end::statements(tx, std::slice::from_ref(&row), reason, hands)?);
+        let ended = tx.pipeline(statements).await?.pop();
+        if hands == Hands::Full || ended.is_none_or(|settled| settled.affected == 0) {
+            sweep::give_back(tx).await?;
+        }
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
         let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
         Ok(given.told(run))
@@ -148,6 +161,15 @@ impl Op for Settle {
 fn given(run: i64) -> Stmt {
     let sql = "select given, trigger_type, host from run where key = ?1 and trigger_type is not null";
     Stmt::new(sql, params![run])
+}
+
+/// The same, of the unended run of this name.
+fn given_to(run: &str) -> Stmt {
+    Stmt::new(
+        "select given, trigger_type, host from run
+         where name = ?1 and ended_at is null and trigger_type is not null",
+        params![run],
+    )
 }
 
 impl Settle {
@@ -174,22 +196,22 @@ impl Settle {
         match (self.outcome, is_task) {
             (Outcome::Done, true) => {
                 let done = task::Done { token: token_text, output: self.output.clone() };
-                unless_undecided(tx.call(done).await)
+                unless_undecided(tx.part(done).await)
             }
             (Outcome::Done, false) => {
                 let outputs = self.output.iter().map(crate::Json::of).collect::<Result<_>>()?;
                 let done = mail::Done { token: token_text, outputs, outcome: Some("read".into()) };
-                tx.call(done).await.map(|_| true)
+                tx.part(done).await.map(|_| true)
             }
             (Outcome::Failed, true) => {
                 let fail = task::Fail { retry: true, ..task::Fail::new(token_text, reason) };
-                unless_undecided(tx.call(fail).await)
+                unless_undecided(tx.part(fail).await)
             }
             (Outcome::Failed, false) => {
                 let fail = mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) };
-                tx.call(fail).await.map(|_| true)
+                tx.part(fail).await.map(|_| true)
             }
-            (Outcome::Released, _) => tx.call(crate::claim::Release::new(token_text)).await.map(|_| false),
+            (Outcome::Released, _) => tx.part(crate::claim::Release::new(token_text)).await.map(|_| false),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
         return Ok(0);
     }
     // Most let go of everything before they end.
-    let empty_handed = settle(tx, &dead).await?;
+    let empty_handed = tx.one(settle(&dead)).await?.affected;
     if empty_handed == dead.len() as u64 {
         return Ok(empty_handed);
     }
@@ -61,12 +61,12 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
         + mail::lapse::of_runs(tx, &dead).await?
         + channel::lapse::of_runs(tx, &dead).await?
         + lock::lapse::of_runs(tx, &dead).await?;
-    Ok(empty_handed + given + settle(tx, &dead).await?)
+    Ok(empty_handed + given + tx.one(settle(&dead)).await?.affected)
 }
 
 /// Those of them that hold nothing are settled.
-async fn settle(tx: &mut Tx<'_>, dead: &[i64]) -> Result<u64> {
-    let settled = Stmt::new(
+pub(super) fn settle(dead: &[i64]) -> Stmt {
+    Stmt::new(
         "update run set settled = 1
          where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and settled = 0
          and not exists (select 1 from task where task.run = run.key)
@@ -74,6 +74,5 @@ async fn settle(tx: &mut Tx<'_>, dead: &[i64]) -> Result<u64> {
          and not exists (select 1 from reader where reader.run = run.key)
          and not exists (select 1 from lock where lock.run = run.key)",
         params![key_set(dead.iter().copied())],
-    );
-    Ok(tx.one(settled).await?.affected)
+    )
 }

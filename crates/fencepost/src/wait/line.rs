@@ -39,11 +39,11 @@ pub(crate) enum News {
 }
 
 impl News {
-    /// A run has ended: it may hold something still.
+    /// A run has ended that may hold something still.
     pub fn leaves_something_due(&self) -> bool {
         match self {
             News::Nothing => false,
-            News::Of(topics) => topics.iter().any(Topic::is_end),
+            News::Of(topics) => topics.iter().any(Topic::leaves_something_due),
             News::OfAll => true,
         }
     }

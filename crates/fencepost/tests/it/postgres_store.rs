@@ -1,9 +1,12 @@
 //! PostgreSQL: round trips, retries, the pool, the database's clock.
 
 use crate::world::{START, World, code, fresh_schema, options, postgres_url, refused};
-use fencepost::{Code, Error, Fleet, ManualClock, Options, Result, Stmt, Time, params, run, task};
+use fencepost::{
+    Code, Error, Fleet, ManualClock, Options, Result, Stmt, Time, agent, inbox, params, run, task,
+};
 use futures_util::future::join_all;
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -297,4 +300,51 @@ async fn a_panicking_closure_leaves_the_pool_as_it_was() {
     let added: Result<_> = fleet.call(task::Add::new("auth", "first")).await;
     assert_eq!(added.unwrap().task.id, "auth-1");
     assert_eq!(code(fleet.call(task::Show { task: "auth-2".into() }).await), Code::NotFound);
+}
+
+/// One more on the way of a call is a tenth of what a fleet of a thousand agents can do.
+#[tokio::test]
+async fn how_many_round_trips_a_call_takes() {
+    let fleet = Fleet::open(&postgres_url(&fresh_schema())).await.unwrap();
+    let mut counted = BTreeMap::new();
+    macro_rules! count {
+        ($name:literal, $call:expr) => {{
+            let before = fleet.stats().round_trips;
+            let reply = fleet.call($call).await.unwrap();
+            counted.insert($name, fleet.stats().round_trips - before);
+            reply
+        }};
+    }
+    fleet.call(agent::Join { agent: "ada".into(), ..Default::default() }).await.unwrap();
+    let poll = |run: &str| agent::Poll { agent: "ada".into(), run: run.into(), ..Default::default() };
+    let settle =
+        |run: &str| run::Settle { run: run.into(), output: Some("built".into()), ..Default::default() };
+    let letter = || inbox::Send { agent: "ada".into(), text: "hello".into(), ..Default::default() };
+    // The boards and mailboxes are there.
+    fleet.call(task::Add::new("auth", "first")).await.unwrap();
+    fleet.call(letter()).await.unwrap();
+    fleet.call(poll("p0")).await.unwrap();
+    fleet.call(settle("p0")).await.unwrap();
+
+    let token = count!("task/claim", task::Claim::next("auth", "r1")).claim.token;
+    count!("task/done", task::Done::new(token));
+    count!("agent/poll: nothing", poll("p1"));
+    count!("task/add", task::Add::new("auth", "second"));
+    assert!(count!("agent/poll: a task", poll("p1")).trigger.is_some());
+    count!("run/settle: a task", settle("p1"));
+    count!("inbox/send", letter());
+    assert!(count!("agent/poll: a message", poll("p2")).trigger.is_some());
+    count!("run/settle: a message", settle("p2"));
+    let counted: Vec<_> = counted.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    insta::assert_snapshot!(counted.join("\n"), @r"
+    agent/poll: a message 5
+    agent/poll: a task 5
+    agent/poll: nothing 2
+    inbox/send 5
+    run/settle: a message 5
+    run/settle: a task 5
+    task/add 4
+    task/claim 4
+    task/done 4
+    ");
 }
