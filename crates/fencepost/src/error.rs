@@ -166,6 +166,10 @@ impl Error {
         matches!(self.code(), Code::NoneReady | Code::AlreadyClaimed | Code::NotReady)
             && self.field("own") != Some(&Value::Bool(true))
     }
+    /// PostgreSQL had a row of this key already.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        self.field("sqlstate").is_some_and(|state| state == "23505")
+    }
     pub(crate) fn is_again(&self) -> bool {
         self.0.again
     }

@@ -5,6 +5,7 @@
 //! answer was lost is `outcome_unknown`, and never retried by itself.
 
 mod notice;
+mod numbers;
 mod tls;
 mod url;
 mod watch;
@@ -24,6 +25,7 @@ use deadpool_postgres::{
 };
 use futures_util::{TryStreamExt, future::join_all};
 use notice::Notices;
+use numbers::{Numbers, Taking};
 use std::{
     error::Error as _,
     pin::pin,
@@ -55,6 +57,7 @@ pub(crate) struct Postgres {
     /// It could not be read to its end then.
     held_back: AtomicBool,
     notices: Arc<Notices>,
+    numbers: Numbers,
     options: Options,
     stats: Arc<Stats>,
 }
@@ -82,17 +85,10 @@ impl Postgres {
         let given = target.config.get_options().unwrap_or_default();
         let limits = format!("-c lock_timeout={} {given}", options.call_limit.as_millis());
         target.config.options(&limits);
-        let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(target.config.clone(), tls::connector(&target)?, recycle);
-        let wait = Some(options.call_limit);
-        let pool = Pool::builder(manager)
-            .max_size(options.connections)
-            .runtime(Runtime::Tokio1)
-            .timeouts(Timeouts { wait, create: wait, recycle: wait })
-            .build()
-            .map_err(Error::internal)?;
+        let pool = pool_of(&target, options.connections, options.call_limit)?;
         let schema = target.schema.clone();
         let store = Self {
+            numbers: Numbers::new(&target, options)?,
             notices: Notices::new(target, pool.clone(), stats.clone()),
             pool,
             watch: Mutex::default(),
@@ -274,6 +270,8 @@ impl Postgres {
             client: Some(client),
             stats: self.stats.clone(),
             notices: self.notices.clone(),
+            numbers: self.numbers.clone(),
+            taking: Mutex::default(),
             open: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             logged: AtomicBool::new(false),
@@ -331,6 +329,19 @@ impl Postgres {
     }
 }
 
+/// Connections to be had within the limit.
+fn pool_of(target: &Target, size: usize, limit: Duration) -> Result<Pool> {
+    let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(target.config.clone(), tls::connector(target)?, recycle);
+    let wait = Some(limit);
+    Pool::builder(manager)
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .timeouts(Timeouts { wait, create: wait, recycle: wait })
+        .build()
+        .map_err(Error::internal)
+}
+
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -340,6 +351,8 @@ pub(crate) struct Session {
     client: Option<Object>,
     stats: Arc<Stats>,
     notices: Arc<Notices>,
+    numbers: Numbers,
+    taking: Mutex<Option<Taking>>,
     /// A transaction may be open on the connection.
     open: AtomicBool,
     /// A statement of the transaction failed. If nothing undid it, COMMIT will roll back and call it a success.

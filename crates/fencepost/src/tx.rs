@@ -116,6 +116,15 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Numbers of a board that this transaction need not hold the counter for, if they are to be had. (An embedder's may
+    /// have it already.)
+    pub(crate) async fn numbers(&mut self, board: &str, count: i64) -> Option<i64> {
+        match &self.db {
+            Db::Postgres(session) if self.place == Place::Own => session.numbers(board, count).await,
+            _ => None,
+        }
+    }
+
     /// What the database says of itself.
     pub(crate) async fn database(&mut self) -> Result<Database> {
         match &mut self.db {

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    sealed::{Sealed, Serving, still},
+    sealed::{Sealed, Serving, lasting_address, still},
     supervise::{Working, members, read, until},
 };
 use rustix::process::Signal;
@@ -254,9 +254,9 @@ fn a_server_that_goes_away_is_survived() {
     let world = Sealed::sqlite();
     world.ok(&["init"]);
     push(&world, "box", &["1", "2"]);
-    let mut server = Serving::start(&world, &[]);
+    let address = lasting_address();
+    let mut server = Serving::start(&world, &["--listen", &address]);
     let there = world.over(&server.url);
-    let address = server.url.trim_start_matches("http://").to_owned();
     let worker = Working::fence(
         &there,
         &["mail", "work", "box", "--max", "2", "--ttl", "10m", "--", "sh", "-c", WAITS],

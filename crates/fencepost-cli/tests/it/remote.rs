@@ -2,7 +2,8 @@
 
 use crate::{
     line::Line,
-    sealed::{Sealed, Serving, eventually, said},
+    sealed::{Sealed, Serving, eventually, lasting_address, said},
+    serve::waiting as waiting_at,
 };
 use fencepost::{Code, Fleet, admin, event, task};
 use fencepost_client::Connection;
@@ -12,6 +13,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 /// How often each kind of event is in the log of a fleet that is whole.
@@ -209,6 +211,29 @@ fn a_server_that_is_down_is_one_line_and_a_hint() {
     "
     ));
     assert!(!sealed.path().join(".fence").exists(), "nothing is made here");
+}
+
+/// One who waits by a request that the server held is patient for as long as it wanted to wait, and not for the two
+/// seconds of one who finds nobody there.
+#[test]
+fn who_waits_waits_out_a_restart() {
+    let world = Sealed::sqlite();
+    world.ok(&["init"]);
+    world.ok(&["add", "held", "--board", "later"]);
+    world.ok(&["--run", "other", "claim", "later-1"]);
+    let address = lasting_address();
+    let mut server = Serving::start(&world, &["--listen", &address]);
+    let there = world.over(&server.url);
+    let waiting = there.spawn(&["claim", "--board", "later", "--wait", "5m", "-q"]);
+    eventually("it waits", || (waiting_at(&address) == 1).then_some(()));
+    server.kill();
+    #[expect(clippy::disallowed_methods, reason = "a client's patience is real time")]
+    std::thread::sleep(Duration::from_secs(3));
+    server = Serving::start(&world, &["--listen", &address]);
+    world.ok(&["add", "now", "--board", "later"]);
+    let waited = said(waiting.wait_with_output().expect("it ends"));
+    assert_eq!((waited.code, waited.out.as_str()), (0, "task/later-2@1"), "{waited:?}");
+    drop(server);
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Served {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("set");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         stream
     }
 

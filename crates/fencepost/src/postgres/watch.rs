@@ -11,6 +11,9 @@ use crate::{
 };
 use std::sync::{PoisonError, atomic::Ordering};
 
+/// Past this many events it is not told apart whom they concern.
+const RECENT: i64 = 10_000;
+
 impl Postgres {
     /// Since this was last asked (the first time: perhaps). One statement, however many wait.
     ///
@@ -20,40 +23,42 @@ impl Postgres {
     pub async fn news(&self) -> Result<News> {
         let session = self.session().await?;
         let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let xmin: Option<i64> = before.as_ref().and_then(|seen| seen.split(':').next()?.parse().ok());
+        // In the index's order and not all of them: the planner takes a third of the log to be new, and would read
+        // it from its beginning (1.1 ms with 5,000 events; now 0.1 ms, however many there are).
         let ask = Stmt::new(
-            "select pg_current_snapshot()::text as seen,
-               case
-                 when ?1::text is null then true
-                 when ?1::text = pg_current_snapshot()::text then false
-                 else exists (
-                   select 1 from event
-                   where xact >= pg_snapshot_xmin(?1::text::pg_snapshot)::text::bigint
-                   and (not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot)
-                     or xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint))
-               end as news,
-               case when ?1::text is not null and ?1::text <> pg_current_snapshot()::text then (
-                 select json_agg(distinct topic)::text from event
-                 where xact >= pg_snapshot_xmin(?1::text::pg_snapshot)::text::bigint
-                 and not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot))
-               end as topics,
+            "with recent as materialized (
+               select xact, topic from event
+               where xact >= coalesce(?2::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint)
+               order by xact, id limit ?3)
+             select pg_current_snapshot()::text as seen,
+               (select count(*) from recent) as recent,
                exists (
-                 select 1 from event where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+                 select 1 from recent where not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot)
+                 or xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               ) as news,
+               (select json_agg(distinct topic)::text from recent
+                where not pg_visible_in_snapshot(xact::text::xid8, ?1::text::pg_snapshot)) as topics,
+               exists (
+                 select 1 from recent where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
                ) as held_back",
-            params![before.clone()],
+            params![before.clone(), xmin, RECENT],
         );
         let rows = session.pipeline(&[ask]).await?.remove(0).rows;
+        let uncounted = rows[0].get::<i64>("recent")? == RECENT;
         // Of what was held back those who take things knew already: it concerns only those who follow the log.
-        let news = match (&before, rows[0].get("news")?, rows[0].get::<Option<String>>("topics")?) {
-            (_, false, _) => News::Nothing,
-            (None, true, _) => News::OfAll,
-            (Some(_), true, topics) => {
+        let news = match (rows[0].get("news")?, rows[0].get::<Option<String>>("topics")?) {
+            _ if before.is_none() || uncounted => News::OfAll,
+            (false, _) => News::Nothing,
+            (true, topics) => {
                 let topics: Vec<Option<String>> = topics
                     .map_or(Ok(Vec::new()), |list| serde_json::from_str(&list))
                     .map_err(Error::internal)?;
                 topics.into_iter().map(Topic::read).collect()
             }
         };
-        self.held_back.store(rows[0].get("held_back")?, Ordering::SeqCst);
+        let held_back = uncounted || rows[0].get("held_back")?;
+        self.held_back.store(held_back, Ordering::SeqCst);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows[0].get("seen")?);
         Ok(news)
     }

@@ -5,7 +5,7 @@ use crate::{
     names::{TEXT_MAX, check},
     op::{Access, Op},
     params,
-    tx::{Stmt, Tx},
+    tx::{Stmt, Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,16 +127,17 @@ pub(super) fn statements(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str, hands: 
     });
     let events = Event::insert_many(tx, events.collect())?;
     tx.stirred = true;
-    let mut statements = vec![
-        Stmt::new(
-            "update run set ended_at = ?2, reason = ?3
-             where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and ended_at is null",
-            params![crate::tx::key_set(runs.iter().map(|run| run.key)), tx.now, reason],
-        ),
-        events,
-    ];
+    let keys: Vec<i64> = runs.iter().map(|run| run.key).collect();
+    let end = by_keys!(
+        keys.as_slice(),
+        "update run set ended_at = ?2, reason = ?3 where key",
+        "and ended_at is null",
+        tx.now,
+        reason
+    );
+    let mut statements = vec![end, events];
     if hands == Hands::Empty {
-        statements.push(sweep::settle(&runs.iter().map(|run| run.key).collect::<Vec<_>>()));
+        statements.push(sweep::settle(&keys));
     }
     Ok(statements)
 }

@@ -5,7 +5,7 @@ use crate::{
     agent, channel,
     error::Result,
     lock, mail, params, task,
-    tx::{Stmt, Tx, key_set},
+    tx::{Stmt, Tx, by_keys},
 };
 
 /// Runs ended, and items given back, in one go. A caller that must look again does another batch.
@@ -66,13 +66,12 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>) -> Result<u64> {
 
 /// Those of them that hold nothing are settled.
 pub(super) fn settle(dead: &[i64]) -> Stmt {
-    Stmt::new(
-        "update run set settled = 1
-         where key in (select cast(value ->> 'k' as bigint) from json_each(?1)) and settled = 0
-         and not exists (select 1 from task where task.run = run.key)
+    by_keys!(
+        dead,
+        "update run set settled = 1 where key",
+        "and settled = 0 and not exists (select 1 from task where task.run = run.key)
          and not exists (select 1 from message where message.run = run.key)
          and not exists (select 1 from reader where reader.run = run.key)
-         and not exists (select 1 from lock where lock.run = run.key)",
-        params![key_set(dead.iter().copied())],
+         and not exists (select 1 from lock where lock.run = run.key)"
     )
 }

@@ -142,7 +142,10 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     let alone = !batch.has_edges() && fresh.len() == items.len();
     let mut statements = batch.writes(tx, &INSERTS)?;
     statements.push(select(&ids)?);
-    let mut answers = tx.pipeline(statements).await?;
+    let mut answers = tx.pipeline(statements).await.map_err(|error| match error.is_duplicate() {
+        true => Error::again("a task with the same number was imported at this moment"),
+        false => error,
+    })?;
     if answers[0].affected < fresh.len() as u64 {
         return Err(Error::again("a task with the same idempotency key was added at this moment"));
     }
@@ -169,6 +172,9 @@ const INSERTS: Inserts = inserts!(
 
 /// The board's counter comes last in the lock order, and is held only until the commit.
 async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
+    if let Some(first) = tx.numbers(board, count).await {
+        return Ok(first);
+    }
     let rows = tx
         .query(
             "insert into board(name, next_n, created_at) values (?1, ?2 + 1, ?3)

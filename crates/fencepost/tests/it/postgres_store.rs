@@ -348,3 +348,64 @@ async fn how_many_round_trips_a_call_takes() {
     task/done 4
     ");
 }
+
+/// Several at once take their numbers apart from their transactions. Imports bring numbers of their own, and an embedder's
+/// transaction has the counter for long: nobody gets a number twice, and nobody is refused for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_are_given_once() {
+    let schema = fresh_schema();
+    let fleet = Fleet::open(&postgres_url(&schema)).await.unwrap();
+    fleet.call(task::Add::new("auth", "the first")).await.unwrap();
+    let (holds, go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let embedder = tokio::spawn({
+        let (fleet, holds, go) = (fleet.clone(), holds.clone(), go.clone());
+        async move {
+            let held = fleet.transaction(move |tx| {
+                let (holds, go) = (holds.clone(), go.clone());
+                Box::pin(async move {
+                    tx.call(task::Add::new("auth", "embedded")).await?;
+                    holds.wait().await;
+                    go.wait().await;
+                    Ok(())
+                })
+            });
+            held.await.unwrap();
+        }
+    });
+    holds.wait().await;
+    let adders: Vec<_> = (0..8)
+        .map(|adder| {
+            let fleet = fleet.clone();
+            tokio::spawn(async move {
+                let mut ids = Vec::new();
+                for n in 0..15 {
+                    let added = fleet.call(task::Add::new("auth", format!("{adder} {n}"))).await.unwrap();
+                    ids.push(added.task.id);
+                }
+                ids
+            })
+        })
+        .collect();
+    // Long enough for some to give up on the counter, and to wait for it in their own transaction.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    go.wait().await;
+    embedder.await.unwrap();
+    let mut imported = 0;
+    for n in (20..120).step_by(5) {
+        let item =
+            task::import::Item { id: format!("auth-{n}"), title: "imported".into(), ..Default::default() };
+        match fleet.call(task::Import { tasks: vec![item], ..Default::default() }).await {
+            Ok(_) => imported += 1,
+            Err(error) => assert_eq!(error.code(), Code::Invalid, "that number is another's: {error:?}"),
+        }
+    }
+    let mut ids = std::collections::BTreeSet::new();
+    for adder in adders {
+        for id in adder.await.unwrap() {
+            assert!(ids.insert(id.clone()), "{id} twice");
+        }
+    }
+    let count = count(&raw(&schema).await, "select count(*) from task").await;
+    assert_eq!((ids.len(), count), (120, 120 + 2 + imported));
+    assert!(fleet.call(fencepost::admin::Check {}).await.unwrap().ok);
+}
