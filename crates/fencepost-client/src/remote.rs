@@ -31,6 +31,8 @@ use tokio::time::Instant;
 
 /// How long one try may take, apart from what it asked to wait. The engine gives up after 30 s by itself.
 const LIMIT: Duration = Duration::from_secs(35);
+/// For this long something answers neither yes nor no only if it is a server.
+const HELD: Duration = Duration::from_millis(500);
 /// The agent that acts, for a server that is not told by a key.
 const AGENT: HeaderName = HeaderName::from_static("fence-agent");
 
@@ -156,9 +158,10 @@ impl Remote {
         let http = self.http().await?;
         let sending = Sending::new(request, self.twice(entry));
         let mut tries = Tries::new(sending.wait.map(|(began, wait)| began + wait));
-        let mut lost = false;
+        let (mut lost, mut held) = (false, false);
         loop {
-            let (body, limit) = sending.now(Instant::now())?;
+            let sent = Instant::now();
+            let (body, limit) = sending.now(sent)?;
             let turn = self.seen.turns.load(Ordering::Relaxed);
             let server = &self.addresses[turn % self.addresses.len()];
             let failed = match http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
@@ -167,11 +170,13 @@ impl Remote {
                     Err(refused) => refused,
                 },
                 Err(Silence::NotSent(reason)) => Failed::NotSent(away(server, &reason)),
-                Err(Silence::Lost(reason)) => Failed::Lost(away(server, &reason)),
+                Err(Silence::Lost(reason)) => {
+                    // Who held a request that waits was there. What hangs up at once may be anything.
+                    held |= sending.wait.is_some() && sent.elapsed() >= HELD;
+                    Failed::Lost(away(server, &reason))
+                }
             };
             lost |= matches!(failed, Failed::Lost(_) | Failed::Strange(_));
-            // Who held a request that waits was there.
-            let held = lost && sending.wait.is_some();
             let known = held || self.seen.answered.load(Ordering::Relaxed);
             if failed.is_the_servers() {
                 // Unless another call that failed with it has turned to the next already.

@@ -184,7 +184,8 @@ pub struct Options {
     pub migrate: bool,
     /// SQLite: reads at the same time.
     pub readers: usize,
-    /// PostgreSQL: connections in the pool.
+    /// PostgreSQL: connections in the pool. One more listens while somebody waits, and up to two take numbers while
+    /// several add tasks.
     pub connections: usize,
     /// How long one call may wait for the database before it gives up.
     pub call_limit: Duration,

@@ -165,8 +165,13 @@ impl Postgres {
             let due = before.settles() && opening.due.is_due(now);
             let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
             let result = work(&mut tx).await;
-            committing.store(result.is_ok(), Ordering::SeqCst);
-            let result = session.finish(result).await;
+            // What only read is not unknown. (Of an embedder's statements nobody knows what they do.)
+            let wrote = tx.wrote() || *place == Place::Embedded;
+            committing.store(wrote && result.is_ok(), Ordering::SeqCst);
+            let result = session.finish(result).await.map_err(|e| match e.code() {
+                Code::OutcomeUnknown if !wrote => Error::again(e.message()),
+                _ => e,
+            });
             committing.store(false, Ordering::SeqCst);
             if !(due && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
                 return result;

@@ -125,6 +125,10 @@ impl<'a> Tx<'a> {
         }
     }
 
+    pub(crate) fn wrote(&self) -> bool {
+        self.writes > 0
+    }
+
     /// What the database says of itself.
     pub(crate) async fn database(&mut self) -> Result<Database> {
         match &mut self.db {
@@ -142,7 +146,8 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on.
+    /// Runs an op in this transaction. If it is refused, what it did is undone and the transaction goes on. (Locks that it
+    /// took to look stay until the end.)
     /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         self.caller.may(O::NAME, O::ACCESS)?;

@@ -186,8 +186,11 @@ impl Waiters {
             let looked = look(glance).await;
             if glance && has_waited && looked.is_away() {
                 let _parked = Parked::new(&self.parked);
-                // Real time: a database is awaited.
-                sleep(AWAY.mul_f64(0.5 + fastrand::f64())).await;
+                tokio::select! {
+                    () = place.woken() => {}
+                    // Real time: a database is awaited.
+                    () = sleep(AWAY.mul_f64(0.5 + fastrand::f64())) => {}
+                }
                 continue;
             }
             let Look { answer, not_yet, again_in, own_in, wishes, .. } = looked;
@@ -269,7 +272,9 @@ impl Waiters {
             // While it is away nobody looks for nothing. What it has to tell then may be lost with it.
             let news = match self.store.news().await {
                 Err(error) if error.code() == Code::Unavailable => {
-                    away = true;
+                    if !std::mem::replace(&mut away, true) {
+                        tracing::warn!("those who wait go on waiting while the database is away: {error}");
+                    }
                     News::Nothing
                 }
                 // They look, and are told.
@@ -302,7 +307,14 @@ impl Waiters {
         let next = self.store.settle().await;
         self.committed.notify_one();
         match next {
-            Ok(Some(Millis(0))) | Err(_) => true,
+            Ok(Some(Millis(0))) => true,
+            Err(error) => {
+                // They look, and are told. Of a database that is away they need not be.
+                if error.code() != Code::Unavailable {
+                    self.line.wake(&News::OfAll);
+                }
+                true
+            }
             Ok(next) => {
                 next.into_iter().for_each(|span| self.remind(from.saturating_add(span.0)));
                 false

@@ -3,7 +3,7 @@
 use crate::{
     on_both,
     sealed::{Sealed, Serving, lasting_address, still},
-    supervise::{Working, members, read, until},
+    working::{Working, members, read, until},
 };
 use rustix::process::Signal;
 use std::fs;

@@ -225,10 +225,12 @@ fn who_waits_waits_out_a_restart() {
     let mut server = Serving::start(&world, &["--listen", &address]);
     let there = world.over(&server.url);
     let waiting = there.spawn(&["claim", "--board", "later", "--wait", "5m", "-q"]);
-    eventually("it waits", || (waiting_at(&address) == 1).then_some(()));
-    server.kill();
     #[expect(clippy::disallowed_methods, reason = "a client's patience is real time")]
-    std::thread::sleep(Duration::from_secs(3));
+    let pass = |seconds| std::thread::sleep(Duration::from_secs(seconds));
+    eventually("it waits", || (waiting_at(&address) == 1).then_some(()));
+    pass(1);
+    server.kill();
+    pass(3);
     server = Serving::start(&world, &["--listen", &address]);
     world.ok(&["add", "now", "--board", "later"]);
     let waited = said(waiting.wait_with_output().expect("it ends"));

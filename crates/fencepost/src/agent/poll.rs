@@ -300,7 +300,14 @@ impl Poll {
     /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
     async fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
         let Some(max) = agent.max_concurrent else { return Ok(None) };
-        let busy: i64 = found.get("busy")?;
+        if found.get::<i64>("busy")? < max {
+            return Ok(None);
+        }
+        // Those that have lapsed may not have been ended yet: they do not count.
+        let sql = "select name, count(*) over () as busy from run where agent = ?1 and ended_at is null
+                   and expires_at > ?2 and trigger_type is not null order by key limit 5";
+        let runs = tx.query(sql, params![&agent.name, tx.now]).await?;
+        let busy = runs.first().map_or(Ok(0), |row| row.get::<i64>("busy"))?;
         if busy < max {
             return Ok(None);
         }
@@ -309,9 +316,6 @@ impl Poll {
         // Each for itself: when there is room again, they are no longer alike.
         tx.wishes = vec![Wish::new(("full", &self.run), topics)];
         tx.own_again_at = Some(agent.to_be_heard_at());
-        let sql = "select name from run where agent = ?1 and ended_at is null and expires_at > ?2
-                   and trigger_type is not null order by key limit 5";
-        let runs = tx.query(sql, params![&agent.name, tx.now]).await?;
         let runs = runs.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?.join(", ");
         let held_back = format!(
             "agent `{}` has {busy} of the {max} triggers that it may have: {runs}; fence settle ends one",

@@ -31,7 +31,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// A connection that does not answer in this time is not waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// PostgreSQL's limit on names.
-const NAME_MAX: usize = 63;
+pub(super) const NAME_MAX: usize = 63;
 
 pub(super) struct Notices {
     target: Target,

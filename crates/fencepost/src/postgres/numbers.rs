@@ -6,19 +6,24 @@
 //! two busy cores, the wait for it fell from 8.5 ms to 0.7. A number whose transaction then fails is not used by anyone.
 //! Nor does such a commit wait for the disk: whatever uses the number is committed after it, and brings it along.
 
-use super::{Session, Target, pool_of};
+use super::{Session, Target, notice::NAME_MAX, pool_error, pool_of, postgres_error};
 use crate::{error::Result, fleet::Options};
 use deadpool_postgres::Pool;
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
+use tokio::time::{Instant, timeout};
 
 /// Someone's transaction has the counter: it is waited for in ours, where PostgreSQL sees who waits for whom.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// All that one taking may last, a new connection included.
+const LIMIT: Duration = Duration::from_secs(1);
+/// After one that came to nothing all are taken in their transactions, for this long.
+const REST: Duration = Duration::from_secs(5);
 const CONNECTIONS: usize = 2;
 
 /// Where numbers are taken, and how many of this process take some now.
@@ -26,6 +31,7 @@ const CONNECTIONS: usize = 2;
 pub(super) struct Numbers {
     pool: Pool,
     taking: Arc<AtomicUsize>,
+    rests_until: Arc<Mutex<Option<Instant>>>,
 }
 
 /// One who takes numbers, until its transaction is over.
@@ -42,34 +48,48 @@ impl Numbers {
         let mut target = target.clone();
         let given = target.config.get_options().unwrap_or_default();
         let own = format!("{given} -c synchronous_commit=off -c lock_timeout={}", PATIENCE.as_millis());
-        target.config.options(&own);
-        Ok(Self { pool: pool_of(&target, CONNECTIONS, options.call_limit)?, taking: Arc::default() })
+        // So that who looks at the server's connections knows what this one is for.
+        let name: String = format!("fence_numbers {}", target.schema).chars().take(NAME_MAX).collect();
+        target.config.options(&own).application_name(&name);
+        let pool = pool_of(&target, CONNECTIONS, options.call_limit)?;
+        Ok(Self { pool, taking: Arc::default(), rests_until: Arc::default() })
     }
 
-    async fn take(&self, board: &str, count: i64) -> Result<Option<i64>, tokio_postgres::Error> {
-        let Ok(client) = self.pool.get().await else { return Ok(None) };
+    fn rest(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take(&self, board: &str, count: i64) -> Result<Option<i64>> {
+        let client = self.pool.get().await.map_err(pool_error)?;
         let sql = "update board set next_n = next_n + $2 where name = $1 returning next_n - $2";
-        let statement = client.prepare_cached(sql).await?;
-        Ok(client.query_opt(&statement, &[&board, &count]).await?.map(|row| row.get(0)))
+        let statement = client.prepare_cached(sql).await.map_err(postgres_error)?;
+        let taken = client.query_opt(&statement, &[&board, &count]).await.map_err(postgres_error)?;
+        Ok(taken.map(|row| row.get(0)))
     }
 }
 
 impl Session {
     /// The first of so many numbers; `None` if they are to be taken in the transaction: nobody else here wants any, the
-    /// board is not there yet, or somebody has the counter for long.
+    /// board is not there yet, or it did not go well a moment ago.
     pub(crate) async fn numbers(&self, board: &str, count: i64) -> Option<i64> {
         let Numbers { taking, .. } = &self.numbers;
         let others = taking.fetch_add(1, Ordering::SeqCst);
-        let before = self
-            .taking
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .replace(Taking(taking.clone()));
-        if others == 0 || before.is_some() {
+        let own = Some(Taking(taking.clone()));
+        let before = std::mem::replace(&mut *self.taking.lock().unwrap_or_else(PoisonError::into_inner), own);
+        // Real time: it paces tries, and decides nothing.
+        let rests = self.numbers.rest().is_some_and(|until| Instant::now() < until);
+        if others == 0 || before.is_some() || rests {
             return None;
         }
         self.stats.statement();
         self.stats.round_trip();
-        self.numbers.take(board, count).await.ok().flatten()
+        match timeout(LIMIT, self.numbers.take(board, count)).await {
+            Ok(Ok(first)) => first,
+            missed => {
+                tracing::debug!("numbers are not taken apart for {REST:?}: {missed:?}");
+                *self.numbers.rest() = Some(Instant::now() + REST);
+                None
+            }
+        }
     }
 }

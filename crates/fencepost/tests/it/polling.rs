@@ -59,6 +59,21 @@ async fn woken(polled: JoinHandle<Option<agent::Trigger>>) -> String {
 }
 
 on_both! {
+    /// More runs have lapsed than one call ends: an agent's own may be among those that are left, and keeps no place.
+    async fn what_has_lapsed_keeps_no_place(world: World) {
+        for n in 0..66 {
+            let agent = format!("a{n}");
+            let join = agent::Join { agent: agent.clone(), max_concurrent: Some(1), ..Default::default() };
+            world.fleet.call(join).await.unwrap();
+            world.fleet.call(task::Add::new("auth", "a task")).await.unwrap();
+            assert!(world.fleet.call(poll(&agent, &format!("r{n}"))).await.unwrap().trigger.is_some());
+            world.clock.advance(Duration::from_millis(1));
+        }
+        world.clock.advance(Duration::from_secs(61));
+        let polled = world.fleet.call(poll("a65", "again")).await.unwrap();
+        assert!(polled.trigger.is_some() && polled.held_back.is_none(), "{polled:?}");
+    }
+
     async fn an_agents_key_acts_for_its_agent_alone(world: World) {
         world.story("
             agent/join bob                                -> agent.name=bob

@@ -24,6 +24,10 @@ pub async fn raw(schema: &str) -> tokio_postgres::Client {
     client
 }
 
+async fn raw_count(schema: &str, sql: &str) -> i64 {
+    count(&raw(schema).await, sql).await
+}
+
 async fn count(raw: &tokio_postgres::Client, sql: &str) -> i64 {
     raw.query_one(sql, &[]).await.unwrap().get(0)
 }
@@ -405,7 +409,9 @@ async fn numbers_are_given_once() {
             assert!(ids.insert(id.clone()), "{id} twice");
         }
     }
-    let count = count(&raw(&schema).await, "select count(*) from task").await;
+    let count = raw_count(&schema, "select count(*) from task").await;
     assert_eq!((ids.len(), count), (120, 120 + 2 + imported));
+    let apart = "select count(*) from pg_stat_activity where application_name = left('fence_numbers ' || current_schema, 63)";
+    assert!(raw_count(&schema, apart).await > 0, "numbers were taken apart");
     assert!(fleet.call(fencepost::admin::Check {}).await.unwrap().ok);
 }

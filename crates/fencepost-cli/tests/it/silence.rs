@@ -1,0 +1,214 @@
+//! Databases that fall silent, or are lost, under a supervised command: it ends before its lease does.
+
+use crate::{
+    sealed::Sealed,
+    working::{STUBBORN, Working, ask, ask_at, beats, last_beat, leader, lease_end, members, read, until},
+};
+use fencepost::Fleet;
+use rustix::process::Signal;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+/// Nobody answers any more: the command works on for as long as that is safe, and no longer.
+fn it_ends_before_its_lease(sealed: &Sealed, ttl: &str, silence: impl FnOnce(), answers: impl FnOnce()) {
+    let words = ["lock", "deploy", "--ttl", ttl, "--", "bash", "-c", STUBBORN];
+    let fence = Working::fence(sealed, &words);
+    let leader = leader(sealed);
+    until("its children beat", || beats(sealed).is_some());
+    silence();
+    let silent_since = last_beat(sealed);
+    let said = fence.end();
+    assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
+    let reason = "error: claim `lock/deploy@1` could not be renewed before its lease's end: ";
+    assert!(said.err.starts_with(reason), "{said:?}");
+    assert_eq!(read(&sealed.path().join("told")), "told\n", "it was told before it was killed");
+    answers();
+    let (last, end) = (last_beat(sealed), lease_end(sealed));
+    assert!(last < end, "it beat at {last}, after its lease's end at {end}");
+    assert!(last.since(silent_since).0 > 500, "it was given up at once: {silent_since} to {last}");
+}
+
+/// Another process is in the middle of a write, and stays there.
+#[test]
+fn a_sqlite_that_is_held_by_another() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let (go, going) = mpsc::channel::<()>();
+    let going = Arc::new(Mutex::new(going));
+    let (holds, held) = mpsc::channel();
+    let url = sealed.url();
+    let mut holder = None;
+    let hold = || {
+        let write = move |fleet: Fleet| async move {
+            let write = fleet.transaction(move |_| {
+                let _ = holds.send(());
+                let _ = going.lock().expect("not poisoned").recv();
+                Box::pin(async { Ok(()) })
+            });
+            write.await.expect("it was let go")
+        };
+        holder = Some(std::thread::spawn(move || ask_at(&url, write)));
+        held.recv().expect("it holds");
+    };
+    it_ends_before_its_lease(&sealed, "3s", hold, || go.send(()).expect("it waits"));
+    holder.expect("it held").join().expect("it ended");
+}
+
+/// The connection stays open, and nothing comes through; or it is closed, and so is every new one.
+#[test]
+fn a_postgres_that_does_not_answer() {
+    for way in [Way::Mute, Way::Shut] {
+        let direct = Sealed::postgres();
+        direct.ok(&["init"]);
+        let line = Line::to(&direct.url());
+        let sealed = direct.over(&line.url(&direct.url()));
+        it_ends_before_its_lease(&sealed, "3s", || line.set(way), || line.set(Way::Open));
+    }
+}
+
+/// The lease began when PostgreSQL said so, not when we heard of it.
+#[test]
+fn a_postgres_that_answers_slowly_and_then_no_more() {
+    let direct = Sealed::postgres();
+    direct.ok(&["init"]);
+    let line = Line::to(&direct.url());
+    let sealed = direct.over(&line.url(&direct.url()));
+    line.set(Way::Slow);
+    it_ends_before_its_lease(&sealed, "5s", || line.set(Way::Mute), || line.set(Way::Open));
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// Answers take their time.
+    Slow,
+    Mute,
+    Shut,
+}
+
+/// A line to PostgreSQL that can be made mute or shut.
+struct Line {
+    port: u16,
+    way: Arc<Mutex<Way>>,
+}
+
+impl Line {
+    fn to(url: &str) -> Self {
+        let server = Self::server(url).to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let line = Self {
+            port: listener.local_addr().expect("an address").port(),
+            way: Arc::new(Mutex::new(Way::Open)),
+        };
+        let way = line.way.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if *way.lock().expect("not poisoned") == Way::Shut {
+                    continue;
+                }
+                let server = TcpStream::connect(&server).expect("PostgreSQL");
+                let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
+                for ((from, to), delay) in [((client, server), None), (back, Some(DELAY))] {
+                    let way = way.clone();
+                    std::thread::spawn(move || carry(from, to, &way, delay));
+                }
+            }
+        });
+        line
+    }
+    fn server(url: &str) -> &str {
+        url.split(['@', '/']).nth(3).expect("host and port")
+    }
+    fn url(&self, url: &str) -> String {
+        url.replace(Self::server(url), &format!("127.0.0.1:{}", self.port))
+    }
+    fn set(&self, way: Way) {
+        *self.way.lock().expect("not poisoned") = way;
+    }
+}
+
+/// A slow line. (At 250 ms an answer a renewal of a lease of 5 s takes too long to be of use, and the command is ended.)
+const DELAY: Duration = Duration::from_millis(100);
+
+#[expect(clippy::disallowed_methods, reason = "a slow line is one that takes real time")]
+fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// What arrives on a mute line is gone.
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &Mutex<Way>, delay: Option<Duration>) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        let at = *way.lock().expect("not poisoned");
+        if let (Way::Slow, Some(delay)) = (at, delay) {
+            pass(delay);
+        }
+        match at {
+            Way::Open | Way::Slow => drop(to.write_all(&bytes[..n])),
+            Way::Mute => {}
+            Way::Shut => break,
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Whoever has a file open can work in it when it has lost its name, and nobody else looks there.
+#[test]
+fn no_command_survives_its_fleets_file() {
+    let losses = [
+        ("removed", "rm -rf .fence"),
+        ("made anew", "rm -rf .fence; fence init"),
+        // Its inode is not used again, and what is in it is the same.
+        ("put in its place", "cp .fence/fence.db copy; mv .fence/fence.db old; mv copy .fence/fence.db"),
+    ];
+    let verbs = [&["lock", "deploy", "--ttl", "3s"][..], &["guard", "task/auth-1@1"]];
+    for ((what, loss), verb) in losses.into_iter().flat_map(|loss| verbs.map(|verb| (loss, verb))) {
+        let sealed = Sealed::sqlite();
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+        let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+        let leader = leader(&sealed);
+        let lost = sealed.sh(loss);
+        assert_eq!(lost.code, 0, "{lost:?}");
+        let said = fence.end();
+        assert_eq!((said.code, members(leader)), (5, vec![]), "{what}, {verb:?}: {said:?}");
+        assert!(
+            said.err.contains("is over: its fleet is gone, or was made anew"),
+            "{what}, {verb:?}: {said:?}"
+        );
+    }
+}
+
+/// The same name and the same fence, but in another fleet under the same address.
+#[test]
+fn no_command_survives_its_fleets_schema() {
+    let sealed = Sealed::postgres();
+    sealed.ok(&["init"]);
+    let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
+    let old = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let old_leader = leader(&sealed);
+    let url = sealed.url();
+    let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
+    let drop_it: &'static str = format!("drop schema {schema} cascade").leak();
+    let dropped = ask(&sealed, async |fleet| {
+        fleet.transaction(move |tx| Box::pin(async move { tx.execute(drop_it, vec![]).await })).await
+    });
+    dropped.expect("dropped");
+    sealed.ok(&["init"]);
+    fs::remove_file(sealed.path().join("leader")).expect("it was ready");
+    let new = Working::fence(&sealed, &["lock", "deploy", "--", "sh", "-c", script]);
+    let new_leader = leader(&sealed);
+    let said = old.end();
+    assert_eq!((said.code, members(old_leader)), (5, vec![]), "{said:?}");
+    assert!(sealed.ok(&["guard", "lock/deploy@1"]).starts_with("ok: held by run lock-"));
+    assert_eq!(members(new_leader).len(), 1, "the other has it, and works");
+    new.send(Signal::TERM);
+    assert_eq!(new.end().code, 143);
+}

@@ -1,0 +1,150 @@
+//! A `fence` at work, with what it started, seen from outside.
+
+use crate::sealed::{Said, Sealed, eventually};
+use fencepost::{Fleet, Time, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs::{self, File},
+    io::{Seek, SeekFrom},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+/// Ignores TERM, and so do its children; says when it is ready, and writes the time down as long as it lives.
+pub const STUBBORN: &str = r#"
+exec 2>/dev/null
+trap 'echo told >> told' TERM
+(trap "" TERM; exec sleep 1000) &
+(trap "" TERM; (trap "" TERM; while :; do date +%s%3N >> beats; sleep 0.02; done) & wait) &
+echo $$ > leader.new; mv leader.new leader
+while :; do sleep 0.02; done"#;
+
+/// A `fence` at work. What it says goes to files: a pipe would stay open for as long as anything of it lives.
+pub struct Working {
+    process: Child,
+    out: File,
+    err: File,
+}
+
+impl Working {
+    pub fn start(command: &mut Command, words: &[&str]) -> Self {
+        let [out, err] = [(); 2].map(|()| tempfile::tempfile().expect("a file"));
+        let clone = |file: &File| Stdio::from(file.try_clone().expect("a clone"));
+        command.args(words).stdin(Stdio::null()).stdout(clone(&out)).stderr(clone(&err));
+        // A binary that was just written is busy for as long as another test's child, forked meanwhile, has it open.
+        let process = eventually("it can be started", || match command.spawn() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+            started => Some(started.expect("it starts")),
+        });
+        Self { process, out, err }
+    }
+    /// With no signal ignored, as one that was started in the background would have them.
+    pub fn fence(sealed: &Sealed, words: &[&str]) -> Self {
+        Self::program(sealed, "fence", words)
+    }
+    pub fn program(sealed: &Sealed, program: &str, words: &[&str]) -> Self {
+        let mut command = sealed.command("env");
+        command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", program]);
+        Self::start(&mut command, words)
+    }
+    pub fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it is there");
+    }
+    /// Has it set itself up to hear signals? Then it is about to wait, or waits.
+    pub fn listens(&self) -> bool {
+        let status = read(Path::new(&format!("/proc/{}/status", self.process.id())));
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") >> (Signal::INT.as_raw() - 1) & 1 == 1
+    }
+    /// What it said so far, on standard error.
+    pub fn err(&self) -> String {
+        let file = self.err.try_clone().expect("a clone");
+        // The place in the file is shared with the process that writes: read without moving it.
+        let mut text = vec![0; usize::try_from(file.metadata().expect("its size").len()).expect("small")];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut text, 0).expect("text");
+        String::from_utf8_lossy(&text).into_owned()
+    }
+    pub fn end(mut self) -> Said {
+        let mut status = None;
+        until("it ends", || {
+            status = self.process.try_wait().expect("its status");
+            status.is_some()
+        });
+        let text = |mut file: &File| {
+            file.seek(SeekFrom::Start(0)).expect("its beginning");
+            std::io::read_to_string(file).expect("text").trim_end().to_owned()
+        };
+        Said {
+            code: status.and_then(|status| status.code()).unwrap_or(-1),
+            out: text(&self.out),
+            err: text(&self.err),
+        }
+    }
+}
+
+/// A test that failed leaves nothing at work.
+impl Drop for Working {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The number that the command wrote once it was ready.
+pub fn leader(sealed: &Sealed) -> i32 {
+    let file = sealed.path().join("leader");
+    until("the command is ready", || file.exists());
+    read(&file).trim().parse().expect("a number")
+}
+
+pub fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Nothing tells us, so we look; bounded, so that a defect ends the test.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, || is_so().then_some(()));
+}
+
+/// The processes of a group that are more than a zombie.
+pub fn members(group: i32) -> Vec<String> {
+    let stats = fs::read_dir("/proc").expect("proc").flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            let fields: Vec<&str> =
+                stat.rsplit_once(')').map_or(vec![], |(_, rest)| rest.split_whitespace().collect());
+            fields.len() > 2 && fields[0] != "Z" && fields[2] == group.to_string()
+        })
+        .collect()
+}
+
+/// When the last child of [`STUBBORN`] was alive for the last time.
+pub fn beats(sealed: &Sealed) -> Option<Time> {
+    let beats = read(&sealed.path().join("beats"));
+    // The last line may have been cut by the kill.
+    let whole = beats.lines().rfind(|line| line.len() == 13)?;
+    Some(Time(whole.parse().expect("milliseconds")))
+}
+
+pub fn last_beat(sealed: &Sealed) -> Time {
+    beats(sealed).expect("it lived")
+}
+
+pub fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
+    ask_at(&sealed.url(), question)
+}
+
+pub fn ask_at<T>(url: &str, question: impl AsyncFnOnce(Fleet) -> T) -> T {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async { question(Fleet::open(url).await.expect("it opens")).await })
+}
+
+/// When the lease of the first run that a `lock` opened is or was over.
+pub fn lease_end(sealed: &Sealed) -> Time {
+    let list = run::List { run: None, all: true, limit: None };
+    let runs = ask(sealed, async |fleet| fleet.call(list).await).expect("the runs").runs;
+    let locks = runs.iter().filter(|run| run.name.starts_with("lock-"));
+    locks.min_by_key(|run| run.opened_at).expect("its run").expires_at
+}
