@@ -24,7 +24,7 @@ const AGENTS: [usize; 2] = [16, 64];
 const PARKED: usize = 1000;
 const RATE: u64 = 100;
 /// So that one that is slow to send keeps none of the others.
-const SENDERS: u64 = 10;
+const SENDERS: u64 = 20;
 
 /// How triggers come.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +138,7 @@ pub async fn measure(
         );
     }
     for (arrivals, how, wanted) in
-        [(Arrivals::Random, "at random", "below 50"), (Arrivals::Salvos, "ten at once", "-")]
+        [(Arrivals::Random, "at random", "below 50"), (Arrivals::Salvos, "twenty at once", "-")]
     {
         let woken = parked(&served.host, span.max(Duration::from_secs(2)) * 3, arrivals).await;
         println!(
