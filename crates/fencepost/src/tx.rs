@@ -207,9 +207,19 @@ pub struct Answer {
     pub affected: u64,
 }
 
+/// How a set of keys is named in a statement.
+const KEYS: &str = "in (select cast(value ->> 'k' as bigint) from json_each(?1))";
+/// The same as a list, which PostgreSQL looks up in an index. It takes the set for a hundred keys, and would rather walk
+/// through the whole table in their order: 15 ms to lock one of 20,000 messages.
+const KEYS_ON_POSTGRES: &str = "= any(array(select cast(value ->> 'k' as bigint) from json_each(?1)))";
+
 /// `json_each` is a function of the schema on PostgreSQL (built-in functions of that name mean something else).
 pub(crate) fn to_postgres(sql: &str) -> String {
-    sql.replace("/*pg", "").replace("*/", "").replace("json_each(", "fence_each(").replace('?', "$")
+    sql.replace(KEYS, KEYS_ON_POSTGRES)
+        .replace("/*pg", "")
+        .replace("*/", "")
+        .replace("json_each(", "fence_each(")
+        .replace('?', "$")
 }
 
 /// Parameters of a statement: `params![id, now, "text"]`.
@@ -392,5 +402,12 @@ mod tests {
             to_postgres(sql),
             "select 1 from t, fence_each($2) as item where id = $1 limit 1  for update skip locked"
         );
+    }
+
+    #[test]
+    fn a_set_of_keys_is_looked_up() {
+        let sql = by_keys!(&[1, 2][..], "delete from t where id", "and x = 1");
+        let expected = "delete from t where id = any(array(select cast(value ->> 'k' as bigint) from fence_each($1))) and x = 1";
+        assert_eq!(to_postgres(sql.sql), expected);
     }
 }
