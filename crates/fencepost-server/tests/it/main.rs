@@ -7,6 +7,5 @@ mod door;
 mod hooks;
 mod keys;
 mod router;
-mod told;
 mod waiting;
 mod world;
