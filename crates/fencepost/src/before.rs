@@ -232,7 +232,7 @@ impl Before {
         let mut statements = Vec::with_capacity(3);
         if let Some(request) = &self.request {
             statements.push(Stmt::lock(
-                "select pg_advisory_xact_lock(hashtextextended(?1, 0)) is null",
+                "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || ?1, 0)) is null",
                 params![request],
             ));
             statements.push(Stmt::new(

@@ -2,39 +2,78 @@
 //! something in it, has its lock. (SQLite has one writer at a time, and needs none.)
 
 use crate::{
+    error::Result,
     params,
-    tx::{Stmt, Value, by_keys, key_set},
+    tx::{Stmt, Value, by_keys, key_set, set},
 };
+
+/// What a lane is locked by: locks of this kind are shared by all fleets of a database.
+macro_rules! lane {
+    ($mailbox:literal, $lane:literal) => {
+        concat!("hashtextextended(current_schema() || ' ' || ", $mailbox, " || ' ' || ", $lane, ", 1)")
+    };
+}
 
 /// The lanes of these messages.
 pub(super) fn lock_of(messages: &[i64]) -> Stmt {
     Stmt::lock(
-        "select pg_advisory_xact_lock(lane) is null from (
-           select distinct hashtextextended(mailbox || ' ' || lane, 1) as lane from message
-           where id in (select cast(value ->> 'k' as bigint) from json_each(?1)) and lane is not null
-           order by 1) as lanes",
+        concat!(
+            "select pg_advisory_xact_lock(lane) is null from (
+               select distinct ",
+            lane!("mailbox", "lane"),
+            " as lane from message
+               where id in (select cast(value ->> 'k' as bigint) from json_each(?1)) and lane is not null
+               order by 1) as lanes"
+        ),
         params![key_set(messages.iter().copied())],
     )
 }
 
-/// Those of these messages whose lane another has just now. Who asks has the messages' rows already, so it must not wait:
-/// whoever has the lane may be waiting for a row.
+/// Those of these messages whose lane another has just now (they came since `lock_next`). Who asks has the messages'
+/// rows already, so it must not wait: whoever has the lane may be waiting for a row.
 pub(super) fn taken(messages: &[i64]) -> Stmt {
     Stmt::lock(
-        "select id from (
-           select id, pg_try_advisory_xact_lock(hashtextextended(mailbox || ' ' || lane, 1)) as got from message
-           where id in (select cast(value ->> 'k' as bigint) from json_each(?1)) and lane is not null) as lanes
-         where not got",
+        concat!(
+            "select id from (
+               select id, pg_try_advisory_xact_lock(",
+            lane!("mailbox", "lane"),
+            ") as got from message
+               where id in (select cast(value ->> 'k' as bigint) from json_each(?1)) and lane is not null) as lanes
+             where not got"
+        ),
         params![key_set(messages.iter().copied())],
     )
+}
+
+/// The lanes of what comes next in these mailboxes: before its rows are locked, so this may wait for whoever has them.
+pub(super) fn lock_next(mailboxes: &[&str], count: i64) -> Result<Stmt> {
+    let mailboxes = set(mailboxes.iter().map(|name| serde_json::json!({ "name": name })))?;
+    Ok(Stmt::lock(
+        concat!(
+            "select pg_advisory_xact_lock(lane) is null from (
+               select distinct ",
+            lane!("next.mailbox", "next.lane"),
+            " as lane from mailbox, lateral (
+                 select message.mailbox, message.lane from message
+                 where message.ready = 1 and message.mailbox = mailbox.name
+                 order by message.priority desc, message.id limit ?2) as next
+               where mailbox.in_order = 1 and mailbox.name in (select value ->> 'name' from json_each(?1))
+               order by 1) as lanes"
+        ),
+        params![mailboxes, count],
+    ))
 }
 
 /// The lanes that these rows (`mailbox`, `lane`) name.
 pub(super) fn lock(rows: Value) -> Stmt {
     Stmt::lock(
-        "select pg_advisory_xact_lock(lane) is null from (
-           select distinct hashtextextended((value ->> 'mailbox') || ' ' || (value ->> 'lane'), 1) as lane
-           from json_each(?1) where value ->> 'lane' is not null order by 1) as lanes",
+        concat!(
+            "select pg_advisory_xact_lock(lane) is null from (
+               select distinct ",
+            lane!("(value ->> 'mailbox')", "(value ->> 'lane')"),
+            " as lane
+               from json_each(?1) where value ->> 'lane' is not null order by 1) as lanes"
+        ),
         params![rows],
     )
 }

@@ -67,7 +67,7 @@ impl Op for Take {
         if tx.opening.is_repeat("message.taken", None)? {
             return repeated(tx).await;
         }
-        let (_, mut found) = pick(tx, None, &names, count).await?;
+        let (_, mut found) = pick(tx, Some(lane::lock_next(&names, count)?), &names, count).await?;
         if found.iter().any(|message| message.lane.is_some()) {
             let ids: Vec<i64> = found.iter().map(|message| message.id).collect();
             let busy = tx.one(lane::taken(&ids)).await?.rows;

@@ -109,18 +109,18 @@ macro_rules! tokens {
             "with listed as (",
             $runs,
             ")
-             select task.run, 'task/' || board || '-' || n || '@' || fence as token
+             select task.run, 'task/' || board || '-' || n || '@' || fence as token, 1 as kind, board as name, n
                from listed join task on task.run = listed.key
              union all
-             select message.run, 'message/' || id || '@' || fence
+             select message.run, 'message/' || id || '@' || fence, 2, '', id
                from listed join message on message.run = listed.key
              union all
-             select reader.run, 'mentions/' || reader.agent || '/' || channel || '@' || fence
+             select reader.run, 'mentions/' || reader.agent || '/' || channel || '@' || fence, 3, channel, 0
                from listed join reader on reader.run = listed.key
              union all
-             select lock.run, 'lock/' || lock.name || '@' || fence
+             select lock.run, 'lock/' || lock.name || '@' || fence, 4, lock.name, 0
                from listed join lock on lock.run = listed.key
-             limit 10000"
+             order by kind, name, n limit 10000"
         )
     };
 }

@@ -261,7 +261,7 @@ fn admin_settle() -> fencepost::admin::Settle {
 /// Driven step by step on PostgreSQL: the first is held at its commit while the second runs.
 mod steps {
     use crate::{
-        steps::meet,
+        steps::{meet, run_to_commit},
         world::{World, code},
     };
     use fencepost::{Code, claim::Verdict, mail, run};
@@ -321,6 +321,18 @@ mod steps {
         taken.unwrap();
         world.assert_sound().await;
         assert_eq!(world.fleet.call(take).await.unwrap().messages[0].id, 3);
+    }
+
+    /// Fleets in one database have lanes and requests of their own, also under the same names.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_fleet_does_not_hold_up_another() {
+        let (world, other) = (World::postgres().await, World::postgres().await);
+        strict(&world).await;
+        strict(&other).await;
+        let push = mail::Push { request: Some("twice".into()), ..mail::Push::new("s", "one") };
+        let open = run_to_commit(&world, push.clone()).await;
+        other.fleet.call(push).await.unwrap();
+        open.commit().await.unwrap();
     }
 
     /// Two who find the lane empty: one has the turn.
