@@ -239,31 +239,55 @@ impl Ratchet {
 ///
 /// The two drift apart a little, so a clock that is behind by less than a second, or by a thousandth of the time
 /// since it was last read, is believed. One that is further behind was set back: time then goes on from where
-/// it was. `ahead` is how far the fleet was told to be ahead of the database, by a node that saw it happen.
+/// it was.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Watch {
+    /// A time that was right, and the ticks by which it was. Kept for a second, so that what is asked meanwhile was
+    /// asked after it, however many ask.
     seen: Option<(Time, i64)>,
 }
 
+/// What a database's clock said, at some moment between two ticks of this node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub wall: Time,
+    /// How far the fleet was told to be ahead of it, by a node that saw it set back.
+    pub told: Millis,
+    pub asked: i64,
+    pub answered: i64,
+}
+
+const SECOND: i64 = 1000;
+
 impl Watch {
-    pub fn now(&mut self, wall: Time, ahead: Millis, ticks: i64) -> Time {
-        let now = match self.seen {
-            None => wall.plus(ahead),
-            Some((then, at)) => {
-                let passed = (ticks - at).max(0);
-                let expected = Time(then.0 + passed);
-                let drift = Millis(passed / 1000 + 1000);
-                // Without help first: somebody may have set it right again.
-                let believed = [wall, wall.plus(ahead)].into_iter().find(|at| at.plus(drift) >= expected);
-                believed.unwrap_or(expected)
-            }
+    /// What time it is, and how far the fleet is to be told that it is ahead, if it was told wrong.
+    ///
+    /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
+    /// clock was set back: for that it has to be behind even if it was read as soon as it was asked for.
+    pub fn now(&mut self, reading: Reading) -> (Time, Option<Millis>) {
+        let Reading { wall, told, asked, answered } = reading;
+        let Some((then, at)) = self.seen else {
+            let now = wall.plus(told);
+            self.seen = Some((now, answered));
+            return (now, None);
         };
-        self.seen = Some((now, ticks));
-        now
-    }
-    /// It has seen the clock before, so what it says of it can be told to others.
-    pub fn is_experienced(&self) -> bool {
-        self.seen.is_some()
+        let at_tick = |ticks: i64| {
+            let passed = (ticks - at).max(0);
+            let expected = Time(then.0 + passed);
+            let drift = Millis(passed / 1000 + SECOND);
+            // Without help first: somebody may have set it right again.
+            let believed = [wall, wall.plus(told)].into_iter().find(|at| at.plus(drift) >= expected);
+            believed.ok_or(expected)
+        };
+        let (now, ahead) = match (at_tick(answered), at_tick(asked)) {
+            (Ok(now), _) => (now, now.since(wall)),
+            (Err(expected), Err(least)) if asked >= at => (expected, least.since(wall)),
+            (Err(expected), _) => (expected, told),
+        };
+        if answered - at >= SECOND {
+            self.seen = Some((now, answered));
+        }
+        (now, ((ahead.0 - told.0).abs() >= SECOND).then_some(ahead))
     }
 }
 
@@ -290,16 +314,41 @@ mod tests {
     fn a_databases_clock_is_believed_until_it_is_set_back() {
         let hour = 3_600_000;
         let mut watch = Watch::default();
-        assert_eq!(watch.now(Time(10 * hour), Millis(0), 0), Time(10 * hour));
+        let at = |wall, told, ticks| Reading { wall: Time(wall), told, asked: ticks, answered: ticks };
+        let right = Millis(0);
+        assert_eq!(watch.now(at(10 * hour, right, 0)), (Time(10 * hour), None));
         // A little behind is drift, however long it goes on.
-        assert_eq!(watch.now(Time(11 * hour - 3000), Millis(0), hour), Time(11 * hour - 3000));
+        assert_eq!(watch.now(at(11 * hour - 3000, right, hour)), (Time(11 * hour - 3000), None));
         // An hour behind is not: time goes on, and so it does for whoever is told.
-        let set_back = watch.now(Time(10 * hour), Millis(0), hour + 31_000);
-        assert_eq!(set_back, Time(11 * hour + 28_000));
-        let told = set_back.since(Time(10 * hour));
-        assert_eq!(Watch::default().now(Time(10 * hour), told, 5), set_back);
+        let (set_back, told) = watch.now(at(10 * hour, right, hour + 31_000));
+        let told = told.unwrap();
+        assert_eq!((set_back, told), (Time(11 * hour + 28_000), Millis(hour + 28_000)));
+        assert_eq!(watch.now(at(10 * hour + 5, told, hour + 31_005)), (Time(11 * hour + 28_005), None));
+        assert_eq!(Watch::default().now(at(10 * hour, told, 5)), (set_back, None));
         // Set right again, it is believed again.
-        assert_eq!(watch.now(Time(11 * hour + 32_000), told, hour + 32_000), Time(11 * hour + 32_000));
+        assert_eq!(
+            watch.now(at(11 * hour + 32_000, told, hour + 32_000)),
+            (Time(11 * hour + 32_000), Some(right))
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_late_does_not_mean_that_the_clock_was_set_back() {
+        let mut watch = Watch::default();
+        let right = Millis(0);
+        let mut read =
+            |wall, told, asked, answered| watch.now(Reading { wall: Time(wall), told, asked, answered });
+        assert_eq!(read(100_000, right, 0, 2), (Time(100_000), None));
+        // Ten seconds late: it is as late as it is, and nobody is told anything.
+        assert_eq!(read(103_000, right, 3000, 13_000), (Time(112_998), None));
+        // Asked before another was answered, and answered after: nothing can be said.
+        assert_eq!(read(105_000, right, 5000, 14_000), (Time(113_998), None));
+        // Set back while many ask: those who asked since then tell, as far as it is certain.
+        assert_eq!(read(54_000, right, 14_100, 14_110), (Time(114_108), Some(Millis(60_098))));
+        let told = Millis(60_098);
+        assert_eq!(read(54_020, told, 14_120, 14_130), (Time(114_118), None));
+        // And an answer that is late does not change what was told.
+        assert_eq!(read(55_000, told, 15_100, 25_100), (Time(125_098), None));
     }
 
     #[test]

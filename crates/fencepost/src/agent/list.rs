@@ -103,7 +103,8 @@ async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
         Stmt::new(
             "select offered_to as agent, board, n from task where status = 'offered' and parked is null
                and offered_to is not null
-             union all select assignee as agent, board, n from task where ready = 2 limit 10000",
+             union all select assignee as agent, board, n from task where ready = 2
+             order by board, n limit 10000",
             params![],
         ),
     ];
@@ -118,7 +119,8 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
         Stmt::new(
             "select offered_to as agent, board, n from task where status = 'offered' and parked is null
                and offered_to = ?1
-             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1 limit 10000",
+             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1
+             order by board, n limit 10000",
             params![name],
         ),
     ];

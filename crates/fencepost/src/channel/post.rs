@@ -109,10 +109,9 @@ impl Post {
         };
         if self.mentions.is_none() && !names.is_empty() {
             let rows = set(names.iter().map(|name| json!({ "name": name })))?;
-            let sql = "select name from agent where left_at is null
-                         and name in (select value ->> 'name' from json_each(?1))
-                       union select agent as name from reader where channel = ?2 and member = 1
-                         and agent in (select value ->> 'name' from json_each(?1))";
+            let sql = "select value ->> 'name' as name from json_each(?1)
+                       where 1 = (select 1 from agent where name = value ->> 'name' and left_at is null)
+                       or 1 = (select 1 from reader where agent = value ->> 'name' and channel = ?2 and member = 1)";
             let known = tx.query(sql, params![rows, &self.channel]).await?;
             names = known.iter().map(|row| row.get("name")).collect::<Result<_>>()?;
         }

@@ -158,7 +158,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
              where message.id = cast(item.value ->> 'k' as bigint)
              and message.fence = cast(item.value ->> 'fence' as bigint)
              and coalesce(message.run, 0) = cast(item.value ->> 'run' as bigint)
-             and exists (select 1 from run where key = cast(item.value ->> 'run' as bigint) and ended_at is null and expires_at > ?2)
+             and 1 = (select 1 from run where key = cast(item.value ->> 'run' as bigint) and ended_at is null and expires_at > ?2)
              and (until_at is null or until_at > ?2)"
             ),
             params![set(rows)?, tx.now],

@@ -212,8 +212,8 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
            cast(?1 as bigint), 'pending',
            case when cast(value ->> 'behind' as bigint) = 1 then 1
              when value ->> 'lane' is null then 0
-             when exists (select 1 from message as other where other.mailbox = value ->> 'mailbox'
-               and other.lane = value ->> 'lane' and other.lane is not null and other.finished_at is null) then 1
+             when 1 = (select 1 from message as other where other.mailbox = value ->> 'mailbox'
+               and other.lane = value ->> 'lane' and other.lane is not null and other.finished_at is null limit 1) then 1
              else 0 end,
            cast(value ->> 'delayed' as bigint), cast(?1 as bigint)
          from json_each(?2) where true order by key

@@ -277,7 +277,7 @@ pub(crate) async fn save(
          from json_each(?1) as item
          where message.id = cast(item.value ->> 'k' as bigint)
          and message.fence = cast(item.value ->> 'was' as bigint)
-         and (?3 = 0 or exists (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+         and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
            and ended_at is null and expires_at > ?2))
          and (?3 < 2 or until_at is null or until_at > ?2)"),
         params![set(rows)?, tx.now, authority],

@@ -218,23 +218,33 @@ impl Wanted {
 
     /// The first entries of an index that holds only what is ready: from a million it costs what it costs
     /// from a thousand. `mine`: only what is assigned to this agent.
+    ///
+    /// A board is asked for as a range and stands first in the order, so that only the index that begins with it gives
+    /// that order. Left to choose, PostgreSQL takes boards to be mixed evenly, and walks past all of the others' tasks.
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
         macro_rules! pick {
             ($what:literal) => {
+                pick!($what, "")
+            };
+            ($what:literal, $first:literal) => {
                 unheld!(concat!(
                     "from task where ",
                     $what,
-                    " order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+                    " order by ",
+                    $first,
+                    "task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
                 ))
             };
         }
         // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
         macro_rules! tagged {
-            ($what:literal) => {
+            ($what:literal, $first:literal) => {
                 unheld!(concat!(
                     "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1 and ",
                     $what,
-                    " order by task_tag.priority desc, task_tag.task limit ?1 /*pg for update of task skip locked*/"
+                    " order by ",
+                    $first,
+                    "task_tag.priority desc, task_tag.task limit ?1 /*pg for update of task skip locked*/"
                 ))
             };
         }
@@ -242,20 +252,27 @@ impl Wanted {
         match (mine, board, tag) {
             (None, None, None) => Stmt::new(pick!("task.ready = 1"), params![count]),
             (None, Some(board), None) => {
-                Stmt::new(pick!("task.ready = 1 and task.board = ?2"), params![count, board])
+                let sql = pick!("task.ready = 1 and task.board between ?2 and ?2", "task.board, ");
+                Stmt::new(sql, params![count, board])
             }
             (None, None, Some(tag)) => {
-                Stmt::new(tagged!("task_tag.ready = 1 and task_tag.tag = ?2"), params![count, tag])
+                Stmt::new(tagged!("task_tag.ready = 1 and task_tag.tag = ?2", ""), params![count, tag])
             }
             (None, Some(board), Some(tag)) => Stmt::new(
-                tagged!("task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board = ?3"),
+                tagged!(
+                    "task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3",
+                    "task_tag.board, "
+                ),
                 params![count, tag, board],
             ),
             (Some(agent), None, None) => {
                 Stmt::new(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
             }
             (Some(agent), Some(board), None) => Stmt::new(
-                pick!("task.ready = 2 and task.assignee = ?2 and task.board = ?3"),
+                pick!(
+                    "task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3",
+                    "task.board, "
+                ),
                 params![count, agent, board],
             ),
             // One agent's own pending tasks are few: their tags are looked at one by one.

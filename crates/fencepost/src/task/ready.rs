@@ -54,7 +54,8 @@ impl Op for Ready {
         statements.push(match board {
             Some(board) => Stmt::new(
                 columns!(
-                    "where task.ready = 1 and task.board = ?1 order by task.priority desc, task.seq limit ?2"
+                    "where task.ready = 1 and task.board between ?1 and ?1
+                     order by task.board, task.priority desc, task.seq limit ?2"
                 ),
                 params![board, limit],
             ),

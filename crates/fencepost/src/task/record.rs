@@ -453,7 +453,7 @@ pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: 
              from json_each(?1) as item
              where task.seq = cast(item.value ->> 'seq' as bigint)
              and task.fence = cast(item.value ->> 'was' as bigint)
-             and (?3 = 0 or exists (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+             and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
                and ended_at is null and expires_at > ?2))
              and (?3 < 2 or until_at is null or until_at > ?2)
              returning task.seq",

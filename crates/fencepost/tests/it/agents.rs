@@ -198,7 +198,7 @@ on_both! {
         world.pass(301);
         let agents = world.fleet.call(agent::List::default()).await.unwrap().agents;
         assert!(!agents[0].online);
-        assert_eq!(agents[0].stranded, ["auth-2", "auth-1"]);
+        assert_eq!(agents[0].stranded, ["auth-1", "auth-2"]);
         world.story("
             agent/join eve                         -> agent.name=eve
             +1798s agent/poll eve run=e1           -> trigger=none

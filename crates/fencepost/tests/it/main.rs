@@ -10,6 +10,7 @@ mod dependencies;
 mod disk;
 mod embed;
 mod events;
+mod grown;
 mod import;
 mod import_fleet;
 mod input;

@@ -1,6 +1,7 @@
 //! Polls: who may, what they cost, what they wait for, and answers that never arrive.
 
 use crate::{
+    grown::rows_read,
     on_both,
     steps::{meet, run_to_commit, start},
     world::{World, code},
@@ -311,15 +312,6 @@ on_both! {
             agent/poll bob run=b5                    -> claims=message/2@1
         ").await;
     }
-}
-
-/// How many rows of `task`, and entries of its indexes, this transaction has read.
-async fn rows_read(tx: &mut fencepost::Tx<'_>) -> fencepost::Result<i64> {
-    let sql = "select cast(pg_stat_get_xact_tuples_returned('task'::regclass)
-                 + pg_stat_get_xact_tuples_fetched('task'::regclass)
-                 + (select sum(pg_stat_get_xact_tuples_returned(indexrelid)) from pg_index
-                    where indrelid = 'task'::regclass) as bigint) as n";
-    tx.query(sql, params![]).await?[0].get("n")
 }
 
 /// Most polls are empty, and none of those waits for who writes.

@@ -1,0 +1,181 @@
+//! What a call reads does not grow with what is there: PostgreSQL counts the rows, and may plan as it likes.
+
+use crate::world::World;
+use fencepost::{Op, Tx, agent, channel, claim, inbox, lock, mail, params, run, task};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Ten times as many of everything, and more: with fewer rows, to read them all is the right plan.
+const BATCH: i64 = 1000;
+/// What a call may read: a page, and what it takes to find it.
+const FEW: i64 = 300;
+/// Before it has counted the tables, PostgreSQL sorts a page for these that it could have read in order.
+const UNKNOWING: [&str; 3] = ["task/list", "channel/read", "run/end"];
+
+/// How many rows of the fleet's tables, and entries of their indexes, this transaction has read.
+pub async fn rows_read(tx: &mut Tx<'_>) -> fencepost::Result<i64> {
+    Ok(rows_by_table(tx).await?.values().sum())
+}
+
+async fn rows_by_table(tx: &mut Tx<'_>) -> fencepost::Result<BTreeMap<String, i64>> {
+    let sql = "select relname::text as name,
+                 pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid) as n
+               from pg_class where relnamespace = current_schema()::regnamespace and relkind in ('r', 'i')";
+    tx.query(sql, params![]).await?.iter().map(|row| Ok((row.get("name")?, row.get("n")?))).collect()
+}
+
+/// Calls, and gives what was read for it.
+async fn read_for<O: Op>(world: &World, request: &Value) -> BTreeMap<String, i64> {
+    let op: O = serde_json::from_value(request.clone()).unwrap_or_else(|e| panic!("{}: {e}", O::NAME));
+    let read = world.fleet.transaction(move |tx| {
+        let op = op.clone();
+        Box::pin(async move {
+            let before = rows_by_table(tx).await?;
+            tx.call(op).await?;
+            let mut read = rows_by_table(tx).await?;
+            read.iter_mut().for_each(|(name, n)| *n -= before[name]);
+            read.retain(|_, n| *n > 0);
+            Ok(read)
+        })
+    });
+    read.await.unwrap_or_else(|e| panic!("{} {request}: {e:?}", O::NAME))
+}
+
+/// Calls each of them, and adds those that read more than a few rows to a list.
+macro_rules! few {
+    ($world:expr, $round:expr, $many:expr, $($op:ty: $request:tt,)*) => {
+        $(let request = serde_json::from_str::<Value>(&json!($request).to_string().replace("ROUND", $round)).unwrap();
+        let rows = read_for::<$op>($world, &request).await;
+        let known = $round == "knowing" || !UNKNOWING.contains(&<$op>::NAME);
+        if known && rows.values().sum::<i64>() > FEW {
+            $many.push(format!("{} {request} read {rows:?} in {}", <$op>::NAME, $round));
+        })*
+    };
+}
+
+/// Ten thousand and more of everything: tasks in the pool, assigned, offered, blocked and completed, messages in all kinds
+/// of mailboxes, runs, agents, posts.
+async fn grow(world: &World) {
+    let tags = |n: usize| if n % 3 == 0 { vec!["rust".to_owned()] } else { vec![] };
+    let items = (0..BATCH as usize).map(|n| task::plan::Item {
+        title: "x".into(),
+        tags: tags(n),
+        after: if n % 5 == 4 { vec!["first".into()] } else { vec![] },
+        name: (n == 0).then(|| "first".to_owned()),
+        to: (n % 5 == 1).then(|| "bob".to_owned()),
+        offer: (n % 5 == 2).then(|| "bob".to_owned()),
+        ..Default::default()
+    });
+    let plan =
+        |board: &str| task::Plan { board: Some(board.into()), tasks: items.clone().collect(), request: None };
+    for board in ["auth", "old", "main"].repeat(10) {
+        world.fleet.call(plan(board)).await.unwrap();
+    }
+    world
+        .fleet
+        .transaction(|tx| {
+            Box::pin(async move {
+                for sql in [
+                    "insert into run(name, agent, ttl_ms, opened_at, expires_at, ended_at, settled)
+                     select 'old' || n, 'bob', 1000, 1, 2, 3, 1 from generate_series(1, 15000) as n",
+                    "insert into run(name, agent, ttl_ms, opened_at, expires_at)
+                     select 'now' || n, 'eve', 1000, 1, 9000000000000 from generate_series(1, 15000) as n",
+                    "insert into agent(name, role, strand_ms, joined_at, heard_until, strands_at)
+                     select 'agent' || n, 'worker', 1800000, 1, 9000000000000, 9000000000000
+                     from generate_series(1, 15000) as n",
+                    "insert into channel(name, next_n, created_at)
+                     select 'channel' || n, 1, 1 from generate_series(1, 15000) as n",
+                    "insert into channel(name, next_n, created_at) values ('general', 20001, 1)",
+                    "insert into post(channel, n, body, at) select 'general', n, 'x', n from generate_series(1, 20000) as n",
+                    "insert into reader(agent, channel, member, read_n, updated_at)
+                     select 'agent' || n, 'channel' || n % 300, 1, 0, 1 from generate_series(1, 15000) as n",
+                    "insert into reader(agent, channel, member, read_n, updated_at)
+                     select 'agent' || n, 'general', 1, n, 1 from generate_series(1, 15000, 10) as n",
+                    "insert into reader(agent, channel, member, updated_at)
+                     select 'bob', 'channel' || n, 1, 1 from generate_series(1, 20) as n",
+                    "insert into mailbox(name, created_at) select 'box' || n, 1 from generate_series(1, 15000) as n",
+                    "update task set status = 'completed', finished_at = 2, told = 1 where board = 'old' and n > 1
+                       and waiting_on = 0",
+                ] {
+                    tx.execute(sql, params![]).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    let strict = mail::Configure { mailbox: "strict".into(), strict: Some(true), ..Default::default() };
+    world.fleet.call(strict).await.unwrap();
+    for mailbox in ["plain", "strict", "done"] {
+        let item = |n: i64| mail::push_many::Item {
+            mailbox: mailbox.into(),
+            payload: Some("x".into()),
+            lane: (mailbox == "strict").then(|| format!("lane{}", n % 50)),
+            ..Default::default()
+        };
+        for _ in 0..10 {
+            let messages = (0..BATCH).map(item).collect();
+            world.fleet.call(mail::PushMany { messages, request: None }).await.unwrap();
+        }
+    }
+    let take = mail::Take { mailboxes: vec!["done".into()], count: Some(BATCH), ..Default::default() };
+    world.fleet.call(take).await.unwrap();
+    for n in 0..BATCH / 5 {
+        let send = inbox::Send { agent: format!("agent{n}"), text: "x".into(), ..Default::default() };
+        world.fleet.call(send).await.unwrap();
+    }
+    world.fleet.call(agent::Join { agent: "bob".into(), ..Default::default() }).await.unwrap();
+    let lead = agent::Join { agent: "lead".into(), role: Some(agent::Role::Lead), ..Default::default() };
+    world.fleet.call(lead).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_call_reads_does_not_grow_with_what_is_there() {
+    let world = World::postgres().await;
+    grow(&world).await;
+    let mut many = Vec::new();
+    for round in ["guessing", "knowing"] {
+        if round == "knowing" {
+            world.fleet.transaction(|tx| Box::pin(tx.execute("analyze", params![]))).await.unwrap();
+        }
+        few! { &world, round, many,
+            task::Add: { "title": "new", "board": "auth", "after": ["auth-1"], "key": "key-ROUND", "request": "add-ROUND" },
+            task::Show: { "task": "auth-5" },
+            task::Why: { "task": "auth-5" },
+            task::List: { "board": "auth", "limit": 20 },
+            task::Claim: { "run": "ROUND", "board": "auth" },
+            task::Claim: { "run": "ROUND", "board": "auth", "tag": "rust", "request": "claim-ROUND" },
+            task::Claim: { "run": "ROUND", "board": "auth", "tag": "rust", "request": "claim-ROUND" },
+            task::ClaimMany: { "run": "ROUND", "board": "main", "count": 5 },
+            claim::List: { "run": "ROUND" },
+            lock::Claim: { "name": "deploy-ROUND", "run": "ROUND" },
+            run::List: { "run": "ROUND" },
+            mail::Push: { "mailbox": "plain", "payload": "x", "key": "key-ROUND" },
+            mail::Push: { "mailbox": "strict", "payload": "x", "lane": "lane1" },
+            mail::Claim: { "mailboxes": ["plain"], "run": "ROUND", "count": 3 },
+            mail::Claim: { "mailboxes": ["strict"], "run": "ROUND", "count": 3 },
+            mail::Claim: { "mailboxes": ["plain", "strict"], "run": "ROUND" },
+            mail::Take: { "mailboxes": ["plain"] },
+            mail::Take: { "mailboxes": ["strict"] },
+            mail::Peek: { "mailbox": "plain" },
+            inbox::Send: { "agent": "bob", "text": "x", "key": "key-ROUND" },
+            channel::Post: { "channel": "general", "body": "@bob look", "author": "agent3", "key": "key-ROUND" },
+            channel::Read: { "channel": "general", "agent": "agent14991", "limit": 20 },
+            agent::Poll: { "agent": "bob", "run": "offered-ROUND", "accept": ["task_offered"] },
+            agent::Poll: { "agent": "bob", "run": "assigned-ROUND", "accept": ["task_assigned"] },
+            agent::Poll: { "agent": "bob", "run": "inbox-ROUND", "accept": ["inbox_message"] },
+            agent::Poll: { "agent": "bob", "run": "mentions-ROUND", "accept": ["unread_mentions"] },
+            agent::Poll: { "agent": "bob", "run": "pool-ROUND", "accept": ["pool_task"] },
+            agent::Poll: { "agent": "bob", "run": "any-ROUND" },
+            agent::Poll: { "agent": "agent7", "run": "nothing-ROUND", "accept": ["task_offered", "unread_mentions"] },
+            agent::Poll: { "agent": "lead", "run": "lead-ROUND" },
+            run::Settle: { "run": "offered-ROUND", "outcome": "released" },
+            run::Settle: { "run": "assigned-ROUND" },
+            run::Settle: { "run": "inbox-ROUND" },
+            run::Settle: { "run": "mentions-ROUND" },
+            run::Settle: { "run": "pool-ROUND" },
+            run::End: { "run": "ROUND" },
+        }
+    }
+    assert!(many.is_empty(), "{many:#?}");
+}
