@@ -198,6 +198,9 @@ pub struct Options {
     /// Stop migrating at this version. For tests of migrations.
     #[doc(hidden)]
     pub schema_version: Option<i64>,
+    /// PostgreSQL: who waits is told of news, and never looks for it in case a notice was lost. For tests of notices.
+    #[doc(hidden)]
+    pub only_told: bool,
 }
 
 impl Default for Options {
@@ -214,6 +217,7 @@ impl Default for Options {
             wal_limit: 64 * 1024 * 1024,
             max_pages: None,
             schema_version: None,
+            only_told: false,
         }
     }
 }

@@ -103,7 +103,9 @@ impl Postgres {
     /// How soon to ask again if nobody tells. Events that are held back become readable when a transaction that is
     /// none of ours is over, and of that nobody tells.
     pub fn pace(&self) -> Pace {
-        if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
+        if self.options.only_told {
+            Pace::ONLY_TOLD
+        } else if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
             Pace::POSTGRES
         } else {
             Pace::POSTGRES_UNTOLD
