@@ -61,7 +61,7 @@ async fn another_nodes_commit_is_told() {
     let first = until_listening(&admin, &schema, &[]).await;
     other.call(task::Add::new("auth", "two")).await.unwrap();
     assert_eq!(token(waiter).await, "task/auth-2@1");
-    assert!(other.stats().notices >= 1);
+    until(&other, "it was told by a notice", |now| now.notices >= 1).await;
 
     // The connection breaks: another is made, and goes on.
     let waiter = waits(&world.fleet, next("c", 600));
