@@ -198,6 +198,12 @@ pub struct Options {
     /// Stop migrating at this version. For tests of migrations.
     #[doc(hidden)]
     pub schema_version: Option<i64>,
+    /// PostgreSQL: all who wait look now and then, whatever they were told. Not in tests of what wakes them.
+    #[doc(hidden)]
+    pub look_anyway: bool,
+    /// PostgreSQL: news is asked for now and then, in case a notice was lost. Not in tests of notices.
+    #[doc(hidden)]
+    pub ask_anyway: bool,
 }
 
 impl Default for Options {
@@ -214,6 +220,8 @@ impl Default for Options {
             wal_limit: 64 * 1024 * 1024,
             max_pages: None,
             schema_version: None,
+            look_anyway: true,
+            ask_anyway: true,
         }
     }
 }

@@ -69,6 +69,9 @@ impl Pace {
     /// older transaction is running.
     pub const POSTGRES_UNTOLD: Pace =
         Pace { least: Duration::from_millis(5), most: Duration::from_millis(500), ..Self::POSTGRES };
+    /// What is found was told: for tests of that.
+    pub const ONLY_TOLD: Pace =
+        Pace { least: Duration::from_secs(3600), most: Duration::from_secs(3600), ..Self::POSTGRES };
 
     fn longer(self, pause: Duration) -> Duration {
         (pause * 3 / 2).clamp(self.least, self.most)

@@ -54,13 +54,15 @@ impl World {
         Self::open(&url, Some(Arc::new(dir))).await
     }
 
-    /// A schema that no other test uses.
+    /// A schema that no other test uses. PostgreSQL keeps what earlier runs left, and process ids come again: hence a
+    /// random part.
     pub async fn postgres() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let base = std::env::var("FENCE_TEST_POSTGRES").expect(
             "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
         );
-        let schema = format!("srv{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let (process, random) = (std::process::id(), fastrand::u64(..));
+        let schema = format!("srv{process}_{random:016x}_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         Self::open(&format!("{base}?schema={schema}&sslmode=disable"), None).await
     }
 

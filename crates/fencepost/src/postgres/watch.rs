@@ -5,6 +5,7 @@ use super::Postgres;
 use crate::{
     error::{Error, Result},
     event::Topic,
+    fleet::Options,
     params,
     tx::Stmt,
     wait::{News, Pace},
@@ -103,11 +104,15 @@ impl Postgres {
     /// How soon to ask again if nobody tells. Events that are held back become readable when a transaction that is
     /// none of ours is over, and of that nobody tells.
     pub fn pace(&self) -> Pace {
-        if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
+        let Options { ask_anyway, look_anyway, .. } = self.options;
+        let pace = if !ask_anyway {
+            Pace::ONLY_TOLD
+        } else if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
             Pace::POSTGRES
         } else {
             Pace::POSTGRES_UNTOLD
-        }
+        };
+        Pace { anyway: pace.anyway.filter(|_| look_anyway), ..pace }
     }
 
     pub fn listen(&self) {

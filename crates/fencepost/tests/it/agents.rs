@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{World, code},
+    world::{PATIENCE, World, code},
 };
 use fencepost::{Code, Fleet, Millis, agent, channel, inbox, run, task};
 use std::collections::HashSet;
@@ -308,7 +308,7 @@ on_both! {
             let fleet = world.fleet.clone();
             tokio::spawn(async move {
                 let poll = agent::Poll { wait_ms: Some(Millis::minutes(4)), ..poll(agent, &format!("run-{agent}")) };
-                let polled = tokio::time::timeout(std::time::Duration::from_secs(20), fleet.call(poll)).await;
+                let polled = tokio::time::timeout(PATIENCE, fleet.call(poll)).await;
                 polled.expect("it is woken").unwrap().trigger.map(|trigger| trigger.kind)
             })
         };

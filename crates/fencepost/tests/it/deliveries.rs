@@ -1,6 +1,9 @@
 //! A claim whose reply does not arrive goes back, unless who asked has asked again.
 
-use crate::{on_both, world::code};
+use crate::{
+    on_both,
+    world::{code, eventually},
+};
 use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, op, task};
 use std::time::Duration;
 
@@ -14,17 +17,6 @@ fn deploy(request: &str) -> lock::Claim {
 
 async fn claims_of(fleet: &Fleet) -> usize {
     fleet.call(fencepost::claim::List::default()).await.unwrap().claims.len()
-}
-
-/// Until it is so; a give-back has 2 seconds.
-async fn soon(mut so: impl AsyncFnMut() -> bool) {
-    for _ in 0..200 {
-        if so().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it did not come to that in 2 s");
 }
 
 on_both! {
@@ -153,10 +145,10 @@ on_both! {
             let hung_up = tokio::time::timeout(patience, claim.serve(&world.fleet, request.as_bytes())).await;
             // Too slow to hang up: the reply gets lost on its way.
             drop(hung_up);
-            soon(async || claims_of(&world.fleet).await == 0).await;
+            eventually("nothing stays with who hung up", async || claims_of(&world.fleet).await == 0).await;
         }
         // The last of them may still be on its way to its commit.
-        soon(async || {
+        eventually("every claim went back", async || {
             let task = world.show("auth-1").await;
             (task.status.as_str(), task.attempts) == ("unassigned", 0)
                 && world.times("task.undelivered").await == world.times("task.claimed").await
@@ -171,9 +163,9 @@ on_both! {
             let fleet = world.fleet.clone();
             async move { fleet.deliver(wait).await }
         });
-        soon(async || world.fleet.stats().waiting == 1).await;
+        eventually("it waits", async || world.fleet.stats().waiting == 1).await;
         waiting.abort();
-        soon(async || world.fleet.stats().waiting == 0).await;
+        eventually("it has hung up", async || world.fleet.stats().waiting == 0).await;
         world.add("second").await;
         assert_eq!(world.times("task.claimed").await, 1);
         assert_eq!(world.show("auth-2").await.status.as_str(), "unassigned");

@@ -1,6 +1,6 @@
 //! Disks that fill up, files that are not ours, directories that cannot be written.
 
-use crate::world::{World, options};
+use crate::world::{World, options, patient};
 use fencepost::{Code, Fleet, Options, Result, task};
 use futures_util::future::join_all;
 use std::{
@@ -252,7 +252,7 @@ async fn sixteen_may_create_one_fleet_at_once() {
     for round in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         let url = dir.path().join("fence.db").display().to_string();
-        let opening = (0..16).map(|_| Fleet::open(&url));
+        let opening = (0..16).map(|_| Fleet::open_with(&url, patient()));
         let fleets: Vec<_> = join_all(opening).await.into_iter().map(Result::unwrap).collect();
         let adding = fleets.iter().enumerate().map(|(n, fleet)| {
             let title = format!("{round}-{n}");

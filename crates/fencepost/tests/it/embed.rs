@@ -233,9 +233,9 @@ mod on_postgres {
         let mut ids = [one.await.unwrap().unwrap(), two.await.unwrap().unwrap()];
         ids.sort();
         assert_eq!(ids, ["auth-1", "auth-2"]);
-        // PostgreSQL ends one of them; both, if both look for the deadlock at the same moment.
+        // PostgreSQL ends one of them. It may have its first row again before the other has its second: then they meet anew.
         let tries = tries.load(Ordering::SeqCst);
-        assert!((3..=4).contains(&tries), "{tries} tries");
+        assert!(tries >= 3, "they did not meet: {tries} tries");
         world.assert_sound().await;
     }
 }

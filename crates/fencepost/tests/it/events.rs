@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{World, code, refused},
+    world::{World, code, eventually, refused},
 };
 use fencepost::{Code, Millis, claim, event, lock, params, run, task};
 use std::time::Duration;
@@ -19,14 +19,12 @@ impl World {
     /// be another test's: the end has come when all that is stored was read.
     async fn follow(&self, from: event::List) -> Vec<event::Entry> {
         let stored = self.log().await.len();
-        for _ in 0..1000 {
+        eventually("the log is readable", async || {
             let all = event::List { limit: Some(1000), ..event::List::default() };
-            if self.fleet.call(all).await.unwrap().events.len() == stored {
-                return self.fleet.call(from).await.unwrap().events;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the log was not readable within 10 s");
+            self.fleet.call(all).await.unwrap().events.len() == stored
+        })
+        .await;
+        self.fleet.call(from).await.unwrap().events
     }
 }
 
@@ -382,13 +380,10 @@ on_both! {
 /// Waits until no older transaction runs, on PostgreSQL.
 async fn settled(world: &World) {
     let last = event::List { since: None, limit: Some(1), ..event::List::default() };
-    for _ in 0..1000 {
-        if !world.fleet.call(last.clone()).await.unwrap().events.is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the log was not readable within 10 s");
+    eventually("the log is readable", async || {
+        !world.fleet.call(last.clone()).await.unwrap().events.is_empty()
+    })
+    .await;
 }
 
 mod on_postgres {

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{START, World, code, refused},
+    world::{PATIENCE, START, World, code, refused},
 };
 use fencepost::{Code, Fleet, Millis, Time, claim, claim::Verdict, lock, run, task};
 use std::time::Duration;
@@ -115,7 +115,7 @@ on_both! {
         assert!(doubted.expires_at < before);
         let left = doubted.expires_at.since(START.parse::<Time>().unwrap());
         world.clock.advance(Duration::from_millis(u64::try_from(left.0).unwrap()));
-        let claimed = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it is woken");
+        let claimed = tokio::time::timeout(PATIENCE, waiting).await.expect("it is woken");
         assert_eq!(claimed.unwrap().unwrap().claim.token, "task/auth-1@2");
     }
 

@@ -1,13 +1,13 @@
 //! From every earlier version to this one: the same schema, the same rows, once.
 
-use crate::world::{World, fresh_schema, postgres_url, refused};
+use crate::world::{PATIENCE, World, eventually, fresh_schema, patient, postgres_url, refused};
 use fencepost::{Code, Fleet, Options, lock, task};
 use futures_util::future::join_all;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 
 fn at_version(version: i64) -> Options {
-    let mut options = Options::default();
+    let mut options = patient();
     options.schema_version = Some(version);
     options
 }
@@ -17,9 +17,16 @@ fn database(dir: &tempfile::TempDir, name: &str) -> (PathBuf, String) {
     (path.clone(), path.display().to_string())
 }
 
+/// A connection of our own. A fleet that was just dropped may still be closing the file.
+fn file(path: &Path) -> Connection {
+    let conn = Connection::open(path).unwrap();
+    conn.busy_timeout(PATIENCE).unwrap();
+    conn
+}
+
 /// Every table and index, as SQLite keeps them.
 fn sqlite_schema(path: &Path) -> Vec<String> {
-    let conn = Connection::open(path).unwrap();
+    let conn = file(path);
     let mut rows = conn
         .prepare("select type || ' ' || name || ' ' || coalesce(sql, '') from sqlite_master order by 1")
         .unwrap();
@@ -27,21 +34,18 @@ fn sqlite_schema(path: &Path) -> Vec<String> {
 }
 
 fn sqlite_version(path: &Path) -> i64 {
-    Connection::open(path).unwrap().query_row("pragma user_version", [], |row| row.get(0)).unwrap()
+    file(path).query_row("pragma user_version", [], |row| row.get(0)).unwrap()
 }
 
 /// Waits until everyone else has closed the file: only then can it be taken out of WAL mode.
 async fn closed(path: &Path) {
-    let conn = Connection::open(path).unwrap();
+    let conn = file(path);
     conn.busy_timeout(std::time::Duration::ZERO).unwrap();
-    for _ in 0..1000 {
+    eventually("the fleet was dropped, and its file is closed", async || {
         let mode = conn.query_row("pragma journal_mode=delete", [], |row| row.get::<_, String>(0));
-        if mode.is_ok_and(|mode| mode == "delete") {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the fleet was dropped, and its file is still open");
+        mode.is_ok_and(|mode| mode == "delete")
+    })
+    .await;
 }
 
 /// What a fleet of the first version can hold: a run, a lock it held once, an event.
@@ -54,7 +58,13 @@ const OLD_ROWS: &str = "
 async fn assert_kept(fleet: &Fleet) {
     let claimed = fleet.call(lock::Claim::new("deploy", "new")).await.unwrap().claim;
     assert_eq!(claimed.token, "lock/deploy@42");
-    let events = fleet.call(fencepost::event::List::default()).await.unwrap().events;
+    // On PostgreSQL what is newer than the oldest transaction of any test is held back.
+    let mut events = Vec::new();
+    eventually("the log is readable", async || {
+        events = fleet.call(fencepost::event::List::default()).await.unwrap().events;
+        !events.is_empty()
+    })
+    .await;
     assert_eq!((events[0].kind.as_str(), events[0].fence), ("lock.claimed", Some(41)));
     assert_eq!(fleet.call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
     assert!(fleet.call(fencepost::admin::Check {}).await.unwrap().ok);
@@ -70,7 +80,7 @@ async fn every_earlier_sqlite_version_becomes_the_fresh_schema_and_keeps_its_row
         drop(Fleet::open_with(&url, at_version(version)).await.unwrap());
         assert_eq!(sqlite_version(&path), version);
         assert_ne!(sqlite_schema(&path), sqlite_schema(&fresh));
-        Connection::open(&path).unwrap().execute_batch(OLD_ROWS).unwrap();
+        file(&path).execute_batch(OLD_ROWS).unwrap();
         let fleet = Fleet::open(&url).await.unwrap();
         assert_eq!(sqlite_version(&path), sqlite_version(&fresh));
         assert_eq!(sqlite_schema(&path), sqlite_schema(&fresh));
@@ -84,8 +94,8 @@ async fn sixteen_may_migrate_one_old_fleet_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let (path, url) = database(&dir, "fence.db");
         drop(Fleet::open_with(&url, at_version(1)).await.unwrap());
-        Connection::open(&path).unwrap().execute_batch(OLD_ROWS).unwrap();
-        let fleets = join_all((0..16).map(|_| Fleet::open(&url))).await;
+        file(&path).execute_batch(OLD_ROWS).unwrap();
+        let fleets = join_all((0..16).map(|_| Fleet::open_with(&url, patient()))).await;
         let fleets: Vec<_> = fleets.into_iter().map(Result::unwrap).collect();
         assert_kept(&fleets[7]).await;
     }
@@ -98,7 +108,7 @@ async fn the_backup_can_be_put_back_and_no_fence_is_given_out_twice() {
     let (backup, _) = database(&dir, "fence.db.v1.bak");
     drop(Fleet::open_with(&url, at_version(1)).await.unwrap());
     assert!(!backup.exists(), "a new fleet has nothing to back up");
-    Connection::open(&path).unwrap().execute_batch(OLD_ROWS).unwrap();
+    file(&path).execute_batch(OLD_ROWS).unwrap();
     drop(Fleet::open_with(&url, at_version(1)).await.unwrap());
     assert!(!backup.exists(), "nothing was migrated");
     let old_schema = sqlite_schema(&path);
@@ -132,10 +142,9 @@ async fn a_migration_that_fails_leaves_the_old_version_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (path, url) = database(&dir, "fence.db");
     drop(Fleet::open_with(&url, at_version(1)).await.unwrap());
-    Connection::open(&path).unwrap().execute_batch(OLD_ROWS).unwrap();
+    file(&path).execute_batch(OLD_ROWS).unwrap();
     let old_schema = sqlite_schema(&path);
-    let pages: u32 =
-        Connection::open(&path).unwrap().query_row("pragma page_count", [], |row| row.get(0)).unwrap();
+    let pages: u32 = file(&path).query_row("pragma page_count", [], |row| row.get(0)).unwrap();
     let mut no_room = Options::default();
     no_room.max_pages = Some(pages + 5);
     let error = refused(Fleet::open_with(&url, no_room).await);
@@ -147,7 +156,7 @@ async fn a_migration_that_fails_leaves_the_old_version_as_it_was() {
 #[tokio::test]
 async fn a_newer_sqlite_fleet_is_refused() {
     let world = World::sqlite().await;
-    Connection::open(&world.url).unwrap().execute_batch("pragma user_version = 99").unwrap();
+    file(Path::new(&world.url)).execute_batch("pragma user_version = 99").unwrap();
     let error = refused(Fleet::open(&world.url).await);
     assert_eq!(error.code(), Code::Unavailable);
     let message = error.message().replace(&world.url, "DIR/fence.db");
@@ -218,7 +227,7 @@ async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
         if let Some(version) = from {
             drop(Fleet::open_with(&url, at_version(version)).await.unwrap());
         }
-        let fleets = join_all((0..8).map(|_| Fleet::open(&url))).await;
+        let fleets = join_all((0..8).map(|_| Fleet::open_with(&url, patient()))).await;
         let fleets: Vec<_> = fleets.into_iter().map(Result::unwrap).collect();
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =

@@ -4,13 +4,11 @@ use crate::{
     grown::rows_read,
     on_both,
     steps::{meet, run_to_commit, start},
-    world::{World, code},
+    world::{PATIENCE, World, code},
 };
 use fencepost::{Access, Code, Fleet, Millis, agent, channel, inbox, key, params, run, task};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 fn poll(agent: &str, run: &str) -> agent::Poll {
     agent::Poll { agent: agent.into(), run: run.into(), ..Default::default() }
@@ -49,13 +47,13 @@ async fn parked(world: &World, agent: &str) -> JoinHandle<Option<agent::Trigger>
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LIMIT, parks).await.expect("it waits");
+    tokio::time::timeout(PATIENCE, parks).await.expect("it waits");
     polled
 }
 
 async fn woken(polled: JoinHandle<Option<agent::Trigger>>) -> String {
     let trigger =
-        tokio::time::timeout(LIMIT, polled).await.expect("it is woken").unwrap().expect("a trigger");
+        tokio::time::timeout(PATIENCE, polled).await.expect("it is woken").unwrap().expect("a trigger");
     trigger.claims[0].token.clone()
 }
 
@@ -333,14 +331,14 @@ async fn an_empty_poll_does_not_touch_sqlites_writer() {
     let file = rusqlite::Connection::open(&world.url).unwrap();
     file.execute_batch("begin immediate").unwrap();
     for agent in ["bob", "eve", "lead"] {
-        let polled = tokio::time::timeout(Duration::from_secs(5), world.fleet.call(poll(agent, "r"))).await;
+        let polled = tokio::time::timeout(PATIENCE, world.fleet.call(poll(agent, "r"))).await;
         assert_eq!(polled.expect("it answers at once").unwrap().trigger, None, "{agent}");
     }
     // One that takes something does wait.
     let writes = start(&world.fleet, agent::Poll { tag: Some("rust".into()), ..poll("eve", "e") });
     let waits =
         start(&world.fleet, inbox::Send { agent: "eve".into(), text: "x".into(), ..Default::default() });
-    assert!(tokio::time::timeout(LIMIT, writes).await.unwrap().unwrap().unwrap().trigger.is_none());
+    assert!(tokio::time::timeout(PATIENCE, writes).await.unwrap().unwrap().unwrap().trigger.is_none());
     assert!(!waits.is_finished());
     file.execute_batch("rollback").unwrap();
     waits.await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use crate::{
     postgres_store::raw,
     proxy::{Cut, Proxy},
     waiting::{parked, token, until, waits},
-    world::{fresh_schema, postgres_url, refused},
+    world::{PATIENCE, eventually, fresh_schema, postgres_url, refused},
 };
 use fencepost::{Code, Fleet, Millis, task};
 use std::{
@@ -15,7 +15,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 /// A proxy, the fleet's address through it, and the fleet's schema.
@@ -239,8 +238,7 @@ async fn a_server_that_goes_away_and_comes_back() {
     });
     tokio::task::block_in_place(|| server.run("restart"));
     restarted.store(true, Ordering::SeqCst);
-    let (last, failed) =
-        tokio::time::timeout(Duration::from_secs(60), busy).await.expect("it goes on").unwrap();
+    let (last, failed) = tokio::time::timeout(PATIENCE, busy).await.expect("it goes on").unwrap();
     for (n, error) in &failed {
         assert!([Code::Unavailable, Code::OutcomeUnknown].contains(&error.code()), "{error:?}");
         assert!(error.hint_text().is_some(), "{error:?}");
@@ -283,12 +281,7 @@ async fn a_server_that_goes_away_and_comes_back() {
         Box::pin(async move { tx.query("select pg_reload_conf() as done", fencepost::params![]).await })
     });
     reload.await.unwrap();
-    for _ in 0..1000 {
-        if Fleet::open(&url).await.is_err() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("a password is asked for", async || Fleet::open(&url).await.is_err()).await;
     insta::assert_snapshot!(open(url.clone()).await, @r#"
     PostgreSQL cannot be logged in to: invalid configuration: password missing
     hint: check the user, the password and the database in the address
@@ -300,7 +293,7 @@ async fn a_server_that_goes_away_and_comes_back() {
     Fleet::open(&url.replace("fence@", "fence:right@")).await.expect("the right password");
 
     tokio::task::block_in_place(|| server.run("stop"));
-    let stopped = tokio::time::timeout(Duration::from_secs(10), fleet.call(add(0))).await.expect("quickly");
+    let stopped = tokio::time::timeout(PATIENCE, fleet.call(add(0))).await.expect("quickly");
     let error = refused(stopped);
     assert_eq!(error.code(), Code::Unavailable, "{error:?}");
     assert!(error.hint_text().unwrap().contains("is it running"), "{error:?}");

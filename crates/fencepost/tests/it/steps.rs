@@ -1,15 +1,12 @@
 //! PostgreSQL, step by step: an op that has run and is not committed, and others that wait for it.
 
-use crate::world::World;
+use crate::world::{PATIENCE, World};
 use fencepost::{BoxFuture, Fleet, Op, Result, Tx, params};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinHandle,
 };
-
-/// Far longer than any step takes; only a broken test waits for it.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// The first op has run and is not committed when the second comes. Goes on when that waits for the first, or is
 /// through without waiting.
@@ -100,7 +97,7 @@ impl<R> Open<R> {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(LIMIT, look).await.expect("the other call waits or ends")
+        tokio::time::timeout(PATIENCE, look).await.expect("the other call waits or ends")
     }
 
     pub async fn commit(self) -> Result<R> {

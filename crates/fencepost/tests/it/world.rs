@@ -7,6 +7,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// Defines each test once and runs it on both databases.
 #[macro_export]
@@ -171,16 +172,40 @@ impl World {
     }
 }
 
-pub fn options(clock: &ManualClock) -> Options {
+/// Far longer than anything takes that a test waits for: only a broken test waits for so long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until it is so.
+pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so().await {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// No call gives up because the machine is slow.
+pub fn patient() -> Options {
     let mut options = Options::default();
+    options.call_limit = 2 * PATIENCE;
+    options.read_limit = 2 * PATIENCE;
+    options
+}
+
+pub fn options(clock: &ManualClock) -> Options {
+    let mut options = patient();
+    // Who was not woken does not look all the same before the test's patience is over.
+    options.look_anyway = false;
     options.clock = Clock::Manual(clock.clone());
     options
 }
 
-/// A schema that no other test uses, also when several test runs share one PostgreSQL.
+/// A schema that no other test uses, also when several test runs share one PostgreSQL. It keeps what earlier runs left,
+/// and process ids come again: hence a random part.
 pub fn fresh_schema() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("t{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    let (process, random) = (std::process::id(), fastrand::u64(..));
+    format!("t{process}_{random:016x}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub fn postgres_url(schema: &str) -> String {
