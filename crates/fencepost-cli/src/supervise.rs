@@ -31,9 +31,10 @@ use std::{
 use tokio::sync::mpsc;
 use watchdog::{NAP, Watchdog};
 
-/// How long the first and the last question may take.
+/// How long the first and the last question may take. The last one as long as giving back: a disk may need seconds for a
+/// commit, and a claim that was lost must not look kept.
 const PATIENCE: Duration = Duration::from_secs(30);
-const LAST_LOOK: Duration = Duration::from_secs(2);
+const LAST_LOOK: Duration = Duration::from_secs(10);
 /// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
 const POLL: Duration = Duration::from_millis(10);
 
