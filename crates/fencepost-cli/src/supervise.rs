@@ -13,7 +13,7 @@ mod rule;
 mod signals;
 pub mod watchdog;
 
-use crate::context::Context;
+use crate::context::{Context, complain};
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use group::Group;
 pub use group::Seat;
@@ -24,7 +24,7 @@ use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, Write},
+    io,
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -153,7 +153,7 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         _ => (126, error.to_string()),
     };
     // A lock is held, and is to be given back whether this can be said or not.
-    let _ = writeln!(io::stderr(), "error: `{program}`: {what}");
+    complain(format!("error: `{program}`: {what}"));
     Ended::NotStarted(code)
 }
 
