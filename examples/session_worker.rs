@@ -12,7 +12,7 @@
 //!
 //! One program plays every part: it starts itself again as the hook, the worker and the model.
 
-use fencepost::{Fleet, Result, Row, mail, params};
+use fencepost::{Code, Fleet, Result, Row, mail, params};
 use fencepost_client::{
     Connection,
     consumer::{Consumer, Letter, Options, Pairing, Stop},
@@ -31,7 +31,7 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 type Anyhow<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -45,9 +45,9 @@ const TOKENS: u64 = 1_000;
 /// The worker's exit code when it wants that.
 const ROLLOVER: i32 = 10;
 /// Short, so that nobody has to wait a minute for what the killed worker held.
-const LEASE: Duration = Duration::from_secs(2);
-/// The whole of it takes a few seconds; what hangs is not waited for.
-const LIMIT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(5);
+/// The whole of it takes some seconds; what hangs is not waited for.
+const LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::main]
 async fn main() -> Anyhow {
@@ -83,8 +83,11 @@ async fn play() -> Anyhow {
         let mut lines = BufReader::new(worker.stdout.take().ok_or("no output")?).lines();
         while let Some(line) = lines.next_line().await? {
             println!("worker {life}: {line}");
-            // Its model hangs, and it has prompts in flight. SIGKILL: no handler runs, nothing is cleaned up.
-            if *mishap == "hang" && line.starts_with("stored") {
+            // It was answered once, and now its model hangs. SIGKILL: no handler runs, nothing is cleaned up.
+            if *mishap == "hang" {
+                while mailbox(&fleet).await?.processing == 0 {
+                    sleep(Duration::from_millis(10)).await;
+                }
                 worker.start_kill()?;
             }
         }
@@ -234,8 +237,14 @@ async fn take_in(
     match letter {
         Some(letter) => {
             let id = letter.message.id;
-            store_and_complete(letter, answer.observations).await?;
-            println!("stored the observations of message {id}");
+            match store_and_complete(letter, answer.observations).await {
+                Ok(()) => println!("stored the observations of message {id}"),
+                // Whoever has it next asks the model again. Of this answer nothing is stored.
+                Err(e) if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished) => {
+                    println!("lost message {id}: {e}");
+                }
+                Err(e) => return Err(e.into()),
+            }
         }
         // The opening has no message: what came of it is stored, and nothing is completed.
         None => store(fleet, answer.observations).await?,

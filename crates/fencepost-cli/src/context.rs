@@ -307,10 +307,10 @@ impl Context {
 
     /// Something went wrong beside what was asked for, which was done.
     pub fn warn(&self, error: &Error) {
-        let _ = match self.json() {
-            true => writeln!(std::io::stderr(), "{}", serde_json::json!({ "warning": error })),
-            false => writeln!(std::io::stderr(), "warning: {}", error.message()),
-        };
+        complain(match self.json() {
+            true => serde_json::json!({ "warning": error }).to_string(),
+            false => format!("warning: {}", error.message()),
+        });
     }
 
     /// The words with which nobody can do twice what may have been done. Over the network the error has the id, because
@@ -337,7 +337,7 @@ impl Context {
         if let (false, Some(words)) = (self.json(), self.to_ask_again(error)) {
             text.push_str(&format!("\nhint: the same command with {words} does it at most once"));
         }
-        let _ = writeln!(std::io::stderr(), "{text}");
+        complain(text);
         ExitCode::from(error.code().exit_code())
     }
 }
@@ -353,6 +353,12 @@ pub fn say(text: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes lines to standard error, if that can be. All at once: where several write to one place, none comes in between.
+pub fn complain(mut text: String) {
+    text.push('\n');
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn missing(error: Error, place: &Place) -> Error {

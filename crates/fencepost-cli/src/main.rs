@@ -16,7 +16,7 @@ mod text;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use context::{Context, Said};
+use context::{Context, Said, complain};
 use fencepost::{Code, Error};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -110,7 +110,7 @@ fn wrong(error: &clap::Error) -> ! {
     let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
     let message = message.trim_start_matches("error: ").trim();
     let error = Error::new(Code::Invalid, message).hint(hint.trim());
-    eprintln!("{}", error.to_json());
+    complain(error.to_json().to_string());
     std::process::exit(2);
 }
 

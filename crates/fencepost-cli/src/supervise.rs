@@ -13,7 +13,7 @@ mod rule;
 mod signals;
 pub mod watchdog;
 
-use crate::context::Context;
+use crate::context::{Context, complain};
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use group::Group;
 pub use group::Seat;
@@ -24,16 +24,17 @@ use rule::{Act, Event, Rule, Ticks};
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, Write},
+    io,
     process::{Command, ExitCode},
     time::Duration,
 };
 use tokio::sync::mpsc;
 use watchdog::{NAP, Watchdog};
 
-/// How long the first and the last question may take.
+/// How long the first and the last question may take. The last one as long as giving back: a disk may need seconds for a
+/// commit, and a claim that was lost must not look kept.
 const PATIENCE: Duration = Duration::from_secs(30);
-const LAST_LOOK: Duration = Duration::from_secs(2);
+const LAST_LOOK: Duration = Duration::from_secs(10);
 /// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -152,7 +153,7 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         _ => (126, error.to_string()),
     };
     // A lock is held, and is to be given back whether this can be said or not.
-    let _ = writeln!(io::stderr(), "error: `{program}`: {what}");
+    complain(format!("error: `{program}`: {what}"));
     Ended::NotStarted(code)
 }
 

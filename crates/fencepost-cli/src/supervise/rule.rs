@@ -212,9 +212,10 @@ impl Rule {
         )
     }
 
-    /// Renewing it brings less and less, where it should bring three quarters of a lease at least.
+    /// Renewing it brings less and less, where it should bring three quarters of a lease at least. The first renewal
+    /// comes after a third, so it shows already: before a short one's end there may be time for no other.
     fn has_a_cap(&self) -> bool {
-        self.lease.is_some_and(|lease| lease.left.0 * 5 < self.first.left.0 * 3)
+        self.lease.is_some_and(|lease| lease.left.0 * 10 < self.first.left.0 * 7)
     }
 }
 
@@ -309,6 +310,16 @@ mod tests {
                 "its time is up",
                 vec![(20, Kept(kept(20, 40))), (33, Kept(kept(33, 27))), (49, Tick), (50, Gone)],
                 "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+            ),
+            (
+                "its time is up, and it was renewed only once",
+                vec![(20, Kept(kept(20, 40))), (49, Tick), (50, Gone)],
+                "20: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+            ),
+            (
+                "it was renewed by others before, so renewing it brought three quarters",
+                vec![(20, Kept(kept(20, 45))), (54, Tick), (55, Gone)],
+                "20: watchdog 64500, 54: TERM CONT, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
             ),
             (
                 "what is left is killed in time if nobody answers",

@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdin, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     time::Duration,
@@ -49,7 +49,7 @@ impl Shell {
         writeln!(input, "{line}\necho \"--over--\"").expect("it reads");
         let mut said: Vec<String> = Vec::new();
         loop {
-            match self.output.recv_timeout(Duration::from_secs(20)) {
+            match self.output.recv_timeout(Duration::from_secs(120)) {
                 Ok(over) if over == "--over--" => return said.join("\n"),
                 Ok(line) => said.push(line),
                 Err(e) => panic!("`{line}` does not come to an end ({e}): {said:?}"),
@@ -142,17 +142,17 @@ on_both! {
     fn it_renews_while_its_shell_lives_and_stops_with_it(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
-        let said = shell.run("fence claim --keep --ttl 2s");
+        let said = shell.run("fence claim --keep --ttl 10s");
         let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
         let keeper = the_keeper(&sealed);
         assert!(said.ends_with(&format!("kept alive by process {keeper} as long as this session lives")), "{said}");
-        let first = expires_at(&sealed, &run).expect("alive");
-        // Past the first lease, so it was renewed more than once.
-        eventually("the lease is renewed for longer than it was good for", || {
-            let now = expires_at(&sealed, &run).expect("it stays alive");
-            let at = |time: &str| time.parse::<fencepost::Time>().expect("a time");
-            (at(&now).since(at(&first)).0 > 2500).then_some(())
-        });
+        let mut until = expires_at(&sealed, &run).expect("alive");
+        for _ in 0..2 {
+            until = eventually("the lease is renewed", || {
+                let now = expires_at(&sealed, &run).expect("it stays alive");
+                (now > until).then_some(now)
+            });
+        }
         assert_eq!(the_keeper(&sealed), keeper);
         shell.kill();
         all_gone(&sealed);
@@ -247,7 +247,7 @@ on_both! {
         fleet_with(&sealed, 2);
         let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
         let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
-        one.run("fence claim --keep -q --ttl 2s");
+        one.run("fence claim --keep -q --ttl 10s");
         let keeper = the_keeper(&sealed);
         two.run("fence claim --keep -q");
         assert_eq!(the_keeper(&sealed), keeper);
@@ -400,7 +400,7 @@ fn it_does_not_survive_its_fleets_schema() {
     let sealed = Sealed::postgres();
     fleet_with(&sealed, 1);
     let mut shell = Shell::start(&sealed);
-    shell.run("fence claim --keep -q --ttl 3s");
+    shell.run("fence claim --keep -q --ttl 10s");
     the_keeper(&sealed);
     let (url, runtime) = (sealed.url(), tokio::runtime::Runtime::new().expect("a runtime"));
     let schema = url.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).expect("a schema");
@@ -429,30 +429,51 @@ fn it_does_not_survive_its_fleets_schema() {
 struct Way {
     port: u16,
     open: Arc<AtomicBool>,
+    /// How many are on it, and how many found it closed.
+    on_it: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
 }
 
 impl Way {
     fn to(address: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let (port, open) =
-            (listener.local_addr().expect("its address").port(), Arc::new(AtomicBool::new(true)));
-        let is_open = open.clone();
+        let port = listener.local_addr().expect("its address").port();
+        let way = Self {
+            port,
+            open: Arc::new(AtomicBool::new(true)),
+            on_it: Arc::default(),
+            refused: Arc::default(),
+        };
+        let (open, on_it, refused) = (way.open.clone(), way.on_it.clone(), way.refused.clone());
         std::thread::spawn(move || {
             for from in listener.incoming().flatten() {
-                if is_open.load(Ordering::SeqCst) {
-                    let to = TcpStream::connect(&address).expect("PostgreSQL");
-                    for (mut from, mut to) in
-                        [(from.try_clone().expect("a copy"), to.try_clone().expect("a copy")), (to, from)]
-                    {
-                        std::thread::spawn(move || {
-                            let _ = std::io::copy(&mut from, &mut to);
-                            let _ = to.shutdown(std::net::Shutdown::Both);
-                        });
-                    }
+                // Counted first: whoever closes it and finds nobody on it knows that nobody comes through.
+                on_it.fetch_add(2, Ordering::SeqCst);
+                if !open.load(Ordering::SeqCst) {
+                    on_it.fetch_sub(2, Ordering::SeqCst);
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
+                let to = TcpStream::connect(&address).expect("PostgreSQL");
+                for (mut from, mut to) in
+                    [(from.try_clone().expect("a copy"), to.try_clone().expect("a copy")), (to, from)]
+                {
+                    let on_it = on_it.clone();
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                        on_it.fetch_sub(1, Ordering::SeqCst);
+                    });
                 }
             }
         });
-        Self { port, open }
+        way
+    }
+
+    /// Nobody gets through any more, and nobody is still on it.
+    fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        eventually("nobody is on the way", || (self.on_it.load(Ordering::SeqCst) == 0).then_some(()));
     }
 }
 
@@ -466,19 +487,19 @@ fn a_database_that_is_away_is_waited_for_until_the_lease_is_over() {
     let way = Way::to(format!("127.0.0.1:{port}"));
     let through = format!("{start}127.0.0.1:{}/{rest}", way.port);
     let mut shell = Shell::with(&sealed, &[("FENCE_RUN", "kept"), ("FENCE_DB", &through)]);
-    assert_eq!(shell.run("fence claim --keep -q --ttl 5s"), "task/auth-1@1");
+    assert_eq!(shell.run("fence claim --keep -q --ttl 15s"), "task/auth-1@1");
     let keeper = the_keeper(&sealed);
 
-    // Away for a while: half of the lease passes, and it is renewed as soon as that can be.
-    way.open.store(false, Ordering::SeqCst);
+    // Away for a while, so that it asks in vain, and again; and it is renewed as soon as that can be.
+    way.close();
     let first = expires_at(&sealed, "kept").expect("alive");
-    shell.run("sleep 2.5");
+    eventually("it asks again", || (way.refused.load(Ordering::SeqCst) >= 2).then_some(()));
     assert_eq!(expires_at(&sealed, "kept").as_deref(), Some(first.as_str()), "nobody could renew it");
     way.open.store(true, Ordering::SeqCst);
     eventually("it is renewed again", || (expires_at(&sealed, "kept").expect("alive") > first).then_some(()));
     assert_eq!(the_keeper(&sealed), keeper);
 
-    way.open.store(false, Ordering::SeqCst);
+    way.close();
     all_gone(&sealed);
     assert_eq!(expires_at(&sealed, "kept"), None, "it went before the lease was over");
 }

@@ -16,7 +16,7 @@ const TERMINALS: &str = r#"
         setsid "./$tab" >"$tab.log" 2>&1 &
         tabs+=($!)
     done
-    timeout 100 ./settled
+    timeout 400 ./settled
     code=$?
     ((code == 0)) || tail -n +1 *.log
     exit $code

@@ -14,7 +14,6 @@ pub struct Line {
     pub url: String,
     loses: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
-    carried: Arc<AtomicUsize>,
 }
 
 impl Line {
@@ -24,12 +23,11 @@ impl Line {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let line = Self { url, ..Self::default() };
-        let (loses, lost, carried) = (line.loses.clone(), line.lost.clone(), line.carried.clone());
+        let (loses, lost) = (line.loses.clone(), line.lost.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let (server, loses, lost) = (server.clone(), loses.clone(), lost.clone());
-                let carried = carried.clone();
-                std::thread::spawn(move || carry(client, &server, &loses, &lost, &carried));
+                std::thread::spawn(move || carry(client, &server, &loses, &lost));
             }
         });
         line
@@ -40,11 +38,6 @@ impl Line {
         self.loses.store(answers, Ordering::SeqCst);
     }
 
-    /// How many times something was sent to the server.
-    pub fn carried(&self) -> usize {
-        self.carried.load(Ordering::SeqCst)
-    }
-
     /// How many did not arrive.
     pub fn lost(&self) -> usize {
         self.lost.load(Ordering::SeqCst)
@@ -52,23 +45,15 @@ impl Line {
 }
 
 /// Ends, and closes both sides, when one of them does or an answer is lost.
-fn carry(
-    mut client: TcpStream,
-    server: &str,
-    loses: &AtomicUsize,
-    lost: &AtomicUsize,
-    carried: &Arc<AtomicUsize>,
-) -> Option<()> {
+fn carry(mut client: TcpStream, server: &str, loses: &AtomicUsize, lost: &AtomicUsize) -> Option<()> {
     let mut server = TcpStream::connect(server).ok()?;
     let (mut from_client, mut to_server) = (client.try_clone().ok()?, server.try_clone().ok()?);
-    let carried = carried.clone();
     std::thread::spawn(move || {
         let mut bytes = [0; 65536];
         while let Some(read) = from_client.read(&mut bytes).ok().filter(|read| *read > 0) {
             if to_server.write_all(&bytes[..read]).is_err() {
                 break;
             }
-            carried.fetch_add(1, Ordering::SeqCst);
         }
         let _ = to_server.shutdown(Shutdown::Both);
     });

@@ -4,8 +4,10 @@ use crate::{on_both, sealed::Sealed, working::until};
 use fencepost::{Fleet, admin, event, mail};
 use std::{collections::HashMap, process::Stdio, time::Duration};
 
-const MESSAGES: i64 = 200;
-const KILLS: usize = 50;
+const KILLS: i64 = 50;
+/// New ones for every kill: however much a worker does before it dies, there is something for the next one.
+const EACH: i64 = 4;
+const MESSAGES: i64 = KILLS * EACH;
 
 on_both! {
     without a server:
@@ -14,18 +16,18 @@ on_both! {
         sealed.ok(&["init"]);
         // However often it is killed with one of them.
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
-        let rows: String = (1..=MESSAGES).map(|n| format!("{{\"n\": {n}}}\n")).collect();
-        std::fs::write(sealed.path().join("rows"), rows).expect("written");
-        sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
         sealed.script("work", "echo $FENCE_MESSAGE >> begun; cat; echo $FENCE_MESSAGE >> ended");
         let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
         let begun = sealed.path().join("begun");
         let lines = || std::fs::read_to_string(&begun).map_or(0, |text| text.lines().count());
         for round in 0..KILLS {
+            let rows: String = (1..=EACH).map(|n| format!("{{\"n\": {}}}\n", round * EACH + n)).collect();
+            std::fs::write(sealed.path().join("rows"), rows).expect("written");
+            sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
+            // Not before it has begun as many; and then at any moment.
+            let enough = lines() + fastrand::usize(0..4);
             let mut command = sealed.command("fence");
             let mut worker = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("fence");
-            // While there is enough left for fifty rounds, not before it has begun something; and then at any moment.
-            let enough = lines() + fastrand::usize(0..4) * usize::from(round < KILLS - 5);
             until("something is begun", || lines() >= enough);
             wait(Duration::from_micros(fastrand::u64(0..60_000)));
             worker.kill().expect("killed");
@@ -34,11 +36,10 @@ on_both! {
         // What the dead held comes back when their leases are over: within a second, by itself.
         let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut worker = worker.expect("fence");
-        let all = || sealed.ok(&["--json", "mail", "stats", "box"]).contains("\"processed\":200");
-        let done = (0..300).any(|_| all());
+        let processed = format!("\"processed\":{MESSAGES}");
+        until("all are processed", || sealed.ok(&["--json", "mail", "stats", "box"]).contains(&processed));
         worker.kill().expect("killed");
         worker.wait().expect("gone");
-        assert!(done, "{}", sealed.ok(&["mail", "list", "box", "--status", "processing"]));
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let again = lines() as i64 - MESSAGES;
         assert!(again > 0, "no kill hit anything: the test did too little to mean anything");

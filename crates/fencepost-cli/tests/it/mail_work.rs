@@ -50,6 +50,8 @@ on_both! {
     /// What a command gets, and what its exit code means.
     fn a_command_for_each_message(sealed: Sealed) {
         sealed.ok(&["init"]);
+        // What fails is not tried again while this test runs.
+        sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
         sealed.ok(&["mail", "push", "box", "{\"a\":\n 1}", "--type", "tool_use"]);
         push(&sealed, "box", &["a text\nof two lines", "fail", "never", "nothing", "itself", "odd"]);
         sealed.script("cmd", r#"
@@ -123,7 +125,7 @@ on_both! {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2", "3"]);
         let meet = "touch in.$FENCE_MESSAGE
-            for i in $(seq 500); do [ $(ls in.* | wc -l) = 3 ] && exit 0; sleep 0.02; done; exit 1";
+            for i in $(seq 3000); do [ $(ls in.* | wc -l) = 3 ] && exit 0; sleep 0.02; done; exit 1";
         let said = sealed.fence(&["mail", "work", "box", "--concurrency", "3", "--drain", "--", "sh", "-c", meet]);
         assert_eq!((said.code, counts(&sealed, "box")), (0, [0, 0, 0, 3]), "{said:?}");
         push(&sealed, "box", &["4", "5", "6"]);
@@ -179,8 +181,9 @@ on_both! {
         for (mailbox, then) in [("box", "delayed"), ("pay", "held")] {
             push(&sealed, mailbox, &["slow", "quick"]);
             let script = "cat > got; if grep -q slow got; then sleep 60; fi";
-            let words = ["mail", "work", mailbox, "--drain", "--timeout", "700ms", "--grace", "1s", "--", "sh", "-c", script];
+            let words = ["mail", "work", mailbox, "--once", "--timeout", "700ms", "--grace", "1s", "--", "sh", "-c", script];
             sealed.ok(&words);
+            sealed.ok(&["mail", "work", mailbox, "--drain", "--", "sh", "-c", script]);
             let listed = sealed.ok(&["mail", "list", mailbox]);
             let lines: Vec<&str> = listed.lines().collect();
             assert!(lines[0].contains(then) && lines[0].contains("1/3"), "{listed}");
@@ -231,15 +234,14 @@ on_both! {
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "2"]);
         push(&sealed, "box", &["poison", "1", "2", "3"]);
         sealed.script("cmd", "read -r what; if [ \"$what\" = poison ]; then kill -9 $PPID; exit 1; fi; echo ok");
-        let words = ["mail", "work", "box", "--ttl", "1s", "--drain", "--", "./cmd"];
+        // Long enough that no worker loses its claim before it is killed, also where a commit takes seconds.
+        let words = ["mail", "work", "box", "--ttl", "6s", "--grace", "100ms", "--drain", "--", "./cmd"];
         // Each attempt takes as long as a lease; the others need not wait for it.
         let mut killed = 0;
-        for _ in 0..100 {
+        until("the poison is given up", || {
             killed += usize::from(sealed.fence(&words).code == -1);
-            if counts(&sealed, "box")[2..] == [1, 3] {
-                break;
-            }
-        }
+            counts(&sealed, "box")[2..] == [1, 3]
+        });
         let listed = sealed.ok(&["mail", "list", "--status", "failed"]);
         assert!(listed.starts_with("1  failed  box  2/2  2 attempts were made and lost; the last by run `mail-"), "{listed}");
         assert_eq!((killed, counts(&sealed, "box")), (2, [0, 0, 1, 3]));

@@ -2,11 +2,11 @@
 
 use crate::{
     on_both,
-    sealed::{Said, Sealed, eventually, said},
+    sealed::{Said, Sealed, eventually, lasting_address, said},
     secured::authority,
 };
 use std::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::{Child, Command, Stdio},
 };
 
@@ -18,14 +18,10 @@ on_both! {
         assert!(steps.len() > 15, "only {} commands were found in the README", steps.len());
         for (command, expected) in steps {
             let run = || sealed.sh(&format!("{{ {command}\n}} 2>&1"));
-            let mut said = run();
-            // On PostgreSQL the log is shown up to the oldest transaction of anyone, and other tests have theirs.
-            for _ in 0..100 {
-                if !command.starts_with("fence events") || matches(&expected, &said.out) {
-                    break;
-                }
-                said = run();
+            if command.starts_with("fence events") {
+                sealed.readable();
             }
+            let said = run();
             assert!(
                 matches(&expected, &said.out),
                 "$ {command}\n--- the README says\n{expected}\n--- it said (exit {})\n{}",
@@ -124,32 +120,45 @@ fn ended(child: Child) -> Said {
     said(child.wait_with_output().expect("its output"))
 }
 
+fn port(address: &str) -> &str {
+    address.rsplit(':').next().expect("a port")
+}
+
+/// The same script for a server at this address. It goes on when the server is there, as a reader would: a command waits
+/// two seconds for it, and a busy machine may need longer.
+fn listening(script: &str, address: &str) -> String {
+    let serve = "fence serve &";
+    assert!(script.contains(serve), "{script}");
+    let there = format!(
+        "for ((i = 0; i < 3000; i++)); do curl -s http://{address}/healthz >/dev/null && break; sleep 0.05; done"
+    );
+    script.replace("7373", port(address)).replace(serve, &format!("{serve} {there}"))
+}
+
 /// Each script is for a machine; here they are directories, and other names and ports.
 #[test]
 fn a_fleet_is_shared_between_machines_as_the_readme_says() {
     let scripts = scripts("Share a fleet between machines");
     let [first, server, client] = scripts[..] else { panic!("{scripts:#?}") };
-    let free = || TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
-
     let one = Sealed::sqlite();
     one.ok(&["init"]);
-    let port = free();
-    let mut tried = bash(&one, &first.replace("7373", &port.to_string()));
     // The port that it has by itself may be another's.
-    tried.env("FENCE_LISTEN", format!("127.0.0.1:{port}"));
+    let address = lasting_address();
+    let mut tried = bash(&one, &listening(first, &address));
+    tried.env("FENCE_LISTEN", &address);
     let tried = ended(tried.spawn().expect("bash"));
     assert!(tried.code == 0 && tried.out.contains("\"status\":\"completed\""), "{tried:?}");
 
-    let (here, port) = (Sealed::postgres(), free());
+    let (here, address) = (Sealed::postgres(), lasting_address());
+    let port = port(&address);
     authority(&here, "cert");
     here.sh("mv cert.key key.pem");
-    let ours =
-        |script: &str| script.replace("7373", &port.to_string()).replace("fence.example.com", "localhost");
+    let ours = |script: &str| script.replace("7373", port).replace("fence.example.com", "localhost");
     let script =
         ours(server).replace("postgres://user:password@host/database?sslmode=verify-full", &here.url());
     assert!(script.contains(&here.url()) && script.contains("--name localhost"), "{script}");
     let mut serving = bash(&here, &format!("{script}\nread -r _ || true")).spawn().expect("bash");
-    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok().then_some(()));
+    eventually("it listens", || TcpStream::connect(&address).is_ok().then_some(()));
     let there = Sealed::sqlite();
     for (from, to) in [("cert-ca.pem", "ca.pem"), ("builder.key", "builder.key")] {
         std::fs::copy(here.path().join(from), there.path().join(to)).expect("copied");
@@ -170,13 +179,12 @@ fn slack_reaches_an_inbox_as_the_readme_says() {
     let [serve, slack, rest] = scripts[..] else { panic!("{scripts:#?}") };
     for here in [Sealed::sqlite(), Sealed::postgres()] {
         here.ok(&["init"]);
-        let port =
-            TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
-        let stray = r#"fence call route/deliver '{"source":"slack","channel":"C024BE91L","delivery":"Ev2","text":"hello"}'"#;
-        let script = [serve, slack, stray, rest].join("\n").replace("7373", &port.to_string());
-        let mut command = bash(&here, &script);
         // The port that it has by itself may be another's.
-        command.env("FENCE_LISTEN", format!("127.0.0.1:{port}"));
+        let address = lasting_address();
+        let stray = r#"fence call route/deliver '{"source":"slack","channel":"C024BE91L","delivery":"Ev2","text":"hello"}'"#;
+        let script = [serve, slack, stray, rest].join("\n");
+        let mut command = bash(&here, &listening(&script, &address));
+        command.env("FENCE_LISTEN", &address);
         let said = ended(command.spawn().expect("bash"));
         assert_eq!(said.code, 0, "{said:?}");
         let times = |text: &str| said.out.matches(text).count();

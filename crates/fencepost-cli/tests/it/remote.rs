@@ -110,7 +110,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
     // Some answers of the one that is killed are lost before: that something was done and not heard of is no chance.
     let line = Arc::new(Line::to(&one.url));
     let orders = [format!("{},{}", line.url, two.url), format!("{},{}", two.url, line.url)];
-    let victim = Arc::new(Mutex::new(one));
+    let victim = Arc::new(Mutex::new(Some(one)));
     runtime().block_on(async {
         let fleet = Fleet::open(&world.url()).await.expect("it opens");
         let item = |n| task::plan::Item { title: format!("task {n}"), ..Default::default() };
@@ -131,10 +131,19 @@ fn a_server_is_killed_and_every_task_is_done_once() {
                             Err(e) => panic!("client {n}: {e:?}"),
                         };
                         fleet.call(task::Done::new(&claimed.claim.token)).await.expect("accepted");
-                        match done.fetch_add(1, Ordering::SeqCst) {
-                            100 => line.lose(4),
-                            200 => victim.lock().expect("not poisoned").kill(),
-                            _ => {}
+                        let so_far = done.fetch_add(1, Ordering::SeqCst);
+                        if so_far == 100 {
+                            line.lose(4);
+                        }
+                        // Who asks the other one first would finish without the one that is to be killed.
+                        for _ in 0..60_000 {
+                            if so_far < 200 || n % 2 == 0 || line.lost() == 4 {
+                                break;
+                            }
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                        if so_far >= 200 && line.lost() == 4 {
+                            drop(victim.lock().expect("not poisoned").take());
                         }
                     }
                 })
@@ -144,6 +153,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
             client.await.expect("a client");
         }
         assert_eq!((done.load(Ordering::SeqCst), line.lost()), (TASKS, 4));
+        assert!(victim.lock().expect("not poisoned").is_none(), "it was killed");
     });
     let kinds = {
         world.readable();
@@ -169,9 +179,12 @@ fn clients_are_killed_and_ask_the_other_server() {
     let claim = ["claim", "--board", "a", "--wait", "1m", "--request", "q1", "-q"];
 
     let mut waiting = here.spawn(&claim);
-    eventually("it waits", || (line.carried() > 0).then_some(()));
+    let waiters = || waiting_at(one.url.trim_start_matches("http://"));
+    eventually("it waits", || (waiters() == 1).then_some(()));
     waiting.kill().expect("killed");
     waiting.wait().expect("gone");
+    // Before it knows, it would take the task for the dead one, and give it back.
+    eventually("the server knows", || (waiters() == 0).then_some(()));
     there.ok(&["add", "one", "--board", "a"]);
     assert_eq!(there.ok(&claim), "task/a-1@1");
     assert_eq!(there.ok(&claim), "task/a-1@1", "the same request is the same claim");

@@ -1,7 +1,7 @@
 //! An empty git repository, no inherited variables, and a fleet of its own.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -171,10 +171,14 @@ impl Sealed {
 
     /// A script in a file, for a shell that is not thrown away after one command line.
     pub fn script(&self, name: &str, text: &str) {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.path().join(name);
-        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).expect("written");
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("executable");
+        // Written by another process: what this one has open, a child of another test that is forked meanwhile has
+        // open, too, and a file that is open for writing cannot be executed.
+        let mut write = self.command("sh");
+        write.args(["-c", r#"cat > "$0" && chmod 755 "$0""#, name]).stdin(Stdio::piped());
+        let mut write = write.spawn().expect("sh");
+        write!(write.stdin.take().expect("its input"), "#!/bin/bash\n{text}\n").expect("it reads");
+        let written = write.wait().expect("its end");
+        assert!(written.success(), "{name}: {written}");
     }
 
     pub fn sh(&self, script: &str) -> Said {
@@ -257,14 +261,16 @@ pub fn still(text: &str) -> String {
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "a real process is awaited")]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    // A minute: longer than any patience of ours (a client tries to reach its server for 15 s).
-    for _ in 0..12_000 {
+    // Five minutes: longer than any patience of ours (a client tries to reach its server for 15 s), on a machine that
+    // has other things to do as well.
+    let began = std::time::Instant::now();
+    while began.elapsed().as_secs() < 300 {
         if let Some(found) = look() {
             return found;
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    panic!("within a minute it did not come true that {what}");
+    panic!("within five minutes it did not come true that {what}");
 }
 
 pub fn said(output: Output) -> Said {

@@ -93,7 +93,7 @@ fn an_https_server_is_trusted_by_who_vouches_for_it() {
         assert_eq!(said.code, 0, "{line}: {said:?}");
         said.out
     };
-    run("claim auth-1 --keep --ttl 3s -q");
+    run("claim auth-1 --keep --ttl 10s -q");
     let expires_at = || {
         let claims: serde_json::Value = serde_json::from_str(&run("--json claims")).expect("JSON");
         claims["claims"][0]["expires_at"].as_str().expect("it is held").to_owned()

@@ -3,7 +3,7 @@
 use crate::{
     on_both,
     sealed::Sealed,
-    working::{STUBBORN, Working, ask, beats, last_beat, leader, lease_end, members, read, until},
+    working::{STUBBORN, Working, ask, beats, leader, lease_end, members, over_by, read, until},
 };
 use fencepost::{claim, event};
 use rustix::process::Signal;
@@ -99,7 +99,7 @@ on_both! {
             (&["guard"], &["cancel", "auth-1"], "`task/auth-1` was cancelled"),
         ];
         for (verb, loss, reason) in losses {
-            for file in ["leader", "told", "beats"] {
+            for file in ["leader", "beats"] {
                 let _ = fs::remove_file(sealed.path().join(file));
             }
             if verb == ["guard"] {
@@ -115,8 +115,17 @@ on_both! {
             assert_eq!(members(leader), Vec::<String>::new(), "after {loss:?}");
             assert_eq!(said.code, 5, "{said:?}");
             assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
-            assert_eq!(read(&sealed.path().join("told")), "told\n", "it was told before it was killed");
         }
+        // It is told before it is killed, and one that listens has time to end by itself.
+        let _ = fs::remove_file(sealed.path().join("leader"));
+        let listens = "trap 'echo told > told; exit 0' TERM
+            echo $$ > leader.new; mv leader.new leader
+            while :; do sleep 0.02; done";
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--grace", "1m", "--", "bash", "-c", listens]);
+        leader(&sealed);
+        sealed.ok(&["unclaim", "lock/deploy"]);
+        let said = fence.end();
+        assert_eq!((said.code, read(&sealed.path().join("told")).as_str()), (5, "told\n"), "{said:?}");
     }
 
     /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
@@ -201,13 +210,22 @@ on_both! {
         assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
     }
 
-    /// The claim is kept for much longer than its lease, and given back at once when the command is over.
+    /// The claim is renewed, and again, while the command runs, and given back at once when it is over.
     fn a_lock_is_kept_and_given_back(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy --ttl 1s -- sh -c 'sleep 2.5; fence guard $FENCE_LOCK; fence call run/list'");
+        sealed.script("twice", r#"
+            ends() { fence --json guard $FENCE_LOCK | grep -o '"expires_at":"[^"]*"'; }
+            for renewal in 1 2; do
+                was=$(ends)
+                for ((i = 0; i < 600; i++)); do [[ $(ends) == "$was" ]] || break; sleep 0.1; done
+                ((i < 600)) || exit 1
+            done
+            fence guard $FENCE_LOCK; fence call run/list"#);
+        // It is renewed after a third. With little grace there is time until the end for more tries.
+        let said = sealed.sh("fence lock deploy --ttl 8s --grace 100ms -- ./twice");
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
-        assert!(said.out.contains("\"ttl_ms\": 1000"), "{said:?}");
+        assert!(said.out.contains("\"ttl_ms\": 8000"), "{said:?}");
         assert_eq!(sealed.fence(&["guard", "lock/deploy@1"]).out, "lease_expired");
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
@@ -303,14 +321,16 @@ on_both! {
 
     fn a_cap_ends_the_command_in_time(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--max", "2s", "--", "bash", "-c", STUBBORN]);
+        // With little grace it has most of its time, and is asked about often enough to know that there is a cap.
+        let words = ["lock", "deploy", "--max", "8s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
+        let fence = Working::fence(&sealed, &words);
         let leader = leader(&sealed);
         let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
         let until = held.expect("an answer").claim.expect("it is held").expires_at;
         let said = fence.end();
         assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
         assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
-        assert!(last_beat(&sealed) < until, "it beat after {until}");
+        over_by(&sealed, until);
     }
 
     /// What the command leaves behind is gone before the lock is free.
@@ -325,7 +345,7 @@ on_both! {
     /// KILL spares nobody, so the command goes with it, and the lock follows when its lease is over.
     fn a_killed_fence_takes_its_command_along(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "5s", "--", "bash", "-c", STUBBORN]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "7s", "--", "bash", "-c", STUBBORN]);
         let leader = leader(&sealed);
         until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::KILL);
@@ -333,18 +353,19 @@ on_both! {
         assert_eq!(sealed.fence(&["lock", "deploy", "--", "true"]).code, 4, "not before its lease is over");
         drop(fence.end());
         until("it is free", || sealed.fence(&["lock", "deploy", "--", "true"]).code == 0);
-        assert!(last_beat(&sealed) < lease_end(&sealed));
+        over_by(&sealed, lease_end(&sealed));
     }
 
     /// A fence that is stopped cannot renew; its watchdog is not.
     fn a_stopped_fence_does_not_let_its_command_outlive_the_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
+        let words = ["lock", "deploy", "--ttl", "6s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
+        let fence = Working::fence(&sealed, &words);
         let leader = leader(&sealed);
         until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::STOP);
         until("the command is gone", || members(leader).is_empty());
-        assert!(last_beat(&sealed) < lease_end(&sealed));
+        over_by(&sealed, lease_end(&sealed));
         fence.send(Signal::CONT);
         let said = fence.end();
         assert_eq!(said.code, 5, "{said:?}");

@@ -5,7 +5,7 @@ use crate::on_both;
 on_both! {
     fn three_agents_finish_a_plan_and_one_is_killed(sealed: Sealed) {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/three-tabs/run");
-        let said = sealed.sh(&format!("timeout 120 '{run}' . 2>&1"));
+        let said = sealed.sh(&format!("timeout 400 '{run}' . 2>&1"));
         assert_eq!(said.code, 0, "{}", said.out);
         let last: Vec<&str> = said.out.lines().rev().take(4).collect();
         assert!(last[3].starts_with("20 tasks, each done once"), "{}", said.out);

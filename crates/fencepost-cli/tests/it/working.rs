@@ -132,6 +132,42 @@ pub fn last_beat(sealed: &Sealed) -> Time {
     beats(sealed).expect("it lived")
 }
 
+/// All of it was over at this moment.
+#[track_caller]
+pub fn over_by(sealed: &Sealed, end: Time) {
+    let beats = read(&sealed.path().join("beats"));
+    let whole = beats.lines().filter(|line| line.len() == 13);
+    let beats: Vec<i64> = whole.map(|line| line.parse().expect("milliseconds")).collect();
+    let late = outlived(&beats, end.0).map(Time);
+    assert_eq!(late, None, "it beat after its lease's end at {end}");
+}
+
+/// The first beat that should not have been. Where the whole machine paused, so did whoever ends the command: after the
+/// end a beat counts if half a second of steady beats led to it.
+fn outlived(beats: &[i64], end: i64) -> Option<i64> {
+    let mut steady_since = *beats.first()?;
+    let pairs = beats.iter().zip(&beats[1..]);
+    for (before, beat) in pairs {
+        if beat - before > 200 {
+            steady_since = *beat;
+        }
+        if *beat >= end && beat - steady_since >= 500 {
+            return Some(*beat);
+        }
+    }
+    None
+}
+
+#[test]
+fn what_outlives_its_lease_would_be_noticed() {
+    let steady = |from: i64, to: i64| (from..to).step_by(30).collect::<Vec<_>>();
+    assert_eq!(outlived(&steady(0, 2000), 2000), None);
+    assert_eq!(outlived(&steady(0, 2050), 2000), Some(2010));
+    let paused = |to: i64| [steady(0, 1500), steady(5000, to)].concat();
+    assert_eq!(outlived(&paused(5400), 2000), None, "it was ended as soon as that could be");
+    assert_eq!(outlived(&paused(5600), 2000), Some(5510), "it was not");
+}
+
 pub fn ask<T>(sealed: &Sealed, question: impl AsyncFnOnce(Fleet) -> T) -> T {
     ask_at(&sealed.url(), question)
 }

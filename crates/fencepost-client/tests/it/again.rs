@@ -80,7 +80,8 @@ async fn nobody_can_say_whether_it_was_done() {
     let error = answer.expect_err("no answer");
     assert_eq!(error.code(), Code::OutcomeUnknown);
     assert_eq!(error.field("request"), Some(&asked[0].body["request"]), "to ask again by hand");
-    assert!(asked.len() > 3, "{}", asked.len());
+    // How often is counted where time is an argument: `pauses_grow_and_end`.
+    assert!(asked.len() >= 2, "{}", asked.len());
 
     let (answer, _) = ask(&[Then::HangUp], task::List::default()).await;
     assert_eq!(answer.expect_err("no answer").code(), Code::Unavailable, "nothing can have been done");
@@ -111,10 +112,11 @@ async fn the_next_server_is_asked() {
 #[tokio::test]
 async fn a_wait_does_not_begin_anew() {
     let page = Then::Say(200, json!({ "events": [], "position": "0.0", "more": false }).to_string());
-    let list = event::List { wait_ms: Some(Millis(5000)), ..event::List::default() };
-    let (answer, asked) = ask(&[Then::HangUp, Then::HangUp, page], list).await;
+    let list = event::List { wait_ms: Some(Millis(60_000)), ..event::List::default() };
+    // A server that has answered is tried for as long as the wait, however slow this machine is.
+    let (answer, asked) = ask(&[unavailable(), Then::HangUp, Then::HangUp, page], list).await;
     answer.expect("a page");
     let waits: Vec<_> = asked.iter().map(|asked| asked.body["wait_ms"].as_u64().expect("a wait")).collect();
-    assert!(waits.len() == 3 && waits[0] > waits[1] && waits[1] > waits[2], "{waits:?}");
+    assert!(waits.len() == 4 && waits.is_sorted_by(|earlier, later| earlier > later), "{waits:?}");
     assert_eq!(asked[0].body.as_object().map(|fields| fields.contains_key("request")), Some(false));
 }

@@ -49,8 +49,8 @@ pub struct Desk {
     pub fleet: Connection,
 }
 
-/// Nothing here takes this long, unless it hangs.
-const LIMIT: Duration = Duration::from_secs(30);
+/// Nothing takes this long, on any machine, unless it hangs.
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 impl Desk {
     pub async fn here(world: &World) -> Self {

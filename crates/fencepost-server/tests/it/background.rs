@@ -1,6 +1,6 @@
 //! What servers do without anyone asking.
 
-use crate::{on_both, world::World};
+use crate::{LIMIT, on_both, world::World};
 use fencepost::lock;
 use fencepost_server::App;
 use serde_json::{Value, json};
@@ -46,9 +46,7 @@ async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(15), looking)
-        .await
-        .unwrap_or_else(|_| panic!("not within 15 s: {what}"));
+    tokio::time::timeout(LIMIT, looking).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"));
 }
 
 on_both! {

@@ -1,7 +1,7 @@
 //! What the server says of itself: the OpenAPI document, the page for people, the metrics.
 
 use crate::{
-    on_both,
+    LIMIT, on_both,
     world::{self, World, get, text},
 };
 use axum::body::Body;
@@ -210,15 +210,16 @@ on_both! {
 
 /// The metrics, once they have this line: on PostgreSQL the log can be read up to the oldest transaction of anyone.
 async fn metrics_once(world: &World, line: &str) -> String {
-    let mut told = String::new();
-    for _ in 0..500 {
-        told = text(world.send(get("/metrics")).await).await;
-        if told.lines().any(|told| told == line) {
-            break;
+    let once = async {
+        loop {
+            let told = text(world.send(get("/metrics")).await).await;
+            if told.lines().any(|told| told == line) {
+                return told;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    told
+    };
+    tokio::time::timeout(LIMIT, once).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {line}"))
 }
 
 #[tokio::test]

@@ -9,3 +9,6 @@ mod keys;
 mod router;
 mod waiting;
 mod world;
+
+/// Nothing takes this long, on any machine, unless it hangs.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -5,7 +5,7 @@ mod stop;
 
 use super::super::duration;
 use crate::{
-    context::{Context, unique},
+    context::{Context, complain, unique},
     place::Footing,
     supervise::Signals,
 };
@@ -14,7 +14,7 @@ use clap::Args;
 use fencepost::{Code, Error, Millis, Result, mail, run};
 use futures_util::future::join_all;
 use rustix::process::Signal;
-use std::{cell::Cell, ffi::OsString, io::Write, process::ExitCode, time::Duration};
+use std::{cell::Cell, ffi::OsString, process::ExitCode, time::Duration};
 use stop::Stop;
 
 /// For giving back what was not started. The lease ends soon enough if the database does not answer.
@@ -164,7 +164,7 @@ impl Worker<'_> {
     /// For whoever watches.
     fn note(&self, line: &str) {
         if !self.context.json() {
-            let _ = writeln!(std::io::stderr(), "{line}");
+            complain(line.to_owned());
         }
     }
 }
