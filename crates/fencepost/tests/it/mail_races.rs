@@ -1,6 +1,10 @@
 //! Consumers that race for real.
 
-use crate::{mail::claim_mail, on_both, world::World};
+use crate::{
+    mail::claim_mail,
+    on_both,
+    world::{PATIENCE, World},
+};
 use fencepost::{Code, Error, Fleet, Millis, mail};
 use std::{
     collections::BTreeMap,
@@ -209,7 +213,7 @@ on_both! {
                     wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
                 };
                 // Real time: so that a wake that does not come is a failure, and not a hang.
-                let woken = tokio::time::timeout(Duration::from_secs(20), fleet.call(claim)).await;
+                let woken = tokio::time::timeout(PATIENCE, fleet.call(claim)).await;
                 woken.expect("it is woken").map(|claimed| claimed.claims[0].claim.token.clone())
             })
         };
