@@ -56,7 +56,7 @@ macro_rules! few {
 /// Ten thousand and more of everything: tasks in the pool, assigned, offered, blocked and completed, messages in all kinds
 /// of mailboxes, runs, agents, posts.
 async fn grow(world: &World) {
-    let tags = |n: usize| if n % 3 == 0 { vec!["rust".to_owned()] } else { vec![] };
+    let tags = |n: usize| if n.is_multiple_of(3) { vec!["rust".to_owned()] } else { vec![] };
     let items = (0..BATCH as usize).map(|n| task::plan::Item {
         title: "x".into(),
         tags: tags(n),

@@ -12,7 +12,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usize) -> Option<String>) {
