@@ -173,6 +173,9 @@ fn a_server_is_killed_and_every_task_is_done_once() {
 fn clients_are_killed_and_ask_the_other_server() {
     let world = Sealed::postgres();
     world.ok(&["init"]);
+    // Somebody is at work on the board, so there is something to wait for.
+    world.ok(&["add", "held", "--board", "a"]);
+    world.ok(&["--run", "other", "claim", "a-1"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
     let line = Line::to(&one.url);
     let (here, there) = (world.over(&line.url), world.over(&two.url));
@@ -186,9 +189,9 @@ fn clients_are_killed_and_ask_the_other_server() {
     // Before it knows, it would take the task for the dead one, and give it back.
     eventually("the server knows", || (waiters() == 0).then_some(()));
     there.ok(&["add", "one", "--board", "a"]);
-    assert_eq!(there.ok(&claim), "task/a-1@1");
-    assert_eq!(there.ok(&claim), "task/a-1@1", "the same request is the same claim");
-    there.ok(&["done", "task/a-1@1"]);
+    assert_eq!(there.ok(&claim), "task/a-2@1");
+    assert_eq!(there.ok(&claim), "task/a-2@1", "the same request is the same claim");
+    there.ok(&["done", "task/a-2@1"]);
 
     there.ok(&["add", "two", "--board", "a"]);
     line.lose(usize::MAX / 2);
@@ -201,7 +204,7 @@ fn clients_are_killed_and_ask_the_other_server() {
     // The server that could not deliver it may have taken it back by now, and then it is claimed anew.
     let token = there.ok(&claim);
     there.ok(&["guard", &token]);
-    let shown: serde_json::Value = serde_json::from_str(&there.ok(&["--json", "show", "a-2"])).expect("JSON");
+    let shown: serde_json::Value = serde_json::from_str(&there.ok(&["--json", "show", "a-3"])).expect("JSON");
     assert_eq!(shown["task"]["attempts"], 1, "{shown}");
     there.ok(&["done", &token]);
     let kinds = {
