@@ -5,12 +5,9 @@ use fencepost::{Clock, Fleet, ManualClock, Options, Time, admin};
 use fencepost_server::{App, Settings, router};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 use tower::ServiceExt;
 
@@ -89,9 +86,8 @@ impl World {
     }
 
     pub async fn send(&self, request: Request<Body>) -> Response {
-        let answer =
-            tokio::time::timeout(Duration::from_secs(30), self.router.clone().oneshot(request)).await;
-        answer.expect("an answer within 30 s").expect("the router never fails")
+        let answer = tokio::time::timeout(crate::LIMIT, self.router.clone().oneshot(request)).await;
+        answer.expect("an answer in time").expect("the router never fails")
     }
 
     /// Asks, and tells what came back: the status, the headers that matter, and the body.
