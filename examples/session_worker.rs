@@ -83,7 +83,7 @@ async fn play() -> Anyhow {
         let mut lines = BufReader::new(worker.stdout.take().ok_or("no output")?).lines();
         while let Some(line) = lines.next_line().await? {
             println!("worker {life}: {line}");
-            // It was answered once, and now its model hangs. SIGKILL: no handler runs, nothing is cleaned up.
+            // It was answered, and now its model hangs. SIGKILL: no handler runs, nothing is cleaned up.
             if *mishap == "hang" {
                 while mailbox(&fleet).await?.processing == 0 {
                     sleep(Duration::from_millis(10)).await;

@@ -118,16 +118,18 @@ pub async fn run(
             break ended;
         }
     };
-    keeping.abort();
     group.bury(matches!(ended, Ended::Lost(_)), watchdog.dismiss());
-    Ok(match ended {
+    let ended = match ended {
         // It may have been lost since it was last looked at.
         Ended::Exited(code) => match keep.check(LAST_LOOK).await {
             Some(Event::Lost(error)) => Ended::Lost(error),
             _ => Ended::Exited(code),
         },
         lost => lost,
-    })
+    };
+    // Only now: while it is looked at, it is kept.
+    keeping.abort();
+    Ok(ended)
 }
 
 impl Ended {

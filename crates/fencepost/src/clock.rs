@@ -275,9 +275,9 @@ impl Watch {
             let passed = (ticks - at).max(0);
             let expected = Time(then.0 + passed);
             let drift = Millis(passed / 1000 + SECOND);
-            // Without help first: somebody may have set it right again.
-            let believed = [wall, wall.plus(told)].into_iter().find(|at| at.plus(drift) >= expected);
-            believed.ok_or(expected)
+            // The nearest, and not the first that will do: somebody may have set it right again, or not.
+            let nearest = [wall, wall.plus(told)].into_iter().min_by_key(|at| at.0.abs_diff(expected.0));
+            nearest.filter(|at| at.plus(drift) >= expected).ok_or(expected)
         };
         let (now, ahead) = match (at_tick(answered), at_tick(asked)) {
             (Ok(now), _) => (now, now.since(wall)),
@@ -349,6 +349,19 @@ mod tests {
         assert_eq!(read(54_020, told, 14_120, 14_130), (Time(114_118), None));
         // And an answer that is late does not change what was told.
         assert_eq!(read(55_000, told, 15_100, 25_100), (Time(125_098), None));
+        // Not even if the clock was set right meanwhile.
+        assert_eq!(read(125_100, told, 25_200, 35_200), (Time(135_198), None));
+        assert_eq!(read(135_300, told, 35_300, 35_310), (Time(135_300), Some(right)));
+    }
+
+    #[test]
+    fn who_has_not_looked_for_days_still_believes_what_it_is_told() {
+        let day = 24 * 3_600_000;
+        let mut watch = Watch::default();
+        let told = Millis(60_000);
+        let at = |wall, ticks| Reading { wall: Time(wall), told, asked: ticks, answered: ticks };
+        assert_eq!(watch.now(at(day, 0)), (Time(day + 60_000), None));
+        assert_eq!(watch.now(at(3 * day, 2 * day)), (Time(3 * day + 60_000), None));
     }
 
     #[test]

@@ -377,6 +377,9 @@ impl Fleet {
     /// may await nothing but the transaction. If a completion in it was already accepted before, that is an
     /// error here (`already_finished`, with `repeat: true`), so that your rows are not written twice.
     ///
+    /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If that has to read
+    /// a large table of yours whole, put `options=-c enable_seqscan=on` into the address, or `set local` it.
+    ///
     /// ```
     /// use fencepost::{Code, Fleet, Result, params, task};
     ///

@@ -80,8 +80,8 @@ impl Postgres {
     pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let mut target = Target::parse(url)?;
         // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too.
-        // Tables grow faster than the server counts them, and there is an index for whatever is asked of them: left to
-        // choose, it reads them whole (`tests/it/grown.rs`). Where it has to (the one row of `fleet`), it thinks that
+        // Tables grow faster than the server counts them, and what is asked of them often has an index: left to choose,
+        // the server reads them whole (`tests/it/grown.rs`). Where it has to (the one row of `fleet`), it thinks that
         // so dear that it would compile it: 40 ms for 0.02.
         let given = target.config.get_options().unwrap_or_default();
         let lock = options.call_limit.as_millis();
@@ -249,24 +249,23 @@ impl Postgres {
 
     /// The database's clock, how far the fleet was told to be ahead of it, and what the op opens with.
     async fn open(&self, session: &Session, before: &Before) -> Result<(Time, Millis, Opening)> {
-        let mut statements = vec![
-            Stmt::new("begin", params![]),
-            Stmt::new(
-                "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
-                   case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
-                 from fleet",
-                params![self.options.clock.wall(true)],
-            ),
-        ];
-        // The due read comes after the request's lock, so that it sees what the first try did.
+        let mut statements = vec![Stmt::new("begin", params![])];
         statements.extend(before.statements());
+        // After the locks that these may have waited for, as what is due is.
+        let clock = statements.len();
+        statements.push(Stmt::new(
+            "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
+               case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told
+             from fleet",
+            params![self.options.clock.wall(true)],
+        ));
         statements.extend(before.due());
         session.open.store(true, Ordering::SeqCst);
         session.failed.store(false, Ordering::SeqCst);
         session.logged.store(false, Ordering::SeqCst);
         let mut answers = session.pipeline(&statements).await?;
-        let (wall, told) = (answers[1].rows[0].get("wall")?, answers[1].rows[0].get("told")?);
-        Ok((wall, told, before.read_all(answers.split_off(2))?))
+        let row = &answers.remove(clock).rows[0];
+        Ok((row.get("wall")?, row.get("told")?, before.read_all(answers.split_off(1))?))
     }
 
     async fn session(&self) -> Result<Session> {

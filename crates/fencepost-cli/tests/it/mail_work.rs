@@ -177,6 +177,7 @@ on_both! {
     /// A command that takes too long is ended at that time and counted; the mailbox says what becomes of its message.
     fn a_command_has_its_time(sealed: Sealed) {
         sealed.ok(&["init"]);
+        sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
         sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
         for (mailbox, then) in [("box", "delayed"), ("pay", "held")] {
             push(&sealed, mailbox, &["slow", "quick"]);

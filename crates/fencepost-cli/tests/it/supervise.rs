@@ -222,10 +222,10 @@ on_both! {
             done
             fence guard $FENCE_LOCK; fence call run/list"#);
         // It is renewed after a third. With little grace there is time until the end for more tries.
-        let said = sealed.sh("fence lock deploy --ttl 8s --grace 100ms -- ./twice");
+        let said = sealed.sh("fence lock deploy --ttl 12s --grace 100ms -- ./twice");
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
-        assert!(said.out.contains("\"ttl_ms\": 8000"), "{said:?}");
+        assert!(said.out.contains("\"ttl_ms\": 12000"), "{said:?}");
         assert_eq!(sealed.fence(&["guard", "lock/deploy@1"]).out, "lease_expired");
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
@@ -322,7 +322,7 @@ on_both! {
     fn a_cap_ends_the_command_in_time(sealed: Sealed) {
         sealed.ok(&["init"]);
         // With little grace it has most of its time, and is asked about often enough to know that there is a cap.
-        let words = ["lock", "deploy", "--max", "8s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
+        let words = ["lock", "deploy", "--max", "12s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
         let fence = Working::fence(&sealed, &words);
         let leader = leader(&sealed);
         let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
@@ -345,7 +345,7 @@ on_both! {
     /// KILL spares nobody, so the command goes with it, and the lock follows when its lease is over.
     fn a_killed_fence_takes_its_command_along(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "7s", "--", "bash", "-c", STUBBORN]);
+        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "12s", "--", "bash", "-c", STUBBORN]);
         let leader = leader(&sealed);
         until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::KILL);

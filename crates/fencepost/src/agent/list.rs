@@ -103,8 +103,7 @@ async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
         Stmt::new(
             "select offered_to as agent, board, n from task where status = 'offered' and parked is null
                and offered_to is not null
-             union all select assignee as agent, board, n from task where ready = 2
-             order by board, n limit 10000",
+             union all select assignee as agent, board, n from task where ready = 2 limit 10000",
             params![],
         ),
     ];
@@ -119,8 +118,7 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
         Stmt::new(
             "select offered_to as agent, board, n from task where status = 'offered' and parked is null
                and offered_to = ?1
-             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1
-             order by board, n limit 10000",
+             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1 limit 10000",
             params![name],
         ),
     ];
@@ -164,8 +162,10 @@ async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>) -> Result<Agents> {
     }
     agents.iter_mut().for_each(|agent| agent.runs.sort_by(|a, b| (a.since, &a.run).cmp(&(b.since, &b.run))));
     let mut unknown = BTreeMap::<String, Vec<String>>::new();
-    for row in &answers[2].rows {
-        let (agent, board, n): (String, String, i64) = (row.get("agent")?, row.get("board")?, row.get("n")?);
+    let waiting = answers[2].rows.iter().map(|row| Ok((row.get("board")?, row.get("n")?, row.get("agent")?)));
+    let mut waiting = waiting.collect::<Result<Vec<(String, i64, String)>>>()?;
+    waiting.sort_unstable();
+    for (board, n, agent) in waiting {
         let task = format!("{board}-{n}");
         let there = at.get(&agent).map(|&i| &mut agents[i]);
         if there.as_ref().is_none_or(|agent| agent.left_at.is_some()) {

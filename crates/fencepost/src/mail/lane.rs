@@ -45,20 +45,25 @@ pub(super) fn taken(messages: &[i64]) -> Stmt {
     )
 }
 
-/// The lanes of what comes next in these mailboxes: before its rows are locked, so this may wait for whoever has them.
+/// The lanes of what comes next in these mailboxes, before its rows are locked: those that are free; or, if others have
+/// all of them, one, however long that takes. Who waits here has no lane, so nobody can be waiting for it.
 pub(super) fn lock_next(mailboxes: &[&str], count: i64) -> Result<Stmt> {
     let mailboxes = set(mailboxes.iter().map(|name| serde_json::json!({ "name": name })))?;
     Ok(Stmt::lock(
         concat!(
-            "select pg_advisory_xact_lock(lane) is null from (
-               select distinct ",
-            lane!("next.mailbox", "next.lane"),
-            " as lane from mailbox, lateral (
-                 select message.mailbox, message.lane from message
-                 where message.ready = 1 and message.mailbox = mailbox.name
-                 order by message.priority desc, message.id limit ?2) as next
-               where mailbox.in_order = 1 and mailbox.name in (select value ->> 'name' from json_each(?1))
-               order by 1) as lanes"
+            "select pg_advisory_xact_lock(min(lane)) is null from (
+               select lane, pg_try_advisory_xact_lock(lane) as got from (
+                 select distinct ",
+            lane!("mailbox", "lane"),
+            " as lane from (
+                   select next.mailbox, next.lane from mailbox, lateral (
+                     select message.mailbox, message.lane, message.priority, message.id from message
+                     where message.ready = 1 and message.mailbox = mailbox.name
+                     order by message.priority desc, message.id limit ?2) as next
+                   where mailbox.in_order = 1 and mailbox.paused is null
+                   and mailbox.name in (select value ->> 'name' from json_each(?1))
+                   order by next.priority desc, next.id limit ?2) as next) as lanes) as tried
+             having count(*) > 0 and not bool_or(got)"
         ),
         params![mailboxes, count],
     ))

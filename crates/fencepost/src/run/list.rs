@@ -4,7 +4,7 @@ use crate::{
     names::check,
     op::{Access, Op},
     params,
-    tx::{Stmt, Tx, key_set},
+    tx::{Row, Stmt, Tx, key_set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -97,8 +97,15 @@ pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64,
     if runs.is_empty() {
         return Ok(held);
     }
-    for row in &tx.one(tokens(runs)).await?.rows {
-        held.entry(row.get("run")?).or_default().push(row.get("token")?);
+    let rows = tx.one(tokens(runs)).await?.rows;
+    let place = |row: &Row| Ok((row.get("kind")?, row.get("name")?, row.get("n")?));
+    let mut rows = rows
+        .iter()
+        .map(|row| Ok((place(row)?, row.get("run")?, row.get("token")?)))
+        .collect::<Result<Vec<((i64, String, i64), i64, String)>>>()?;
+    rows.sort_unstable();
+    for (_, run, token) in rows {
+        held.entry(run).or_default().push(token);
     }
     Ok(held)
 }
@@ -120,7 +127,7 @@ macro_rules! tokens {
              union all
              select lock.run, 'lock/' || lock.name || '@' || fence, 4, lock.name, 0
                from listed join lock on lock.run = listed.key
-             order by kind, name, n limit 10000"
+             limit 10000"
         )
     };
 }

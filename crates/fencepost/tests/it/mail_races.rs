@@ -323,7 +323,18 @@ mod steps {
         pushed.unwrap();
         taken.unwrap();
         world.assert_sound().await;
-        assert_eq!(world.fleet.call(take).await.unwrap().messages[0].id, 3);
+        assert_eq!(world.fleet.call(take.clone()).await.unwrap().messages[0].id, 3);
+
+        // What is free does not wait for what is not.
+        let push_to = |lane: &str| mail::Push { lane: Some(lane.into()), ..mail::Push::new("s", "next") };
+        world.fleet.call(push_to("busy")).await.unwrap();
+        world.fleet.call(push_to("free")).await.unwrap();
+        let busy = run_to_commit(&world, push_to("busy")).await;
+        let both = mail::Take { count: Some(2), ..take };
+        let taken = world.fleet.call(both).await.unwrap().messages;
+        assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), [5]);
+        busy.commit().await.unwrap();
+        world.assert_sound().await;
     }
 
     /// Fleets in one database have lanes and requests of their own, also under the same names.

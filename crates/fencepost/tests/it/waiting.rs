@@ -315,7 +315,7 @@ on_both! {
     /// `call_limit` is for the database's answer, not for what is being waited for.
     async fn a_wait_is_not_cut_short_by_the_limit_of_a_call(world: World) {
         // Longer than anything else here takes.
-        const LIMIT: Duration = Duration::from_secs(5);
+        const LIMIT: Duration = Duration::from_secs(10);
         one_is_held(&world).await;
         let mut options: Options = options(&world.clock);
         options.call_limit = LIMIT;
