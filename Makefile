@@ -19,10 +19,10 @@ build: ## Build the command line tool (the default)
 	cargo build --release -p fencepost-cli
 	@echo "The binary is $${CARGO_TARGET_DIR:-target}/release/fence"
 
-# Three tests at a time, also on two cores: many of them wait for processes, and do nothing meanwhile.
+# Four tests at a time, also on two cores: many of them wait for processes, and do nothing meanwhile.
 .PHONY: test
 test: ## Run every test, against SQLite and a private PostgreSQL
-	RUST_BACKTRACE=1 RUST_TEST_THREADS=3 $(WITH_POSTGRES) cargo test --workspace --locked
+	RUST_BACKTRACE=1 RUST_TEST_THREADS=4 $(WITH_POSTGRES) cargo test --workspace --locked
 
 .PHONY: fmt
 fmt: ## Format every Rust file
