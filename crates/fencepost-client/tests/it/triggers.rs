@@ -299,7 +299,7 @@ everywhere! {
         ").await;
         let agents = desk.fleet.call(fencepost::agent::List::default()).await.unwrap().agents;
         assert!(!agents[0].online, "its run has lapsed");
-        assert_eq!(agents[0].stranded, ["auth-2", "auth-1", "auth-3"]);
+        assert_eq!(agents[0].stranded, ["auth-1", "auth-2", "auth-3"]);
         // Its run was there for 1000 s, and for 600 s after that it may come back.
         desk.story("
             +599s agent/poll eve run=e3                 -> trigger=none
