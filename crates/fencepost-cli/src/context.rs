@@ -6,7 +6,11 @@ use crate::{
     settings::{File, Setting, Source},
     whose::{self, Identity},
 };
-use fencepost::{Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim, run};
+use fencepost::{
+    Clock, Code, Error, Millis, Op, Result, WAIT_MAX, claim,
+    op::{self, AnyOp, AnyReply},
+    run,
+};
 use fencepost_client::Connection;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -15,6 +19,7 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::{Command, ExitCode},
+    sync::Arc,
 };
 use tokio::sync::OnceCell as AsyncOnceCell;
 
@@ -114,7 +119,11 @@ impl Context {
     }
 
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        self.connection().await?.call(op).await
+        op::typed(self.call_any(op.erase()).await?)
+    }
+
+    async fn call_any(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
+        self.connection().await?.call_any(op).await
     }
 
     /// Asks until the answer is no "not yet", or the time is over; for ever if there is no limit.
@@ -149,7 +158,7 @@ impl Context {
             let wait = left.min(step);
             let answer = self.call(op(Some(wait))).await;
             left = Millis(left.0 - wait.0);
-            if left.0 <= 0 || !O::not_yet(&answer) {
+            if left.0 <= 0 || !O::not_yet(answer.as_ref()) {
                 return answer;
             }
             show(&answer);

@@ -1,7 +1,7 @@
 //! One request to a server and its answer, or why there is none.
 
 use bytes::Bytes;
-use fencepost::{Code, Error, Result};
+use fencepost::{BoxFuture, Code, Error, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -76,11 +76,11 @@ impl Http {
     }
 
     /// Sends it once, and gives what was answered.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Request<Full<Bytes>>,
         limit: Duration,
-    ) -> Result<Response<Bytes>, Silence> {
+    ) -> BoxFuture<'_, Result<Response<Bytes>, Silence>> {
         let answer = async {
             let response = self.client.request(request).await.map_err(|e| {
                 let reason = deepest(&e);
@@ -90,8 +90,8 @@ impl Http {
             let body = body.collect().await.map_err(|e| Silence::Lost(deepest(&e)))?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let late = |_| Silence::Lost(format!("it did not answer within {} s", limit.as_secs()));
-        tokio::time::timeout(limit, answer).await.map_err(late)?
+        let late = move |_| Silence::Lost(format!("it did not answer within {} s", limit.as_secs()));
+        Box::pin(async move { tokio::time::timeout(limit, answer).await.map_err(late)? })
     }
 }
 

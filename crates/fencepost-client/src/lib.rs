@@ -8,10 +8,13 @@ pub mod held;
 mod http;
 mod remote;
 
-use fencepost::{Code, Error, Fleet, Op, Options, Result, op};
+use fencepost::{
+    BoxFuture, Code, Error, Fleet, Op, Options, Result,
+    op::{self, AnyOp, AnyReply},
+};
 pub use http::{Http, Silence};
 use remote::Remote;
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// A fleet that can be called. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -103,23 +106,34 @@ impl Connection {
 
     /// Dropping the call is hanging up: what it would have claimed goes back, wherever the fleet is.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
+        op::typed(self.call_any(op.erase()).await?)
+    }
+
+    /// [`Self::call`] with the types erased.
+    pub fn call_any(&self, op: Arc<dyn AnyOp>) -> BoxFuture<'_, Result<AnyReply>> {
         match &self.0 {
-            Way::Local(fleet) => {
-                let (reply, delivery) = fleet.deliver(op).await?;
+            Way::Local(fleet) => Box::pin(async move {
+                let (reply, delivery) = fleet.deliver_any(op).await?;
                 delivery.delivered();
                 Ok(reply)
-            }
-            Way::Remote(remote) => remote.call(op).await,
+            }),
+            Way::Remote(remote) => Box::pin(remote.call(op)),
         }
     }
 
     /// For a caller that has only the op's name and its request as JSON.
-    pub async fn call_by_name(&self, name: &str, request: &str) -> Result<serde_json::Value> {
-        let entry = op::find(name)?;
-        match &self.0 {
-            Way::Local(fleet) => entry.call(fleet, request).await,
-            Way::Remote(remote) => remote.call_by_name(&entry, request).await,
-        }
+    pub fn call_by_name<'c>(
+        &'c self,
+        name: &'c str,
+        request: &'c str,
+    ) -> BoxFuture<'c, Result<serde_json::Value>> {
+        Box::pin(async move {
+            let entry = op::find(name)?;
+            match &self.0 {
+                Way::Local(fleet) => entry.call(fleet, request).await,
+                Way::Remote(remote) => remote.call_by_name(&entry, request).await,
+            }
+        })
     }
 
     /// Before a process ends: others that wait for what it did are told.

@@ -7,14 +7,14 @@ use crate::{
 };
 use bytes::Bytes;
 use fencepost::{
-    Code, Error, Json, Op, Result,
-    op::{self, Entry},
+    Code, Error, Json, Result,
+    op::{self, AnyOp, AnyReply, Entry},
 };
 use hyper::{
     HeaderMap, StatusCode,
     header::{self, HeaderName, HeaderValue},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -64,28 +64,15 @@ struct Seen {
 /// The fields of a request, each as it was written: a payload's spaces and long numbers are not ours to change.
 type Fields = BTreeMap<String, Json>;
 
+/// Reads the body of a reply.
+type Decode<'d> = dyn Fn(&[u8]) -> serde_json::Result<AnyReply> + Send + Sync + 'd;
+
 /// A request as it is sent, each time it is.
 struct Sending {
     fields: Fields,
     twice: Twice,
     /// Until when it would rather wait, and so how much is left of that when it is sent again.
     wait: Option<(Instant, Duration)>,
-}
-
-/// Does a request fit the op of this name? Asked here, an error tells the place in the text that was given, and not in
-/// the one that would be sent.
-struct Fit<'r> {
-    name: &'static str,
-    request: &'r str,
-    problem: Option<Error>,
-}
-
-impl op::Visit for Fit<'_> {
-    fn op<O: Op>(&mut self) {
-        if O::NAME == self.name {
-            self.problem = op::decode::<O>(self.request).err();
-        }
-    }
 }
 
 /// As HTTP has it.
@@ -136,22 +123,22 @@ impl Remote {
         same
     }
 
-    pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let request = Json::of(&op)?;
-        self.ask(&op::find(O::NAME)?, request.read()?).await
+    pub async fn call(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
+        let request = op.to_json()?.read()?;
+        self.ask(&op::find(op.name())?, request, &|reply| op.decode_reply(reply)).await
     }
 
     pub async fn call_by_name(&self, entry: &Entry, request: &str) -> Result<Value> {
-        let mut fit = Fit { name: entry.name, request, problem: None };
-        op::visit_all(&mut fit);
-        match fit.problem {
-            Some(problem) => Err(problem),
-            None => self.ask(entry, op::decode(request)?).await,
-        }
+        // Checked here, so that an error names the place in the text that was given, and not in the one that is sent.
+        entry.decode(request)?;
+        let reply = self.ask(entry, op::decode(request)?, &|reply| {
+            serde_json::from_slice(reply).map(|reply: Value| Box::new(reply) as AnyReply)
+        });
+        op::typed(reply.await?)
     }
 
     /// Until there is an answer, or no more sense in asking.
-    async fn ask<R: DeserializeOwned>(&self, entry: &Entry, request: Fields) -> Result<R> {
+    async fn ask(&self, entry: &Entry, request: Fields, decode: &Decode<'_>) -> Result<AnyReply> {
         if let Some(agent) = &self.nameless {
             return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
         }
@@ -165,7 +152,7 @@ impl Remote {
             let turn = self.seen.turns.load(Ordering::Relaxed);
             let server = &self.addresses[turn % self.addresses.len()];
             let failed = match http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
-                Ok((status, body)) => match self.read(server, status, &body) {
+                Ok((status, body)) => match self.read(server, status, &body, decode) {
                     Ok(reply) => return Ok(reply),
                     Err(refused) => refused,
                 },
@@ -192,12 +179,13 @@ impl Remote {
         }
     }
 
-    fn read<R: DeserializeOwned>(
+    fn read(
         &self,
         server: &Address,
         status: StatusCode,
         body: &[u8],
-    ) -> Result<R, Failed> {
+        decode: &Decode<'_>,
+    ) -> Result<AnyReply, Failed> {
         let strange = |what: String| {
             // A proxy that cannot reach the server may do so in a moment; what is no server will not become one.
             let failed = if status.is_server_error() { Failed::Lost } else { Failed::Strange };
@@ -206,7 +194,7 @@ impl Remote {
             ))
         };
         if status.is_success() {
-            let reply = serde_json::from_slice(body);
+            let reply = decode(body);
             self.seen.answered.store(reply.is_ok(), Ordering::Relaxed);
             return reply.map_err(|e| strange(format!("answered with something else than fence does: {e}")));
         }

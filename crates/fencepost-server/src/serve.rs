@@ -2,7 +2,7 @@
 
 use crate::{App, Settings, background, door::Peer, log::Cut, router, tls::Tls};
 use axum::{Router, extract::Request};
-use fencepost::{Error, Result};
+use fencepost::{BoxFuture, Error, Result};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -29,17 +29,19 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn bind(app: App) -> Result<Self> {
-        let listen = app.settings.listen;
-        app.keys.check_address(&app.fleet, listen).await?;
-        let tls = app.settings.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
-        let taken = |e: std::io::Error| {
-            Error::unavailable(format!("cannot listen on {listen}: {e}"))
-                .hint("--listen names another address; port 0 takes any that is free")
-        };
-        let listener = TcpListener::bind(listen).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
-        Ok(Self { app, listener, address, tls })
+    pub fn bind(app: App) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            let listen = app.settings.listen;
+            app.keys.check_address(&app.fleet, listen).await?;
+            let tls = app.settings.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
+            let taken = |e: std::io::Error| {
+                Error::unavailable(format!("cannot listen on {listen}: {e}"))
+                    .hint("--listen names another address; port 0 takes any that is free")
+            };
+            let listener = TcpListener::bind(listen).await.map_err(taken)?;
+            let address = listener.local_addr().map_err(taken)?;
+            Ok(Self { app, listener, address, tls })
+        })
     }
 
     /// Where it listens, with the port that it was given.
@@ -61,29 +63,35 @@ impl Server {
 
     /// Serves until told to stop: then nobody is let in any more, those who wait are asked to come back, and what
     /// was begun is finished.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<()> {
-        let router = router(self.app.clone());
-        let open = GracefulShutdown::new();
-        self.app.begun.spawn(background::work(self.app.clone()));
-        let mut stop = std::pin::pin!(stop);
-        loop {
-            tokio::select! {
-                () = &mut stop => break,
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, peer)) => self.connection(stream, peer, &router, &open),
-                    Err(e) => {
-                        tracing::warn!("a connection could not be accepted: {e}");
-                        tokio::time::sleep(REST).await;
-                    }
-                },
+    pub fn run<'s>(self, stop: impl Future<Output = ()> + Send + 's) -> BoxFuture<'s, Result<()>> {
+        self.run_until(Box::pin(stop))
+    }
+
+    /// Not generic, so that the server is compiled here and not by whoever runs it.
+    fn run_until<'s>(self, mut stop: BoxFuture<'s, ()>) -> BoxFuture<'s, Result<()>> {
+        Box::pin(async move {
+            let router = router(self.app.clone());
+            let open = GracefulShutdown::new();
+            self.app.begun.spawn(background::work(self.app.clone()));
+            loop {
+                tokio::select! {
+                    () = &mut stop => break,
+                    accepted = self.listener.accept() => match accepted {
+                        Ok((stream, peer)) => self.connection(stream, peer, &router, &open),
+                        Err(e) => {
+                            tracing::warn!("a connection could not be accepted: {e}");
+                            tokio::time::sleep(REST).await;
+                        }
+                    },
+                }
             }
-        }
-        drop(self.listener);
-        self.app.stop();
-        open.shutdown().await;
-        self.app.begun.close();
-        self.app.begun.wait().await;
-        Ok(())
+            drop(self.listener);
+            self.app.stop();
+            open.shutdown().await;
+            self.app.begun.close();
+            self.app.begun.wait().await;
+            Ok(())
+        })
     }
 
     fn connection(&self, stream: TcpStream, peer: SocketAddr, router: &Router, open: &GracefulShutdown) {

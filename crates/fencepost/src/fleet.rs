@@ -1,4 +1,7 @@
 //! A fleet: one database and everything in it.
+//!
+//! Every crate that awaits an `async fn` compiles its body. So what other crates await, and is not small, is a
+//! [`BoxFuture`] made here.
 
 use crate::{
     before::{Before, Due},
@@ -7,7 +10,7 @@ use crate::{
     error::{Code, Error, Result},
     key::{self, Key},
     names::check,
-    op::{Access, Op},
+    op::{Access, AnyOp, AnyReply, Op, typed},
     postgres::Postgres,
     run,
     sqlite::Sqlite,
@@ -25,8 +28,18 @@ use std::{
 };
 
 /// What runs in a transaction. It may run more than once: PostgreSQL can ask for another try.
-pub(crate) type Work<T> =
-    Arc<dyn for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static>;
+pub(crate) type Work =
+    Arc<dyn for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<AnyReply>> + Send + Sync + 'static>;
+
+/// Work with the type of its result erased; [`typed`] restores it.
+pub(crate) fn work<T: Send + 'static>(
+    run: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
+) -> Work {
+    Arc::new(move |tx| {
+        let run = run(tx);
+        Box::pin(async move { Ok(Box::new(run.await?) as AnyReply) })
+    })
+}
 
 /// One database and everything in it. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
@@ -77,20 +90,21 @@ impl Store {
     /// Does what is due by time alone, as far as others do not have it. Gives how long it is until something else is;
     /// nothing at all, if something is due still.
     pub async fn settle(&self) -> Result<Option<Millis>> {
-        let look: Work<Option<Millis>> = Arc::new(|tx| {
+        let look = work(|tx| {
             Box::pin(async move {
                 let due = Due::read(&tx.one(Due::statement()).await?)?;
                 let left = due.at.map(|at| at.since(tx.now));
                 Ok(if due.is_due(tx.now) { Some(Millis(0)) } else { left })
             })
         });
+        let sweep = work(|tx| Box::pin(run::sweep::sweep(tx)));
         loop {
-            let next = self.read(Caller::default(), look.clone()).await?;
+            let next: Option<Millis> = typed(self.read(Caller::default(), look.clone()).await?)?;
             if next != Some(Millis(0)) {
                 return Ok(next);
             }
-            let sweep: Work<u64> = Arc::new(|tx| Box::pin(run::sweep::sweep(tx)));
-            if self.write(Before::nothing(), Caller::default(), Place::Own, sweep).await? == 0 {
+            let swept = self.write(Before::nothing(), Caller::default(), Place::Own, sweep.clone()).await?;
+            if typed::<u64>(swept)? == 0 {
                 return Ok(next);
             }
         }
@@ -98,19 +112,13 @@ impl Store {
     fn has_one_writer(&self) -> bool {
         matches!(self, Store::Sqlite(..))
     }
-    async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
+    async fn read(&self, caller: Caller, work: Work) -> Result<AnyReply> {
         match self {
             Store::Sqlite(db, _) => db.read(caller, work).await,
             Store::Postgres(db) => Box::pin(db.read(caller, work)).await,
         }
     }
-    async fn write<T: Send + 'static>(
-        &self,
-        before: Before,
-        caller: Caller,
-        place: Place,
-        work: Work<T>,
-    ) -> Result<T> {
+    async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
         match self {
             Store::Sqlite(db, _) => db.write(before, caller, place, work).await,
             // Apart, as all that is long: what a call could become is part of every call, and is moved with it. With
@@ -145,10 +153,10 @@ impl Seen {
         answer
     }
 
-    fn look<O: Op>(self, answer: Result<O::Reply>) -> Look<O::Reply> {
+    fn look(self, op: &dyn AnyOp, answer: Result<AnyReply>) -> Look<AnyReply> {
         let Noted { again_in, own_in, wishes, handed } =
             std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        Look { not_yet: O::not_yet(&answer), answer, again_in, own_in, wishes, handed }
+        Look { not_yet: op.not_yet(&answer), answer, again_in, own_in, wishes, handed }
     }
 }
 
@@ -232,20 +240,22 @@ impl Fleet {
         Self::open_with(url, Options::default()).await
     }
 
-    pub async fn open_with(url: &str, options: Options) -> Result<Self> {
-        let stats = Arc::new(Stats::default());
-        let clock = options.clock.clone();
-        let store = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            Store::Postgres(Postgres::connect(url, &options, stats.clone()).await?)
-        } else {
-            let path = sqlite_path(url)?;
-            let (at, stats) = (path.clone(), stats.clone());
-            let opening = tokio::task::spawn_blocking(move || Sqlite::open(&at, &options, stats));
-            Store::Sqlite(opening.await.map_err(Error::internal)??, path)
-        };
-        let store = Arc::new(store);
-        let waiters = Waiters::new(store.clone(), clock);
-        Ok(Self { store, waiters, stats, caller: Caller::default() })
+    pub fn open_with(url: &str, options: Options) -> BoxFuture<'_, Result<Self>> {
+        Box::pin(async move {
+            let stats = Arc::new(Stats::default());
+            let clock = options.clock.clone();
+            let store = if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+                Store::Postgres(Postgres::connect(url, &options, stats.clone()).await?)
+            } else {
+                let path = sqlite_path(url)?;
+                let (at, stats) = (path.clone(), stats.clone());
+                let opening = tokio::task::spawn_blocking(move || Sqlite::open(&at, &options, stats));
+                Store::Sqlite(opening.await.map_err(Error::internal)??, path)
+            };
+            let store = Arc::new(store);
+            let waiters = Waiters::new(store.clone(), clock);
+            Ok(Self { store, waiters, stats, caller: Caller::default() })
+        })
     }
 
     /// The same fleet, called by this agent: events say so. (Who came with an agent's key stays that agent.)
@@ -256,13 +266,13 @@ impl Fleet {
     }
 
     /// The key that has this secret, if there is one that was not revoked.
-    pub async fn key(&self, secret: &str) -> Result<Option<Key>> {
+    pub fn key(&self, secret: &str) -> BoxFuture<'_, Result<Option<Key>>> {
         let secret = secret.to_owned();
-        let find: Work<Option<Key>> = Arc::new(move |tx| {
+        let find = work(move |tx| {
             let secret = secret.clone();
             Box::pin(async move { key::find(tx, &secret).await })
         });
-        self.store.read(Caller::default(), find).await
+        Box::pin(async move { typed(self.store.read(Caller::default(), find).await?) })
     }
 
     /// The same fleet, called by who has this key: what it may not do is refused with `forbidden`.
@@ -280,36 +290,45 @@ impl Fleet {
     /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no "not yet" or
     /// its time is over; dropping the call is hanging up.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
-        self.caller.may(O::NAME, O::ACCESS)?;
-        let Some(wait) = op.wait() else {
-            if O::PEEKS {
-                return Box::pin(self.look(op, false)).await.answer;
-            }
-            let before = op.before();
-            let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
-                let run = op.clone().run(tx);
-                Box::pin(async move { run.await.map(Box::new) })
-            });
-            return self.run::<O>(before, work).await.map(|reply| *reply);
-        };
-        check::wait(wait)?;
-        Box::pin(self.waiters.wait(wait, |glance| self.look(op.clone(), glance))).await
+        typed(self.call_any(op.erase()).await?)
     }
 
     /// The same, for one who may hang up at any moment. A claim that this call makes is given back unless its delivery
     /// is said to have succeeded: also if the call is dropped while it is being committed.
     pub async fn deliver<O: Op>(&self, op: O) -> Result<(O::Reply, Delivery)> {
-        if !op.before().settles() {
-            return Ok((self.call(op).await?, Delivery::new(self.clone(), Vec::new())));
-        }
-        self.may(O::NAME, O::ACCESS)?;
-        let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
-        check::wait(wait)?;
-        Box::pin(self.waiters.wait(wait, |glance| self.hand(op.clone(), glance))).await
+        let (reply, delivery) = self.deliver_any(op.erase()).await?;
+        Ok((typed(reply)?, delivery))
+    }
+
+    fn call_any(&self, op: Arc<dyn AnyOp>) -> BoxFuture<'_, Result<AnyReply>> {
+        Box::pin(async move {
+            self.caller.may(op.name(), op.access())?;
+            let Some(wait) = op.wait() else {
+                if op.peeks() {
+                    return Box::pin(self.look(op, false)).await.answer;
+                }
+                return self.run(&*op.clone(), Arc::new(move |tx| op.run(tx))).await;
+            };
+            check::wait(wait)?;
+            Box::pin(self.waiters.wait(wait, |glance| self.look(op.clone(), glance))).await
+        })
+    }
+
+    /// [`Self::deliver`] with the types erased.
+    pub fn deliver_any(&self, op: Arc<dyn AnyOp>) -> BoxFuture<'_, Result<(AnyReply, Delivery)>> {
+        Box::pin(async move {
+            if !op.before().settles() {
+                return Ok((self.call_any(op).await?, Delivery::new(self.clone(), Vec::new())));
+            }
+            self.may(op.name(), op.access())?;
+            let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
+            check::wait(wait)?;
+            Box::pin(self.waiters.wait(wait, |glance| self.hand(op.clone(), glance))).await
+        })
     }
 
     /// One look, to its end: if nobody is there to hear of it, what it took is dropped, and so given back.
-    async fn hand<O: Op>(&self, op: O, glance: bool) -> Look<(O::Reply, Delivery)> {
+    async fn hand(&self, op: Arc<dyn AnyOp>, glance: bool) -> Look<(AnyReply, Delivery)> {
         let fleet = self.clone();
         let looking = Unbroken::new(async move {
             let Look { answer, not_yet, again_in, own_in, wishes, handed } = fleet.look(op, glance).await;
@@ -321,14 +340,14 @@ impl Fleet {
 
     /// Gives back what one reply handed over, except for what was handed over again since.
     pub(crate) async fn give_back(&self, handed: Vec<Handed>) -> Result<u64> {
-        let work: Work<u64> = Arc::new(move |tx| {
+        let give_back = work(move |tx| {
             let handed = handed.clone();
             Box::pin(async move { claim::deliver::give_back(tx, &handed).await })
         });
-        self.write(Before::nothing(), Place::Own, work).await
+        typed(self.write(Before::nothing(), Place::Own, give_back).await?)
     }
 
-    async fn write<T: Send + 'static>(&self, before: Before, place: Place, work: Work<T>) -> Result<T> {
+    async fn write(&self, before: Before, place: Place, work: Work) -> Result<AnyReply> {
         let done = self.store.write(before, self.caller.clone(), place, work).await;
         if done.is_ok() {
             self.waiters.stir();
@@ -336,39 +355,45 @@ impl Fleet {
         done
     }
 
-    async fn run<O: Op>(&self, before: Before, work: Work<Box<O::Reply>>) -> Result<Box<O::Reply>> {
-        if O::READS {
+    /// Runs an op's work where the op belongs.
+    async fn run(&self, op: &dyn AnyOp, work: Work) -> Result<AnyReply> {
+        if op.reads() {
             return self.store.read(self.caller.clone(), work).await;
         }
-        self.write(before, Place::Own, work).await
+        self.write(op.before(), Place::Own, work).await
     }
 
     /// One look of one who waits: the op, and when its answer could change by time alone. Where there is one writer,
     /// it is not asked for nothing.
-    async fn look<O: Op>(&self, op: O, glance: bool) -> Look<O::Reply> {
-        if O::PEEKS && self.store.has_one_writer() {
+    async fn look(&self, op: Arc<dyn AnyOp>, glance: bool) -> Look<AnyReply> {
+        if op.peeks() && self.store.has_one_writer() {
             let peeked = Seen::default();
             let (asked, seen) = (op.clone(), peeked.clone());
-            let work: Work<Option<O::Reply>> = Arc::new(move |tx| {
+            let peek = work(move |tx| {
                 let (op, seen) = (asked.clone(), seen.clone());
-                Box::pin(async move { seen.note(op.peek(tx).await, tx) })
+                Box::pin(async move {
+                    let found = op.peek(tx).await;
+                    seen.note(found, tx)
+                })
             });
-            match self.store.read(self.caller.clone(), work).await {
+            match self.store.read(self.caller.clone(), peek).await.and_then(typed) {
                 Ok(None) => {}
-                Ok(Some(reply)) => return peeked.look::<O>(Ok(reply)),
+                Ok(Some(reply)) => return peeked.look(&*op, Ok(reply)),
                 Err(e) => return Look::failed(e),
             }
         }
-        let (before, seen) = (op.before(), Seen::default());
-        let found = seen.clone();
-        let work: Work<Box<O::Reply>> = Arc::new(move |tx| {
-            let (op, found) = (op.clone(), found.clone());
+        let seen = Seen::default();
+        let (asked, found) = (op.clone(), seen.clone());
+        let work: Work = Arc::new(move |tx| {
+            let (op, found) = (asked.clone(), found.clone());
             Box::pin(async move {
                 tx.glance = glance;
-                found.note(op.run(tx).await.map(Box::new), tx)
+                let answer = op.run(tx).await;
+                found.note(answer, tx)
             })
         });
-        seen.look::<O>(self.run::<O>(before, work).await.map(|reply| *reply))
+        let answer = self.run(&*op, work).await;
+        seen.look(&*op, answer)
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -422,7 +447,11 @@ impl Fleet {
     {
         // It could hold any SQL.
         self.caller.may("a transaction", Access::Admin)?;
-        self.write(Before::nothing(), Place::Embedded, Arc::new(work)).await
+        typed(self.transaction_any(self::work(work)).await?)
+    }
+
+    fn transaction_any(&self, work: Work) -> BoxFuture<'_, Result<AnyReply>> {
+        Box::pin(self.write(Before::nothing(), Place::Embedded, work))
     }
 
     /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
@@ -439,9 +468,10 @@ impl Fleet {
 
     /// Other nodes on PostgreSQL are told of what is committed here a moment later. A process that is about to end waits
     /// for that here; else they find out by themselves, after some seconds.
-    pub async fn flush(&self) {
-        if let Store::Postgres(db) = &*self.store {
-            db.flush().await;
+    pub fn flush(&self) -> BoxFuture<'_, ()> {
+        match &*self.store {
+            Store::Postgres(db) => Box::pin(db.flush()),
+            Store::Sqlite(..) => Box::pin(std::future::ready(())),
         }
     }
 

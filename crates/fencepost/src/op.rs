@@ -1,15 +1,20 @@
 //! One verb, one struct. Everything that faces a user is made by visiting the registry.
 
+mod any;
+
 use crate::{
     before::Before,
     claim::Delivery,
     clock::Millis,
     error::{Code, Error, Result},
     fleet::Fleet,
-    tx::{BoxFuture, Tx},
+    tx::Tx,
 };
+pub use any::{AnyOp, AnyReply, typed};
+pub(crate) use any::{erase, erased};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::sync::Arc;
 
 /// Who may call an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -59,11 +64,20 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn wait(&self) -> Option<Millis> {
         None
     }
-    /// Is this answer a "not yet", for one who waits? Unless said: there is nothing to take now, or another has it.
-    fn not_yet(answer: &Result<Self::Reply>) -> bool {
-        answer.as_ref().is_err_and(Error::is_not_yet)
+    /// Is this answer a "not yet", for one who waits? By default: there is nothing to take now, or another has it.
+    fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
+        answer.is_err_and(Error::is_not_yet)
     }
     fn run(self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Reply>> + Send;
+
+    /// The request with its type erased.
+    #[doc(hidden)]
+    fn erase(self) -> Arc<dyn AnyOp> {
+        erase(self)
+    }
+    /// The engine's own ops override [`Self::erase`], by `erased!`.
+    #[doc(hidden)]
+    const ERASED_HERE: bool = false;
 }
 
 /// Something made from every op: a router, an OpenAPI document, a list of tools.
@@ -74,7 +88,14 @@ pub trait Visit {
 /// Declares a noun's verbs: the module, the re-export and the entry in the registry are one line each.
 macro_rules! verbs {
     ($($file:ident::$op:ident),* $(,)?) => {
-        $(pub mod $file; pub use $file::$op;)*
+        $(
+            pub mod $file;
+            pub use $file::$op;
+            const _: () = assert!(
+                <$op as $crate::op::Op>::ERASED_HERE,
+                concat!("`", stringify!($op), "` needs `erased!();` in its impl of Op"),
+            );
+        )*
         pub(crate) fn visit(visitor: &mut impl $crate::op::Visit) {
             $(visitor.op::<$op>();)*
         }
@@ -99,8 +120,6 @@ pub fn visit_all(visitor: &mut impl Visit) {
     crate::admin::visit(visitor);
 }
 
-type Serve = for<'f> fn(&'f Fleet, &'f [u8]) -> BoxFuture<'f, Result<Served>>;
-
 /// A reply, ready for the wire.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -120,7 +139,7 @@ pub struct Entry {
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
-    serve: Serve,
+    decode: fn(&[u8]) -> Result<Arc<dyn AnyOp>>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -138,13 +157,13 @@ impl Entry {
             same: O::SAME,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
-            serve: |fleet, json| {
-                Box::pin(async move {
-                    let (reply, delivery) = fleet.deliver(decode::<O>(json)?).await?;
-                    Ok(Served { json: serde_json::to_vec(&reply).map_err(Error::internal)?, delivery })
-                })
-            },
+            decode: |json| Ok(decode::<O>(json)?.erase()),
         }
+    }
+
+    /// Reads a request; an error names the field that does not fit.
+    pub fn decode(&self, json: impl AsRef<[u8]>) -> Result<Arc<dyn AnyOp>> {
+        (self.decode)(json.as_ref())
     }
 
     /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
@@ -152,7 +171,9 @@ impl Entry {
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
         // Before it is read: who may not ask need not be told how.
         fleet.may(self.name, self.access)?;
-        (self.serve)(fleet, json).await
+        let op = self.decode(json)?;
+        let (reply, delivery) = fleet.deliver_any(op.clone()).await?;
+        Ok(Served { json: op.encode_reply(&reply)?, delivery })
     }
 
     /// The same, for whoever wants to look into the reply.
@@ -188,7 +209,7 @@ pub fn find(name: &str) -> Result<Entry> {
     })
 }
 
-/// Reads a request; what is wrong with it is said by field.
+/// Reads a request; an error names the field that does not fit.
 pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
     let json = json.as_ref();
     // Else a list would be taken for the fields in their order, which is nobody's contract.

@@ -17,6 +17,7 @@ use crate::{
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
     migrate::{self, MIGRATIONS},
+    op::AnyReply,
     params,
     tx::{Answer, Caller, Db, Place, Row, Stmt, Tx, Value, to_postgres},
 };
@@ -67,11 +68,11 @@ impl std::fmt::Debug for Postgres {
 }
 
 /// What is to be done, however many tries it takes.
-struct Call<T> {
+struct Call {
     before: Before,
     caller: Caller,
     place: Place,
-    work: Work<T>,
+    work: Work,
     /// COMMIT was sent, and not answered yet.
     committing: AtomicBool,
 }
@@ -103,13 +104,7 @@ impl Postgres {
         Ok(store)
     }
 
-    pub async fn write<T: Send + 'static>(
-        &self,
-        before: Before,
-        caller: Caller,
-        place: Place,
-        work: Work<T>,
-    ) -> Result<T> {
+    pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
         let call = Call { before, caller, place, work, committing: AtomicBool::new(false) };
         let limit = self.options.call_limit;
         match tokio::time::timeout(limit, self.tries(&call)).await {
@@ -123,7 +118,7 @@ impl Postgres {
         }
     }
 
-    async fn tries<T>(&self, call: &Call<T>) -> Result<T> {
+    async fn tries(&self, call: &Call) -> Result<AnyReply> {
         let mut tries = 0;
         loop {
             match self.attempt(call).await {
@@ -137,12 +132,12 @@ impl Postgres {
         }
     }
 
-    pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
+    pub async fn read(&self, caller: Caller, work: Work) -> Result<AnyReply> {
         self.write(Before::looks(), caller, Place::Own, work).await
     }
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
-    async fn attempt<T>(&self, call: &Call<T>) -> Result<T> {
+    async fn attempt(&self, call: &Call) -> Result<AnyReply> {
         let Call { before, caller, place, work, committing } = call;
         let session = self.session().await?;
         let mut settled = 0;

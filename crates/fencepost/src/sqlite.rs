@@ -14,6 +14,7 @@ use crate::{
     clock::{Deadline, Ratchet, Time},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
+    op::AnyReply,
     tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
     wait::News,
 };
@@ -81,13 +82,7 @@ impl Sqlite {
         Ok(Self { jobs, readers, watch, options: options.clone() })
     }
 
-    pub async fn write<T: Send + 'static>(
-        &self,
-        before: Before,
-        caller: Caller,
-        place: Place,
-        work: Work<T>,
-    ) -> Result<T> {
+    pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
         let (answer, answered) = oneshot::channel();
         let turn = Arc::new(Turn::default());
         let ours = turn.clone();
@@ -121,7 +116,7 @@ impl Sqlite {
         }
     }
 
-    pub async fn read<T: Send + 'static>(&self, caller: Caller, work: Work<T>) -> Result<T> {
+    pub async fn read(&self, caller: Caller, work: Work) -> Result<AnyReply> {
         self.readers.clone().read(self.options.clone(), caller, work).await
     }
 
@@ -280,7 +275,7 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     /// Does what must outlast a refusal, then the op; a refused op whose wish the dead may hold looks again.
-    fn perform<T>(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work<T>) -> Result<T> {
+    fn perform(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work) -> Result<AnyReply> {
         loop {
             let (opening, changed) = self.outlast(before, caller)?;
             let result = self.op(opening, caller, place, |tx| work(tx));
@@ -390,6 +385,7 @@ pub(crate) const BUSY: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{fleet::work, op::typed};
 
     fn writer(dir: &Path) -> Sqlite {
         Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default()).unwrap()
@@ -402,7 +398,7 @@ mod tests {
         // The reply itself panics: outside any op, so nothing catches it, and the thread ends.
         sqlite.jobs.send(Box::new(|_| Some(Box::new(|_| panic!("the writer dies"))))).unwrap();
         for _ in 0..3 {
-            let work: Work<()> = Arc::new(|_| Box::pin(async { Ok(()) }));
+            let work = work(|_| Box::pin(async { Ok(()) }));
             let error = sqlite
                 .write(Before::nothing(), Caller::default(), Place::Own, work)
                 .await
@@ -416,27 +412,29 @@ mod tests {
     async fn an_op_that_panics_or_pends_fails_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sqlite = Arc::new(writer(dir.path()));
-        let write = |work: Work<i64>| {
+        let write = |work: Work| {
             let sqlite = sqlite.clone();
-            async move { sqlite.write(Before::nothing(), Caller::default(), Place::Own, work).await }
+            async move {
+                typed::<i64>(sqlite.write(Before::nothing(), Caller::default(), Place::Own, work).await?)
+            }
         };
-        let counts: Work<i64> = Arc::new(|tx| {
+        let counts = work(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = floor + 1", vec![]).await?;
-                tx.query("select floor from fleet", vec![]).await?[0].get("floor")
+                tx.query("select floor from fleet", vec![]).await?[0].get::<i64>("floor")
             })
         });
-        let panics: Work<i64> = Arc::new(|tx| {
+        let panics = work::<i64>(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = 1000", vec![]).await?;
                 panic!("boom")
             })
         });
-        let pends: Work<i64> = Arc::new(|tx| {
+        let pends = work(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = 2000", vec![]).await?;
                 tokio::task::yield_now().await;
-                Ok(0)
+                Ok(0_i64)
             })
         });
         let (a, b, c, d) = tokio::join!(write(counts.clone()), write(panics), write(pends), write(counts));

@@ -12,7 +12,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
     key::Key,
-    op::Op,
+    op::{AnyOp, AnyReply, Op, typed},
     postgres::Session,
     sqlite::Lite,
     wait::Wish,
@@ -150,35 +150,46 @@ impl<'a> Tx<'a> {
     /// took to look stay until the end.)
     /// Nothing waits in here: everyone else would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
-        self.caller.may(O::NAME, O::ACCESS)?;
-        if op.wait().is_some_and(|wait| wait != Millis(0)) {
-            return Err(Error::invalid("wait_ms", "cannot be used in a transaction, which would stay open")
+        let op = op.erase();
+        typed(self.call_any(&*op).await?)
+    }
+
+    fn call_any<'t>(&'t mut self, op: &'t dyn AnyOp) -> BoxFuture<'t, Result<AnyReply>> {
+        Box::pin(async move {
+            self.caller.may(op.name(), op.access())?;
+            if op.wait().is_some_and(|wait| wait != Millis(0)) {
+                return Err(Error::invalid(
+                    "wait_ms",
+                    "cannot be used in a transaction, which would stay open",
+                )
                 .hint("leave it out, or wait with Fleet::call before the transaction"));
-        }
-        let before = op.before();
-        loop {
-            let changed = self.open(&before).await?;
-            self.execute("savepoint op", vec![]).await?;
-            let reply = op.clone().run(self).await;
-            if reply.is_err() {
-                self.execute("rollback to savepoint op", vec![]).await?;
             }
-            self.execute("release savepoint op", vec![]).await?;
-            let empty = reply.as_ref().is_err_and(|e| e.code().is_nothing_to_take());
-            if !(empty && changed > 0 && before.settles() && self.opening.due.is_due(self.now)) {
-                return reply;
+            let before = op.before();
+            loop {
+                let changed = self.open(&before).await?;
+                self.execute("savepoint op", vec![]).await?;
+                let reply = op.run(self).await;
+                if reply.is_err() {
+                    self.execute("rollback to savepoint op", vec![]).await?;
+                }
+                self.execute("release savepoint op", vec![]).await?;
+                let empty = reply.as_ref().is_err_and(|e| e.code().is_nothing_to_take());
+                if !(empty && changed > 0 && before.settles() && self.opening.due.is_due(self.now)) {
+                    return reply;
+                }
             }
-        }
+        })
     }
 
     /// Runs an op as a part of another, which has seen to all that comes before it: the run it acts for is there,
     /// locked, heard and its caller's own. That leaves a refusal nothing to undo; if there is, all of it is begun anew.
     pub(crate) async fn part<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         let writes = self.writes;
-        op.run(self).await.map_err(|error| match self.writes == writes {
+        let reply = op.erase().run(self).await.map_err(|error| match self.writes == writes {
             true => error,
             false => Error::again(format!("{} met another: {}", O::NAME, error.message())),
-        })
+        });
+        typed(reply?)
     }
 }
 

@@ -2,7 +2,7 @@ use crate::{
     clock::Time,
     error::Result,
     migrate,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -55,6 +55,7 @@ impl Op for About {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Facts;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Facts> {
         let database = tx.database().await?;

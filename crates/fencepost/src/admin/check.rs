@@ -1,6 +1,6 @@
 use crate::{
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -272,6 +272,7 @@ impl Op for Check {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Report;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Report> {
         let damage = tx.damage().await?;

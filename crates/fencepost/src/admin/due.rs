@@ -2,7 +2,7 @@ use crate::{
     before::Due as DueNow,
     clock::Time,
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -34,6 +34,7 @@ impl Op for Due {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = NextDue;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
         NextDue::look(tx).await

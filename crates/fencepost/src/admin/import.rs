@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     inbox::Content,
     names::{NAME_MAX, PLAN_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -201,6 +201,7 @@ impl Op for Import {
     /// It writes a past that nobody here was part of.
     const ACCESS: Access = Access::Admin;
     type Reply = Imported;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Imported> {
         self.check()?;

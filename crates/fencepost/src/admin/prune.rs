@@ -4,7 +4,7 @@ use crate::{
     event::prune::{HISTORY, REQUESTS_KEPT},
     mail,
     names::{TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params, route,
     tx::{Row, Stmt, Tx, key_set},
 };
@@ -39,6 +39,7 @@ impl Op for Prune {
     const NAME: &'static str = "admin/prune";
     const ACCESS: Access = Access::Admin;
     type Reply = Pruned;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {
         let age = self.older_than_ms.unwrap_or(HISTORY);

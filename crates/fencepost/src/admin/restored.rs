@@ -2,7 +2,7 @@ use crate::{
     claim::jump,
     error::Result,
     event::Event,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -25,6 +25,7 @@ impl Op for Restored {
     const NAME: &'static str = "admin/restored";
     const ACCESS: Access = Access::Admin;
     type Reply = Floor;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;

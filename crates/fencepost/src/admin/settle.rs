@@ -1,7 +1,7 @@
 use super::due::NextDue;
 use crate::{
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     run,
     tx::Tx,
 };
@@ -18,6 +18,7 @@ impl Op for Settle {
     const NAME: &'static str = "admin/settle";
     const ACCESS: Access = Access::Admin;
     type Reply = NextDue;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
         run::sweep::sweep(tx).await?;

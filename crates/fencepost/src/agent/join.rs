@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     event::{Event, Topic},
     names::{TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -40,6 +40,7 @@ impl Op for Join {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Joined;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
         check::plain_name("agent", &self.agent)?;

@@ -3,7 +3,7 @@ use crate::{
     error::Result,
     event::{Event, Topic},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -22,6 +22,7 @@ impl Op for Leave {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Joined;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
         check::plain_name("agent", &self.agent)?;

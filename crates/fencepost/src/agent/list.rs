@@ -2,7 +2,7 @@ use super::{Record, Role, agents, by_name};
 use crate::{
     clock::{Millis, Time},
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params, run,
     tx::{Stmt, Tx},
 };
@@ -78,6 +78,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Agents;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Agents> {
         let mut list = all(tx).await?;

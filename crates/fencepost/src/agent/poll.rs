@@ -13,7 +13,7 @@ use crate::{
     event::{Event, Topic},
     inbox,
     names::{NAME_MAX, TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     run::{self, Holder},
     tx::{Answer, Row, Stmt, Tx},
@@ -97,6 +97,7 @@ impl Op for Poll {
     const SAME: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;
+    erased!();
 
     fn before(&self) -> Before {
         let mut reads = Vec::new();
@@ -115,8 +116,8 @@ impl Op for Poll {
         self.wait_ms
     }
 
-    fn not_yet(answer: &Result<Polled>) -> bool {
-        answer.as_ref().is_ok_and(|polled| polled.trigger.is_none())
+    fn not_yet(answer: Result<&Polled, &Error>) -> bool {
+        answer.is_ok_and(|polled| polled.trigger.is_none())
     }
 
     /// An empty poll writes nothing: most polls are.

@@ -4,7 +4,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     run::sweep::ITEMS,
     task::{self, Status},
@@ -35,6 +35,7 @@ impl Op for Recall {
     const NAME: &'static str = "agent/recall";
     const ACCESS: Access = Access::Agent;
     type Reply = Recalled;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Recalled> {
         check::plain_name("agent", &self.agent)?;

@@ -1,7 +1,7 @@
 use crate::{
     clock::Time,
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -34,6 +34,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Boards;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Boards> {
         Ok(Boards { boards: List::of(tx, None).await? })

@@ -2,7 +2,7 @@ use super::list::{Board, List};
 use crate::{
     error::Result,
     names::{TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     task::{self, Task},
     tx::{Row, Stmt, Tx, by_keys},
@@ -42,6 +42,7 @@ impl Op for Show {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Shown;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Shown> {
         check::plain_name("board", &self.board)?;

@@ -3,7 +3,7 @@ use crate::{
     error::Result,
     event::{Event, Topic},
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Row, Tx},
 };
@@ -60,6 +60,7 @@ impl Op for Create {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Created;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Created> {
         check::plain_name("channel", &self.channel)?;

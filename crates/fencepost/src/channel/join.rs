@@ -1,7 +1,7 @@
 use super::set_member;
 use crate::{
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -26,6 +26,7 @@ impl Op for Join {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Joined;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
         set_member(tx, &self.agent, &self.channel, true).await?;

@@ -1,7 +1,7 @@
 use super::set_member;
 use crate::{
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -26,6 +26,7 @@ impl Op for Leave {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Left;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Left> {
         set_member(tx, &self.agent, &self.channel, false).await?;

@@ -2,7 +2,7 @@ use super::create::Channel;
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -28,6 +28,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Channels;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Channels> {
         check::optional_name("agent", self.agent.as_deref())?;

@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result},
     event::{Event, Topic},
     names::{BODY_MAX, NAME_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -50,6 +50,7 @@ impl Op for Post {
     const NAME: &'static str = "channel/post";
     const ACCESS: Access = Access::Agent;
     type Reply = Posted;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -7,7 +7,7 @@ use crate::{
     claim::{Last, require},
     error::{Code, Error, Result},
     names::{Resource, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -53,6 +53,7 @@ impl Op for Read {
     const NAME: &'static str = "channel/read";
     const ACCESS: Access = Access::Agent;
     type Reply = Page;
+    erased!();
 
     fn before(&self) -> Before {
         self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())

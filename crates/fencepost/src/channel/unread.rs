@@ -1,7 +1,7 @@
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -37,6 +37,7 @@ impl Op for Unread {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Summary;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Summary> {
         check::plain_name("agent", &self.agent)?;

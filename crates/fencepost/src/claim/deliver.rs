@@ -12,7 +12,7 @@ use crate::{
     lock, mail,
     names::{Resource, TaskId, Token},
     params, run, task,
-    tx::Tx,
+    tx::{BoxFuture, Tx},
 };
 use std::{collections::HashMap, time::Duration};
 
@@ -50,9 +50,9 @@ impl Delivery {
     }
 
     /// It did not: what is still as it was handed out is free when this returns. Gives how many claims that were.
-    pub async fn undelivered(mut self) -> Result<u64> {
+    pub fn undelivered(mut self) -> BoxFuture<'static, Result<u64>> {
         let handed = std::mem::take(&mut self.handed);
-        self.fleet.give_back(handed).await
+        Box::pin(async move { self.fleet.give_back(handed).await })
     }
 }
 

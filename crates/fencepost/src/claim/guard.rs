@@ -2,7 +2,7 @@ use super::{Claim, Verdict, look, verdict};
 use crate::{
     error::Result,
     names::Token,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -36,6 +36,7 @@ impl Op for Guard {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Guarded;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Guarded> {
         let token = Token::check(&self.token)?;

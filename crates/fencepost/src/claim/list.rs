@@ -2,7 +2,7 @@ use super::{Claim, Hold};
 use crate::{
     error::Result,
     names::{Resource, TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params, run,
     tx::{Row, Stmt, Tx},
 };
@@ -50,6 +50,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Claims;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claims> {
         let limit = self.limit.unwrap_or(100);

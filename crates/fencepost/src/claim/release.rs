@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     lock, mail,
     names::{Resource, TEXT_MAX, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     task,
     tx::Tx,
 };
@@ -39,6 +39,7 @@ impl Op for Release {
     const NAME: &'static str = "claim/release";
     const ACCESS: Access = Access::Agent;
     type Reply = Released;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

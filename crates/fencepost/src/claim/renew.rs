@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::Result,
     names::{Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -38,6 +38,7 @@ impl Op for Renew {
     const NAME: &'static str = "claim/renew";
     const ACCESS: Access = Access::Agent;
     type Reply = Renewed;
+    erased!();
 
     /// Being heard is all that this op does, and it was done before.
     fn before(&self) -> Before {

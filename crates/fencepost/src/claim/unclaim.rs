@@ -3,7 +3,7 @@ use crate::{
     error::{Code, Error, Result},
     lock, mail,
     names::{Resource, TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     task,
     tx::Tx,
 };
@@ -34,6 +34,7 @@ impl Op for Unclaim {
     const NAME: &'static str = "claim/unclaim";
     const ACCESS: Access = Access::Admin;
     type Reply = Unclaimed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Unclaimed> {
         let resource: Resource = self

@@ -3,7 +3,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     names::{NAME_MAX, TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Row, Stmt, Tx},
 };
@@ -61,13 +61,14 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Events;
+    erased!();
 
     fn wait(&self) -> Option<Millis> {
         self.wait_ms
     }
 
-    fn not_yet(answer: &Result<Events>) -> bool {
-        answer.as_ref().is_ok_and(|page| page.events.is_empty())
+    fn not_yet(answer: Result<&Events, &Error>) -> bool {
+        answer.is_ok_and(|page| page.events.is_empty())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {

@@ -3,7 +3,7 @@ use crate::{
     clock::Millis,
     error::Result,
     names::{TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -35,6 +35,7 @@ impl Op for Prune {
     const NAME: &'static str = "event/prune";
     const ACCESS: Access = Access::Admin;
     type Reply = Pruned;
+    erased!();
 
     /// The oldest go first, and the log is cut at one place, so that a follower can be told what it missed.
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {

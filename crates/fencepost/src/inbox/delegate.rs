@@ -5,7 +5,7 @@ use crate::{
     json::Json,
     mail,
     names::{Resource, TaskId, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     task::{self, Task},
     tx::Tx,
 };
@@ -46,6 +46,7 @@ impl Op for Delegate {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Delegated;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.message)

@@ -4,7 +4,7 @@ use crate::{
     json::Json,
     mail,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Tx, by_keys},
 };
@@ -42,6 +42,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Items;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Items> {
         check::plain_name("agent", &self.agent)?;

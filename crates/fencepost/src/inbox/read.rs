@@ -2,7 +2,7 @@ use super::{Handled, handle};
 use crate::{
     before::Before,
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -21,6 +21,7 @@ impl Op for Read {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Handled;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.message)

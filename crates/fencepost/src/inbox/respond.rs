@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     json::Json,
     names::{OUTPUT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -24,6 +24,7 @@ impl Op for Respond {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Handled;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.message)

@@ -5,7 +5,7 @@ use crate::{
     json::Json,
     mail::{Message, push_many},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -51,6 +51,7 @@ impl Op for Send {
     const NAME: &'static str = "inbox/send";
     const ACCESS: Access = Access::Agent;
     type Reply = Sent;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

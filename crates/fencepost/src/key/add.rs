@@ -3,7 +3,7 @@ use crate::{
     error::{Error, Result},
     event::Event,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -46,6 +46,7 @@ impl Op for Add {
     const NAME: &'static str = "key/add";
     const ACCESS: Access = Access::Admin;
     type Reply = Added;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Added> {
         check::plain_name("name", &self.name)?;

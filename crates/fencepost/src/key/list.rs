@@ -2,7 +2,7 @@ use super::{Key, keys};
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -31,6 +31,7 @@ impl Op for List {
     const ACCESS: Access = Access::Admin;
     const READS: bool = true;
     type Reply = Keys;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Keys> {
         let limit = self.limit.unwrap_or(100);

@@ -3,7 +3,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Event,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -26,6 +26,7 @@ impl Op for Revoke {
     const NAME: &'static str = "key/revoke";
     const ACCESS: Access = Access::Admin;
     type Reply = Revoked;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Revoked> {
         check::plain_name("name", &self.name)?;

@@ -10,7 +10,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{Resource, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     run::{self, Holder},
     tx::{Stmt, Tx},
@@ -63,6 +63,7 @@ impl Op for Claim {
     const NAME: &'static str = "lock/claim";
     const ACCESS: Access = Access::Agent;
     type Reply = Claimed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())

@@ -7,7 +7,7 @@ use crate::{
     claim::{Checkpoint, checkpoint::stands, written},
     error::{Error, Result},
     names::{BODY_MAX, NAME_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -37,6 +37,7 @@ impl Op for SaveCheckpoint {
     const NAME: &'static str = "mail/checkpoint";
     const ACCESS: Access = Access::Agent;
     type Reply = Saved;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

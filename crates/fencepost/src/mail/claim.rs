@@ -15,7 +15,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Topic,
     names::{CLAIMS_MAX, MAILBOXES_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     run::{self, Holder},
     tx::{Row, Stmt, Tx, by_keys, set},
@@ -77,6 +77,7 @@ impl Op for Claim {
     const NAME: &'static str = "mail/claim";
     const ACCESS: Access = Access::Agent;
     type Reply = Claimed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
@@ -87,8 +88,8 @@ impl Op for Claim {
     }
 
     /// A pause ends, too.
-    fn not_yet(answer: &Result<Claimed>) -> bool {
-        answer.as_ref().is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
+    fn not_yet(answer: Result<&Claimed, &Error>) -> bool {
+        answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {

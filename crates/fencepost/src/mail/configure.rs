@@ -8,7 +8,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{ATTEMPTS_MAX, TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -49,6 +49,7 @@ impl Op for Configure {
     const NAME: &'static str = "mail/configure";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;

@@ -6,7 +6,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -32,6 +32,7 @@ impl Op for Discard {
     const NAME: &'static str = "mail/discard";
     const ACCESS: Access = Access::Agent;
     type Reply = Discarded;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Discarded> {
         check::range("messages", self.messages.len() as i64, 1, CLAIMS_MAX)?;

@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Error, Result},
     json::Json,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -33,6 +33,7 @@ impl Op for Done {
     const NAME: &'static str = "mail/done";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

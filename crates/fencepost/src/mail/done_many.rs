@@ -8,7 +8,7 @@ use crate::{
     error::{Code, Error, Result},
     json::Json,
     names::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, by_keys, set},
 };
@@ -44,6 +44,7 @@ impl Op for DoneMany {
     const NAME: &'static str = "mail/done_many";
     const ACCESS: Access = Access::Agent;
     type Reply = DidMany;
+    erased!();
 
     /// What is completed together was claimed by one run: the first token speaks for it.
     fn before(&self) -> Before {

@@ -5,7 +5,7 @@ use super::{
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -40,6 +40,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Messages;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Messages> {
         let limit = self.limit.unwrap_or(100);

@@ -2,7 +2,7 @@ use super::{configure::set_paused, stats::Box};
 use crate::{
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -28,6 +28,7 @@ impl Op for Pause {
     const NAME: &'static str = "mail/pause";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;

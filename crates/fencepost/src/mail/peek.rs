@@ -6,7 +6,7 @@ use super::{
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -33,6 +33,7 @@ impl Op for Peek {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Peeked;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Peeked> {
         let count = self.count.unwrap_or(1);

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     json::Json,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -67,6 +67,7 @@ impl Op for Push {
     const NAME: &'static str = "mail/push";
     const ACCESS: Access = Access::Agent;
     type Reply = Pushed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

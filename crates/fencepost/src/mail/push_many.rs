@@ -10,7 +10,7 @@ use crate::{
     event::{Event, Topic},
     json::Json,
     names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     task::PRIORITY,
     tx::{Stmt, Tx, set},
@@ -65,6 +65,7 @@ impl Op for PushMany {
     const NAME: &'static str = "mail/push_many";
     const ACCESS: Access = Access::Agent;
     type Reply = PushedMany;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -7,7 +7,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Row, Stmt, Tx, by_keys},
 };
@@ -41,6 +41,7 @@ impl Op for Redrive {
     const NAME: &'static str = "mail/redrive";
     const ACCESS: Access = Access::Agent;
     type Reply = Redriven;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Redriven> {
         let (ids, more) = chosen(tx, &self.messages, self.mailbox.as_deref()).await?;

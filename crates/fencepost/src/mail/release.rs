@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     event::Event,
     names::{CLAIMS_MAX, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -32,6 +32,7 @@ impl Op for Release {
     const NAME: &'static str = "mail/release";
     const ACCESS: Access = Access::Agent;
     type Reply = Released;
+    erased!();
 
     /// What is given back together was claimed by one run: the first token speaks for it.
     fn before(&self) -> Before {

@@ -6,7 +6,7 @@ use crate::{
     claim::Under,
     error::{Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params, run,
     tx::{Row, Tx},
 };
@@ -41,6 +41,7 @@ impl Op for Reset {
     const NAME: &'static str = "mail/reset";
     const ACCESS: Access = Access::Agent;
     type Reply = WasReset;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<WasReset> {
         self.run.as_deref().map_or(Ok(()), run::check_name)?;

@@ -2,7 +2,7 @@ use super::{configure::set_paused, pause::Changed};
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ impl Op for Resume {
     const NAME: &'static str = "mail/resume";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;

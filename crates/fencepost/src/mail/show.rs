@@ -2,7 +2,7 @@ use super::{Changed, Message, record::require_message, view::full};
 use crate::{
     error::Result,
     json::Json,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -21,6 +21,7 @@ impl Op for Show {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Changed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         Ok(Changed { message: of(tx, self.message).await? })

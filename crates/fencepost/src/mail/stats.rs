@@ -3,7 +3,7 @@ use crate::{
     clock::Time,
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -59,6 +59,7 @@ impl Op for Stats {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Mailboxes;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Mailboxes> {
         let limit = self.limit.unwrap_or(100);

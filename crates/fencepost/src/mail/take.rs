@@ -11,7 +11,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::{Tx, by_keys},
 };
 use schemars::JsonSchema;
@@ -45,6 +45,7 @@ impl Op for Take {
     const NAME: &'static str = "mail/take";
     const ACCESS: Access = Access::Agent;
     type Reply = Taken;
+    erased!();
 
     fn before(&self) -> Before {
         Before::takes().once(self.request.as_deref())
@@ -55,8 +56,8 @@ impl Op for Take {
     }
 
     /// A pause ends, too.
-    fn not_yet(answer: &Result<Taken>) -> bool {
-        answer.as_ref().is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
+    fn not_yet(answer: Result<&Taken, &Error>) -> bool {
+        answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Taken> {

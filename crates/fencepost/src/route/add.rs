@@ -4,7 +4,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -57,6 +57,7 @@ impl Op for Add {
     const NAME: &'static str = "route/add";
     const ACCESS: Access = Access::Admin;
     type Reply = Added;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -6,7 +6,7 @@ use crate::{
     json::Json,
     mail,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -31,6 +31,7 @@ impl Op for Again {
     const NAME: &'static str = "route/again";
     const ACCESS: Access = Access::Admin;
     type Reply = Delivered;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -5,7 +5,7 @@ use crate::{
     inbox::{self, Content},
     mail,
     names::{NAME_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -56,6 +56,7 @@ impl Op for Deliver {
     const NAME: &'static str = "route/deliver";
     const ACCESS: Access = Access::Admin;
     type Reply = Delivered;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

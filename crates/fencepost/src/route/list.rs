@@ -1,7 +1,7 @@
 use super::{Route, in_force};
 use crate::{
     error::Result,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Routes;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Routes> {
         Ok(Routes { routes: in_force(tx).await? })

@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     event::{Event, Topic},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -30,6 +30,7 @@ impl Op for Remove {
     const NAME: &'static str = "route/remove";
     const ACCESS: Access = Access::Admin;
     type Reply = Removed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

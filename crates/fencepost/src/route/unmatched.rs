@@ -6,7 +6,7 @@ use crate::{
     json::Json,
     mail,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -47,6 +47,7 @@ impl Op for Unmatched {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Kept;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Kept> {
         let limit = self.limit.unwrap_or(100);

@@ -3,7 +3,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     event::Event,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -30,6 +30,7 @@ impl Op for Doubt {
     const NAME: &'static str = "run/doubt";
     const ACCESS: Access = Access::Agent;
     type Reply = Doubted;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Doubted> {
         check_name(&self.run)?;

@@ -3,7 +3,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, by_keys},
 };
@@ -31,6 +31,7 @@ impl Op for End {
     const NAME: &'static str = "run/end";
     const ACCESS: Access = Access::Agent;
     type Reply = Ended;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Ended> {
         check_name(&self.run)?;

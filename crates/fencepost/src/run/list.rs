@@ -2,7 +2,7 @@ use super::{Run, RunRow};
 use crate::{
     error::{Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Row, Stmt, Tx, key_set},
 };
@@ -49,6 +49,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Runs;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Runs> {
         let limit = self.limit.unwrap_or(100);

@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -30,6 +30,7 @@ impl Op for Renew {
     const NAME: &'static str = "run/renew";
     const ACCESS: Access = Access::Agent;
     type Reply = Renewed;
+    erased!();
 
     /// Being heard is all that this op does, and it was done before.
     fn before(&self) -> Before {

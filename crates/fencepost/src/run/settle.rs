@@ -11,7 +11,7 @@ use crate::{
     error::{Code, Error, Result},
     mail,
     names::{OUTPUT_MAX, Resource, TEXT_MAX, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params, task,
     tx::{Row, Stmt, Tx},
 };
@@ -82,6 +82,7 @@ impl Op for Settle {
     const ACCESS: Access = Access::Agent;
     const SAME: bool = true;
     type Reply = Settled;
+    erased!();
 
     fn before(&self) -> Before {
         let reads = match check_name(&self.run) {

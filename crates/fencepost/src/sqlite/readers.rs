@@ -6,6 +6,7 @@ use crate::{
     clock::Deadline,
     error::{Error, Result},
     fleet::{Options, Stats, Work},
+    op::AnyReply,
     tx::{Caller, Db, Place, Tx},
 };
 use std::{
@@ -40,12 +41,7 @@ impl Readers {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn read<T: Send + 'static>(
-        self: Arc<Self>,
-        options: Options,
-        caller: Caller,
-        work: Work<T>,
-    ) -> Result<T> {
+    pub async fn read(self: Arc<Self>, options: Options, caller: Caller, work: Work) -> Result<AnyReply> {
         let place = self.places.clone().acquire_owned().await.map_err(Error::internal)?;
         let task = tokio::task::spawn_blocking(move || {
             // The place is the read's, not the caller's, who may hang up before it is over.
@@ -55,7 +51,7 @@ impl Readers {
         task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
     }
 
-    fn read_now<T>(&self, options: &Options, caller: Caller, work: &Work<T>) -> Result<T> {
+    fn read_now(&self, options: &Options, caller: Caller, work: &Work) -> Result<AnyReply> {
         let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut lite = match idle {

@@ -5,7 +5,7 @@ use crate::{
     clock::Time,
     error::{Code, Error, Result},
     names::{Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -30,6 +30,7 @@ impl Op for Accept {
     const NAME: &'static str = "task/accept";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())

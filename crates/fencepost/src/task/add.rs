@@ -6,7 +6,7 @@ use crate::{
     before::Before,
     error::{Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -80,6 +80,7 @@ impl Op for Add {
     const NAME: &'static str = "task/add";
     const ACCESS: Access = Access::Agent;
     type Reply = Added;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

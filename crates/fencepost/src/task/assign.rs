@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -24,6 +24,7 @@ impl Op for Assign {
     const NAME: &'static str = "task/assign";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -26,6 +26,7 @@ impl Op for Cancel {
     const NAME: &'static str = "task/cancel";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

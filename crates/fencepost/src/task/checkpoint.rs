@@ -8,7 +8,7 @@ use crate::{
     claim::{Under, checkpoint::stands, written},
     error::{Error, Result},
     names::{BODY_MAX, NAME_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -38,6 +38,7 @@ impl Op for SaveCheckpoint {
     const NAME: &'static str = "task/checkpoint";
     const ACCESS: Access = Access::Agent;
     type Reply = Saved;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::Result,
     names::{CLAIMS_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -48,6 +48,7 @@ impl Op for ClaimMany {
     const NAME: &'static str = "task/claim_many";
     const ACCESS: Access = Access::Agent;
     type Reply = ClaimedMany;
+    erased!();
 
     fn before(&self) -> Before {
         Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())

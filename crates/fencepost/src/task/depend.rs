@@ -4,7 +4,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -27,6 +27,7 @@ impl Op for Depend {
     const NAME: &'static str = "task/depend";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -5,7 +5,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Event,
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Answer, Stmt, Tx, by_keys, set},
 };
@@ -34,6 +34,7 @@ impl Op for Done {
     const NAME: &'static str = "task/done";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

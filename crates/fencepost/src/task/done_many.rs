@@ -9,7 +9,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Event,
     names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -52,6 +52,7 @@ impl Op for DoneMany {
     const NAME: &'static str = "task/done_many";
     const ACCESS: Access = Access::Agent;
     type Reply = DidMany;
+    erased!();
 
     /// What is completed together was claimed by one run: the first token speaks for it.
     fn before(&self) -> Before {

@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Error, Result},
     names::{ATTEMPTS_MAX, BODY_MAX, TEXT_MAX, TITLE_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -39,6 +39,7 @@ impl Op for Edit {
     const NAME: &'static str = "task/edit";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

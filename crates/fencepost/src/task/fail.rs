@@ -9,7 +9,7 @@ use crate::{
     clock::{Millis, Time},
     error::Result,
     names::{TEXT_MAX, TTL_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -40,6 +40,7 @@ impl Op for Fail {
     const NAME: &'static str = "task/fail";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token)

@@ -11,7 +11,7 @@ use crate::{
     clock::Time,
     error::{Code, Error, Result},
     names::{OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -172,6 +172,7 @@ impl Op for Import {
     /// It writes a past that nobody here was part of.
     const ACCESS: Access = Access::Admin;
     type Reply = Imported;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -2,7 +2,7 @@ use super::{Record, Status, Task, columns, load, not_found};
 use crate::{
     error::Result,
     names::{TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -41,6 +41,7 @@ impl Op for List {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Tasks;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Tasks> {
         let limit = self.limit.unwrap_or(100);

@@ -4,7 +4,7 @@ use crate::{
     claim::Hold,
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -26,6 +26,7 @@ impl Op for Note {
     const NAME: &'static str = "task/note";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

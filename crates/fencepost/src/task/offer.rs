@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -25,6 +25,7 @@ impl Op for Offer {
     const NAME: &'static str = "task/offer";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -10,7 +10,7 @@ use crate::{
     names::{
         ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, TaskId, check,
     },
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -88,6 +88,7 @@ impl Op for Plan {
     const NAME: &'static str = "task/plan";
     const ACCESS: Access = Access::Agent;
     type Reply = Planned;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

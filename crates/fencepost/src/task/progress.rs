@@ -8,7 +8,7 @@ use crate::{
     claim::{Under, written},
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -35,6 +35,7 @@ impl Op for Progress {
     const NAME: &'static str = "task/progress";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::holds(&self.token).once(self.request.as_deref())

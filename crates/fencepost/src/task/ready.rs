@@ -2,7 +2,7 @@ use super::{Record, Task, columns};
 use crate::{
     error::Result,
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
 };
@@ -35,6 +35,7 @@ impl Op for Ready {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = ReadyTasks;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<ReadyTasks> {
         let limit = self.limit.unwrap_or(20);

@@ -4,7 +4,7 @@ use crate::{
     claim::Under,
     error::Result,
     names::{TEXT_MAX, Token, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -30,6 +30,7 @@ impl Op for Reject {
     const NAME: &'static str = "task/reject";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())

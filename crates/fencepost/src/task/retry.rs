@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Code, Error, Result},
     names::{TaskId, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -24,6 +24,7 @@ impl Op for Retry {
     const NAME: &'static str = "task/retry";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

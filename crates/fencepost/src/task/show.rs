@@ -2,7 +2,7 @@ use super::{Changed, full, load, not_found};
 use crate::{
     error::Result,
     names::TaskId,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -20,6 +20,7 @@ impl Op for Show {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Changed;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         let id = TaskId::check("task", &self.task)?;

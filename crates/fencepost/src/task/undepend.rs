@@ -6,7 +6,7 @@ use crate::{
     before::Before,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::Tx,
 };
@@ -28,6 +28,7 @@ impl Op for Undepend {
     const NAME: &'static str = "task/undepend";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -23,6 +23,7 @@ impl Op for Unpark {
     const NAME: &'static str = "task/unpark";
     const ACCESS: Access = Access::Agent;
     type Reply = Changed;
+    erased!();
 
     fn before(&self) -> Before {
         Before::nothing().once(self.request.as_deref())

@@ -3,7 +3,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
     names::{TaskId, WAITED_MAX, check},
-    op::{Access, Op},
+    op::{Access, Op, erased},
     params,
     tx::{Row, Stmt, Tx},
 };
@@ -64,13 +64,14 @@ impl Op for Wait {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Waited;
+    erased!();
 
     fn wait(&self) -> Option<Millis> {
         self.wait_ms
     }
 
-    fn not_yet(answer: &Result<Waited>) -> bool {
-        answer.as_ref().is_ok_and(|waited| !waited.over)
+    fn not_yet(answer: Result<&Waited, &Error>) -> bool {
+        answer.is_ok_and(|waited| !waited.over)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Waited> {

@@ -3,7 +3,7 @@ use crate::{
     clock::Time,
     error::Result,
     names::TaskId,
-    op::{Access, Op},
+    op::{Access, Op, erased},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -39,6 +39,7 @@ impl Op for Why {
     const ACCESS: Access = Access::Reader;
     const READS: bool = true;
     type Reply = Because;
+    erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Because> {
         let id = TaskId::check("task", &self.task)?;
