@@ -29,6 +29,11 @@ pub async fn cycles(fleet: &Fleet, board: &'static str, callers: usize, span: Du
     .await
 }
 
+/// Bytes of a claim's future, which is moved whenever it is handed on.
+pub fn claim_size(fleet: &Fleet) -> usize {
+    size_of_val(&fleet.call(task::Claim::next("board", "run")))
+}
+
 /// One claim and its completion; false if there was nothing.
 pub async fn cycle(fleet: &Fleet, board: &str, run: &str) -> Result<bool> {
     let claim = task::Claim { ttl_ms: Some(Millis::minutes(30)), ..task::Claim::next(board, run) };

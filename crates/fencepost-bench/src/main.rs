@@ -225,6 +225,7 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
         in_turns(&fleet, &path, span).await?,
         "at least 0.6",
     );
+    println!("  a claim's future has {} bytes", engine::claim_size(&fleet));
     drop(fleet);
 
     println!(

@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     process::{Child, Command, Stdio},
 };
-use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// What is served.
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ pub async fn serve(word: &str) -> Result<()> {
 async fn fleet(url: &str, durability: Durability) -> Result<()> {
     // As `fence serve` has them where nobody watches.
     let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(EnvFilter::new("info")).with(lines).init();
+    tracing_subscriber::registry().with(LevelFilter::INFO).with(lines).init();
     let mut options = Options::default();
     options.durability = durability;
     let fleet = Fleet::open_with(url, options).await?;

@@ -69,13 +69,15 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions, keep::Keep,
+        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions,
+        man::Man, keep::Keep,
     }
 }
 
-/// Those that nobody types, and what a shell asks for, look at no settings: they act on what they are told.
+/// Those that nobody types, and what a shell or an installer asks for, look at no settings: they act on what they are
+/// told.
 pub fn needs_settings(name: Option<&str>) -> bool {
-    !matches!(name, Some("keep" | "watchdog" | "completions"))
+    !matches!(name, Some("keep" | "watchdog" | "completions" | "man"))
 }
 
 impl Default for Command {

@@ -13,7 +13,12 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    fmt,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// Lines are short, 200 bytes or so; but an error's text may be of any length, so their bytes are bounded as well.
 const LINES: usize = 10_000;
@@ -43,7 +48,8 @@ impl Logs {
         let (logs, said) = Self::keeping(LINES, BYTES);
         let lost = logs.lost.clone();
         std::thread::spawn(move || write(&said, &lost, json));
-        let filter = EnvFilter::try_from_env("FENCE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+        let wanted = std::env::var("FENCE_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok());
+        let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
         let all = tracing_subscriber::registry().with(filter);
         let own = logs.clone();
         let layer = fmt::layer().with_writer(move || own.clone());
