@@ -14,10 +14,38 @@ WITH_POSTGRES := scripts/postgres with target/postgres --
 RUST_FILES = $(or $(wildcard $(shell git ls-files -co --exclude-standard '*.rs' 2>/dev/null || \
 	find crates -name '*.rs')),$(error no Rust files found))
 
+# What `make install` installs, and where: DESTDIR goes before PREFIX, for packages. Named on the command line, BINARY is
+# installed as it is, and nothing is built: for root, who may have no cargo.
+PREFIX = /usr/local
+BINARY = $(or $(CARGO_TARGET_DIR),target)/release/fence
+ROOT = $(DESTDIR)$(PREFIX)
+BASH_COMPLETIONS = $(ROOT)/share/bash-completion/completions
+ZSH_COMPLETIONS = $(ROOT)/share/zsh/site-functions
+FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
+MAN_PAGES = $(ROOT)/share/man/man1
+
 .PHONY: build
 build: ## Build the command line tool (the default)
-	cargo build --release -p fencepost-cli
-	@echo "The binary is $${CARGO_TARGET_DIR:-target}/release/fence"
+	@scripts/size build cargo build --release --locked -p fencepost-cli
+	@echo "The binary is $(BINARY)"
+
+.PHONY: size
+size: ## Show how heavy the binary is: cold build time, size, the largest groups of symbols
+	@scripts/size
+
+.PHONY: install
+install: $(if $(filter file,$(origin BINARY)),build) ## Install the binary, completions and manual pages: PREFIX=/usr/local
+	install -d "$(ROOT)/bin" "$(BASH_COMPLETIONS)" "$(ZSH_COMPLETIONS)" "$(FISH_COMPLETIONS)"
+	install -m 755 "$(BINARY)" "$(ROOT)/bin/fence"
+	"$(BINARY)" completions bash >"$(BASH_COMPLETIONS)/fence"
+	"$(BINARY)" completions zsh >"$(ZSH_COMPLETIONS)/_fence"
+	"$(BINARY)" completions fish >"$(FISH_COMPLETIONS)/fence.fish"
+	"$(BINARY)" man "$(MAN_PAGES)"
+
+.PHONY: uninstall
+uninstall: ## Remove what `make install` installed, from the same PREFIX
+	rm -f "$(ROOT)/bin/fence" "$(BASH_COMPLETIONS)/fence" "$(ZSH_COMPLETIONS)/_fence" \
+		"$(FISH_COMPLETIONS)/fence.fish" "$(MAN_PAGES)"/fence.1 "$(MAN_PAGES)"/fence-*.1
 
 # Four tests at a time, also on two cores: many of them wait for processes, and do nothing meanwhile.
 .PHONY: test

@@ -9,6 +9,7 @@ mod edges;
 mod history;
 mod import;
 mod import_swarm;
+mod install;
 mod keeper;
 mod lead_and_workers;
 mod line;

@@ -1,0 +1,91 @@
+//! `make install` and `make uninstall`, as the README has them, in a home of their own.
+
+use crate::{
+    readme::scripts,
+    sealed::{Said, Sealed},
+};
+use std::path::Path;
+
+/// A line for `make`, with the binary that is tested: a test does not build a release.
+fn make(sealed: &Sealed, line: &str) -> Said {
+    let (command, _) = line.split_once('#').unwrap_or((line, ""));
+    assert!(command.starts_with("make "), "{line}");
+    let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let binary = env!("CARGO_BIN_EXE_fence");
+    sealed.sh(&format!("cd '{checkout}' && {command} BINARY='{binary}'"))
+}
+
+/// Every file below a directory, by its path in it.
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => found.push(path.strip_prefix(root).expect("below it").display().to_string()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_the_readme_installs_works_and_goes_away_again() {
+    let sealed = Sealed::sqlite();
+    let [script] = scripts("Install")[..] else { panic!("one block") };
+    let [install, uninstall] = script.lines().collect::<Vec<_>>()[..] else { panic!("{script}") };
+    let said = make(&sealed, install);
+    assert_eq!(said.code, 0, "{said:?}");
+
+    let root = sealed.path().join(".local");
+    let (pages, others): (Vec<_>, Vec<_>) =
+        files(&root).into_iter().partition(|file| file.starts_with("share/man/"));
+    assert_eq!(
+        others,
+        [
+            "bin/fence",
+            "share/bash-completion/completions/fence",
+            "share/fish/vendor_completions.d/fence.fish",
+            "share/zsh/site-functions/_fence",
+        ]
+    );
+    let version = sealed.sh("$HOME/.local/bin/fence --version");
+    assert!(version.code == 0 && version.out.starts_with("fence "), "{version:?}");
+    let completed =
+        sealed.sh("source $HOME/.local/share/bash-completion/completions/fence && complete -p fence");
+    assert_eq!(completed.code, 0, "{completed:?}");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).expect(file);
+    assert!(read("share/zsh/site-functions/_fence").starts_with("#compdef fence"));
+    assert!(read("share/fish/vendor_completions.d/fence.fish").contains("complete -c fence"));
+
+    // A page for each command that `--help` lists, in groups before its options.
+    let help = sealed.ok(&["--help"]);
+    let (groups, _) = help.split_once("\nOptions:").expect("options");
+    let commands = groups.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    let commands: Vec<_> = commands.map(|name| format!("share/man/man1/fence-{name}.1")).collect();
+    assert!(commands.len() > 40, "{help}");
+    let missing: Vec<_> = commands.iter().filter(|page| !pages.contains(page)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for page in ["fence.1", "fence-claim.1", "fence-mail-push.1"] {
+        assert!(read(&format!("share/man/man1/{page}")).contains(".TH "), "{page}");
+    }
+    assert!(read("share/man/man1/fence-claim.1").contains("\\-\\-ttl"));
+    assert!(!pages.iter().any(|page| page.ends_with("fence-watchdog.1")), "nobody types that: {pages:?}");
+
+    let said = make(&sealed, uninstall);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(files(&root), [""; 0]);
+}
+
+#[test]
+fn a_package_is_staged_below_destdir() {
+    let sealed = Sealed::sqlite();
+    let said = make(&sealed, "make install DESTDIR=$HOME/stage PREFIX=/usr");
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(files(&sealed.path().join("stage/usr")).contains(&"bin/fence".to_owned()));
+    let said = make(&sealed, "make uninstall DESTDIR=$HOME/stage PREFIX=/usr");
+    assert_eq!((said.code, files(&sealed.path().join("stage"))), (0, vec![]));
+}
