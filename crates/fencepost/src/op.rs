@@ -216,10 +216,6 @@ pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
     }
-    // Nearly every request fits. Where one does not is looked for only then.
-    if let Ok(op) = serde_json::from_slice(json) {
-        return Ok(op);
-    }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
