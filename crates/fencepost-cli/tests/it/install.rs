@@ -1,4 +1,4 @@
-//! `make install` and `make uninstall`, as the README has them, in a home of their own.
+//! `make install` and `make uninstall`, as the README has them, in a home of their own; and `make size`.
 
 use crate::{
     readme::scripts,
@@ -88,4 +88,52 @@ fn a_package_is_staged_below_destdir() {
     assert!(files(&sealed.path().join("stage/usr")).contains(&"bin/fence".to_owned()));
     let said = make(&sealed, "make uninstall DESTDIR=$HOME/stage PREFIX=/usr");
     assert_eq!((said.code, files(&sealed.path().join("stage"))), (0, vec![]));
+}
+
+/// What each linker writes for two functions: 0x100000 and 0x80000 bytes.
+const LLVM: &str = "
+             VMA              LMA     Size Align Out     In      Symbol
+          100000           100000   180000    16 .text
+          100000           100000   100000    16         a.o:(.text._ZN9fencepost4task5claim3run17h0123456789abcdefE)
+          200000           200000    80000    16         b.o:(.text.sqlite3Select)
+";
+const GNU: &str = "
+Discarded input sections
+
+ .text.sqlite3Unused
+                0x0000000000000000   0x900000 b.o
+
+Memory Configuration
+
+Linker script and memory map
+
+ .text._ZN9fencepost4task5claim3run17h0123456789abcdefE
+                0x0000000000100000   0x100000 a.o
+ .text.sqlite3Select 0x0000000000200000    0x80000 b.o
+";
+
+#[test]
+fn the_size_is_told_with_the_largest_groups_of_functions() {
+    let sealed = Sealed::sqlite();
+    let release = sealed.path().join("target/release");
+    std::fs::create_dir_all(&release).unwrap();
+    let size = || make(&sealed, "make --no-print-directory size CARGO_TARGET_DIR=$HOME/target");
+    let said = size();
+    assert!(said.code != 0 && said.err.contains("run make"), "{said:?}");
+
+    let write = |file: &str, text: &str| std::fs::write(release.join(file), text).unwrap();
+    assert_eq!(sealed.sh("cd $HOME/target/release && truncate -s 12345678 fence && chmod +x fence").code, 0);
+    write("cold-build", "3 min 42 s on 2 cores\n");
+    for map in [LLVM, GNU] {
+        write("fence.map", map);
+        let said = size();
+        assert_eq!(said.code, 0, "{said:?}");
+        let expected = "\
+cold build  3 min 42 s on 2 cores
+binary      12.3 MB
+code        the ten largest groups of functions:
+    1.05 MB       1  fencepost::task
+    0.52 MB       1  C and assembly (SQLite, ring, mimalloc)";
+        assert_eq!(said.out, expected, "{map}");
+    }
 }
