@@ -96,6 +96,8 @@ pub(crate) struct Opening {
     pub request: Option<String>,
     /// The answers to the op's own reads.
     pub read: Vec<Answer>,
+    /// How many things the batch of expiry changed that was done for this op.
+    pub expired: u64,
 }
 
 impl Opening {
@@ -213,12 +215,16 @@ pub(crate) enum Todo {
     End {
         key: i64,
     },
-    Settle,
 }
 
 impl Before {
     pub(crate) fn settles(&self) -> bool {
         self.settles
+    }
+
+    /// Is a batch of expiry to be done before the op looks?
+    pub(crate) fn expires(&self, due: &Due, now: Time) -> bool {
+        self.settles && due.is_due(now)
     }
 
     /// The read of what is due, if the op wants it. On PostgreSQL it is the dearest of those an op opens with.
@@ -313,41 +319,52 @@ impl Before {
                 todo.push(Todo::Hear { key: run.key, ttl });
             }
         }
-        if self.settles && opening.due.is_due(now) {
-            todo.push(Todo::Settle);
-        }
         Ok(todo)
     }
 }
 
-/// Does what was due. Gives how many things it changed.
-pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<u64> {
+/// Renews the caller's run, or ends its last incarnation.
+pub(crate) async fn outlast(tx: &mut Tx<'_>, todo: &[Todo]) -> Result<()> {
     // None of it is what the request asked for: under its id, it would be taken for the request's first try.
     let request = tx.opening.request.take();
-    let mut changed = 0;
     for item in todo {
-        changed += match *item {
+        match *item {
             Todo::Hear { key, ttl } => run::hear(tx, key, ttl).await?,
             Todo::End { key } => run::end::lapse(tx, key).await?,
-            Todo::Settle => run::sweep::sweep(tx).await?,
         };
     }
     tx.opening.request = request;
-    Ok(changed)
+    Ok(())
 }
 
 impl Tx<'_> {
     /// Opens an op in a transaction that is already under way: one batch of what is due is done in it.
-    /// Gives how many things that changed.
-    pub(crate) async fn open(&mut self, before: &Before) -> Result<u64> {
+    pub(crate) async fn open(&mut self, before: &Before) -> Result<()> {
         self.look_round(before).await?;
         let todo = before.todo(&self.opening, &self.caller, self.now)?;
-        if todo.is_empty() {
-            return Ok(0);
+        let expires = before.expires(&self.opening.due, self.now);
+        if todo.is_empty() && !expires {
+            return Ok(());
         }
-        let changed = outlast(self, &todo).await?;
-        self.look_round(before).await?;
-        Ok(changed)
+        outlast(self, &todo).await?;
+        if expires {
+            self.expire().await?;
+        }
+        self.look_round(before).await
+    }
+
+    /// One batch of expiry. If it fails, its changes are undone and the transaction goes on.
+    async fn expire(&mut self) -> Result<()> {
+        // The events are not what the request did, and not the caller's doing.
+        let (request, caller) = (self.opening.request.take(), std::mem::take(&mut self.caller));
+        self.execute("savepoint expiry", params![]).await?;
+        let expired = run::sweep::sweep(self).await;
+        (self.opening.request, self.caller) = (request, caller);
+        if let Err(error) = expired {
+            tracing::warn!("a batch of expiry failed: {error}");
+            self.execute("rollback to savepoint expiry", params![]).await?;
+        }
+        self.execute("release savepoint expiry", params![]).await.map(drop)
     }
 
     async fn look_round(&mut self, before: &Before) -> Result<()> {

@@ -67,10 +67,6 @@ impl Code {
             Code::Suppressed | Code::RateLimited | Code::Paused => 6,
         }
     }
-    /// The caller came away empty: worth another look if the dead still hold something.
-    pub(crate) fn is_nothing_to_take(self) -> bool {
-        matches!(self, Code::NoneReady | Code::BoardFinished | Code::AlreadyClaimed | Code::NotReady)
-    }
     pub fn as_str(self) -> &'static str {
         match self {
             Code::Internal => "internal",

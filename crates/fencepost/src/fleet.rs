@@ -137,6 +137,7 @@ struct Noted {
     own_in: Option<Millis>,
     wishes: Vec<Wish>,
     handed: Vec<Handed>,
+    more_expires: bool,
 }
 
 impl Seen {
@@ -146,15 +147,21 @@ impl Seen {
             own_in: tx.own_again_at.map(|at| at.since(tx.now)),
             wishes: std::mem::take(&mut tx.wishes),
             handed: std::mem::take(&mut tx.handed),
+            more_expires: tx.opening.expired > 0 && tx.opening.due.is_due(tx.now),
         };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = noted;
         answer
     }
 
     fn look(self, op: &dyn AnyOp, answer: Result<AnyReply>) -> Look<AnyReply> {
-        let Noted { again_in, own_in, wishes, handed } =
+        let Noted { again_in, own_in, wishes, handed, .. } =
             std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         Look { not_yet: op.not_yet(&answer), answer, again_in, own_in, wishes, handed }
+    }
+
+    /// The batch of expiry before this look changed something, and left something that is due.
+    fn more_expires(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).more_expires
     }
 }
 
@@ -195,6 +202,9 @@ pub struct Options {
     pub connections: usize,
     /// How long one call may wait for the database before it gives up.
     pub call_limit: Duration,
+    /// PostgreSQL: the longest pause between two statements of one transaction. The server ends a transaction that pauses
+    /// longer, so that a frozen process keeps no row locked.
+    pub idle_limit: Duration,
     /// SQLite: how long one read may take. It bounds how much of the log a reader can keep from being reused.
     pub read_limit: Duration,
     /// SQLite: the size of the write-ahead log past which it is started anew.
@@ -222,6 +232,7 @@ impl Default for Options {
             readers: 4,
             connections: 16,
             call_limit: Duration::from_secs(30),
+            idle_limit: Duration::from_secs(10),
             read_limit: Duration::from_secs(10),
             wal_limit: 64 * 1024 * 1024,
             max_pages: None,
@@ -302,7 +313,7 @@ impl Fleet {
         Box::pin(async move {
             self.caller.may(op.name(), op.access())?;
             let Some(wait) = op.wait() else {
-                if op.peeks() {
+                if op.peeks() || op.before().settles() {
                     return Box::pin(self.look(op, false)).await.answer;
                 }
                 return self.run(&*op.clone(), Arc::new(move |tx| op.run(tx))).await;
@@ -361,8 +372,9 @@ impl Fleet {
         self.write(op.before(), Place::Own, work).await
     }
 
-    /// One look of one who waits: the op, and when its answer could change by time alone. Where there is one writer,
-    /// it is not asked for nothing.
+    /// One look of one who takes things: the op, and when its answer could change by time alone. If it comes away empty
+    /// while expiry goes on, it looks again: until it finds something, or a batch of expiry changes nothing. Each time
+    /// is a call of its own, so that others come in between. Where there is one writer, it is not asked for nothing.
     async fn look(&self, op: Arc<dyn AnyOp>, glance: bool) -> Look<AnyReply> {
         if op.peeks() && self.store.has_one_writer() {
             let peeked = Seen::default();
@@ -390,8 +402,12 @@ impl Fleet {
                 found.note(answer, tx)
             })
         });
-        let answer = self.run(&*op, work).await;
-        seen.look(&*op, answer)
+        loop {
+            let answer = self.run(&*op, work.clone()).await;
+            if !(seen.more_expires() && op.not_yet(&answer)) {
+                return seen.look(&*op, answer);
+            }
+        }
     }
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
@@ -399,6 +415,9 @@ impl Fleet {
     /// The work may run again if PostgreSQL asks for it, so it must not have side effects elsewhere, and it
     /// may await nothing but the transaction. If a completion in it was already accepted before, that is an
     /// error here (`already_finished`, with `repeat: true`), so that your rows are not written twice.
+    ///
+    /// On PostgreSQL it may pause for 10 s between two statements ([`Options::idle_limit`]). After a longer pause the
+    /// server has ended the transaction; the next statement then fails, and the work runs again.
     ///
     /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If that has to read
     /// a large table of yours whole, put `options=-c enable_seqscan=on` into the address, or `set local` it.

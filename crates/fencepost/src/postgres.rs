@@ -19,6 +19,7 @@ use crate::{
     migrate::{self, MIGRATIONS},
     op::AnyReply,
     params,
+    run::sweep::sweep,
     tx::{Answer, Caller, Db, Place, Row, Stmt, Tx, Value, to_postgres},
 };
 use deadpool_postgres::{
@@ -80,13 +81,18 @@ struct Call {
 impl Postgres {
     pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let mut target = Target::parse(url)?;
-        // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too.
+        // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too. A node that
+        // froze, or whose network is gone, leaves its transactions open and its rows locked: the server is to end them.
         // Tables grow faster than the server counts them, and what is asked of them often has an index: left to choose,
         // the server reads them whole (`tests/it/grown.rs`). Where it has to (the one row of `fleet`), it thinks that
         // so dear that it would compile it: 40 ms for 0.02.
         let given = target.config.get_options().unwrap_or_default();
-        let lock = options.call_limit.as_millis();
-        let settings = format!("-c lock_timeout={lock} -c enable_seqscan=off -c jit=off {given}");
+        let (lock, idle) = (options.call_limit.as_millis(), options.idle_limit.as_millis());
+        let settings = format!(
+            "-c lock_timeout={lock} -c idle_in_transaction_session_timeout={idle} -c tcp_keepalives_idle=10 \
+             -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=25000 \
+             -c enable_seqscan=off -c jit=off {given}"
+        );
         target.config.options(&settings);
         let pool = pool_of(&target, options.connections, options.call_limit)?;
         let schema = target.schema.clone();
@@ -140,83 +146,47 @@ impl Postgres {
     async fn attempt(&self, call: &Call) -> Result<AnyReply> {
         let Call { before, caller, place, work, committing } = call;
         let session = self.session().await?;
-        let mut settled = 0;
-        let mut waits = 0;
-        loop {
-            let (mut now, mut opening) = self.begin(&session, before).await?;
-            let todo = match before.todo(&opening, caller, now) {
-                Ok(todo) => todo,
-                refused => session.finish(refused).await?,
-            };
-            if !todo.is_empty() {
-                let db = Db::Postgres(&session);
-                let mut tx = Tx::new(db, now, caller.clone(), opening, Place::Own);
-                // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
-                settled =
-                    session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
-                        Code::OutcomeUnknown => Error::again(e.message()),
-                        _ => e,
-                    })?;
-                (now, opening) = self.begin(&session, before).await?;
-            }
-            let due = before.settles() && opening.due.is_due(now);
-            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
-            let result = work(&mut tx).await;
-            // What only read is not unknown. (Of an embedder's statements nobody knows what they do.)
-            let wrote = tx.wrote() || *place == Place::Embedded;
-            committing.store(wrote && result.is_ok(), Ordering::SeqCst);
-            let result = session.finish(result).await.map_err(|e| match e.code() {
-                Code::OutcomeUnknown if !wrote => Error::again(e.message()),
+        let (mut now, mut opening) = self.begin(&session, before).await?;
+        let todo = match before.todo(&opening, caller, now) {
+            Ok(todo) => todo,
+            refused => session.finish(refused).await?,
+        };
+        let expires = before.expires(&opening.due, now);
+        if !todo.is_empty() || expires {
+            let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, Place::Own);
+            // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
+            session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
+                Code::OutcomeUnknown => Error::again(e.message()),
                 _ => e,
-            });
-            committing.store(false, Ordering::SeqCst);
-            if !(due && result.as_ref().is_err_and(|e| e.code().is_nothing_to_take())) {
-                return result;
-            }
-            // Nothing to take, but something is due. If we settled none of it, others are at it: see what
-            // they free. What a claim under way keeps from being settled is not waited for.
-            if settled == 0 {
-                if waits == TRIES {
-                    return result;
-                }
-                waits += 1;
-                self.wait_for_others(&session, now).await?;
-            }
+            })?;
+            let expired = if expires { self.expire(&session).await } else { 0 };
+            (now, opening) = self.begin(&session, before).await?;
+            opening.expired = expired;
         }
+        let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
+        let result = work(&mut tx).await;
+        // What only read is not unknown. (Of an embedder's statements nobody knows what they do.)
+        let wrote = tx.wrote() || *place == Place::Embedded;
+        committing.store(wrote && result.is_ok(), Ordering::SeqCst);
+        let result = session.finish(result).await.map_err(|e| match e.code() {
+            Code::OutcomeUnknown if !wrote => Error::again(e.message()),
+            _ => e,
+        });
+        committing.store(false, Ordering::SeqCst);
+        result
     }
 
-    /// Until those who give back what is due now have committed. The locks are let go in the same flight: held
-    /// any longer, they would hide the dead from those who settle them.
-    async fn wait_for_others(&self, session: &Session, now: Time) -> Result<()> {
-        let statements = [
-            Stmt::new("begin", params![]),
-            Stmt::new(
-                "select 1 from run where ended_at is null and expires_at <= ?1 order by key limit 64 for key share",
-                params![now],
-            ),
-            Stmt::new(
-                "select 1 from run where ended_at is not null and settled = 0 order by key limit 64 for key share",
-                params![],
-            ),
-            Stmt::new(
-                "select 1 from task where until_at <= ?1 order by seq limit 256 for key share",
-                params![now],
-            ),
-            Stmt::new(
-                "select 1 from task where delayed_until <= ?1 order by seq limit 256 for key share",
-                params![now],
-            ),
-            Stmt::new(
-                "select 1 from lock where until_at <= ?1 order by name limit 256 for key share",
-                params![now],
-            ),
-            Stmt::new("commit", params![]),
-        ];
-        session.open.store(true, Ordering::SeqCst);
-        session.pipeline(&statements).await?;
-        session.open.store(false, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=5))).await;
-        Ok(())
+    /// One batch of expiry in a transaction of its own. A failure is not the caller's: whoever comes next tries again.
+    async fn expire(&self, session: &Session) -> u64 {
+        let expiring = async {
+            let (now, opening) = self.begin(session, &Before::nothing()).await?;
+            let mut tx = Tx::new(Db::Postgres(session), now, Caller::default(), opening, Place::Own);
+            session.finish(sweep(&mut tx).await).await
+        };
+        expiring.await.unwrap_or_else(|error| {
+            tracing::warn!("a batch of expiry failed: {error}");
+            0
+        })
     }
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
@@ -488,10 +458,14 @@ fn outcome_unknown(message: String) -> Error {
         .hint("ask again with the same request id: it is done at most once")
 }
 
-/// Integrity (23) and rollback (40) errors at COMMIT say for certain that nothing was committed.
+/// Integrity (23) and rollback (40) errors at COMMIT, and a transaction that was ended because it stood idle, say for
+/// certain that nothing was committed.
 fn rolled_back(sqlstate: &serde_json::Value) -> bool {
-    sqlstate.as_str().is_some_and(|code| code.starts_with("23") || code.starts_with("40"))
+    sqlstate.as_str().is_some_and(|code| code.starts_with("23") || code.starts_with("40") || code == IDLE)
 }
+
+/// `idle_in_transaction_session_timeout`: this node froze, or was very busy, between two statements.
+const IDLE: &str = "25P03";
 
 fn pool_error(e: PoolError) -> Error {
     match e {
@@ -509,6 +483,9 @@ fn postgres_error(e: tokio_postgres::Error) -> Error {
     let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
     {
         Error::again(format!("PostgreSQL asks to try again: {}", db.message()))
+    } else if state.code() == IDLE {
+        Error::again(format!("PostgreSQL ended the transaction: {}", db.message()))
+            .hint("this process did nothing for too long between two statements; try again")
     } else if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) {
         Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
             .hint("try again in a moment")

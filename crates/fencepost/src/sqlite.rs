@@ -10,11 +10,12 @@ mod turnstile;
 mod watch;
 
 use crate::{
-    before::{Before, Due, Opening, outlast},
+    before::{Before, Due, Opening, Todo, outlast},
     clock::{Deadline, Ratchet, Time},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
     op::AnyReply,
+    run::sweep::sweep,
     tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
     wait::News,
 };
@@ -186,14 +187,14 @@ impl Writer {
     /// Nothing runs; whoever asked is told why.
     fn refuse(&mut self, job: Job, error: &Error, replies: &mut Vec<Reply>) -> Result<()> {
         let broken = Some(error.clone());
-        replies.extend(job(&mut Batch { lite: &mut self.lite, now: Time(0), due: Due::default(), broken }));
+        replies.extend(job(&mut Batch { broken, ..Batch::new(&mut self.lite) }));
         Err(error.clone())
     }
 
     /// One transaction. An error from here reaches everyone in it; a refused op's error is its own.
     fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
         let opened = self.lite.exec("begin immediate").and_then(|()| self.open_batch());
-        let mut batch = Batch { lite: &mut self.lite, now: Time(0), due: Due::default(), broken: None };
+        let mut batch = Batch::new(&mut self.lite);
         match opened {
             Ok((now, due)) => (batch.now, batch.due) = (now, due),
             Err(e) => batch.broken = Some(e),
@@ -269,36 +270,54 @@ struct Batch<'a> {
     lite: &'a mut Lite,
     now: Time,
     due: Due,
+    /// How many things a batch of expiry changed in this transaction, if one was done since runs were last ended.
+    expired: Option<u64>,
     /// Why nothing more may run in this batch, and nothing of it counts.
     broken: Option<Error>,
 }
 
-impl Batch<'_> {
-    /// Does what must outlast a refusal, then the op; a refused op whose wish the dead may hold looks again.
-    fn perform(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work) -> Result<AnyReply> {
-        loop {
-            let (opening, changed) = self.outlast(before, caller)?;
-            let result = self.op(opening, caller, place, |tx| work(tx));
-            let empty = result.as_ref().is_err_and(|e| e.code().is_nothing_to_take());
-            if !(empty && changed > 0 && before.settles() && self.due.is_due(self.now)) {
-                return result;
-            }
-        }
+impl<'a> Batch<'a> {
+    fn new(lite: &'a mut Lite) -> Self {
+        Self { lite, now: Time(0), due: Due::default(), expired: None, broken: None }
     }
 
-    fn outlast(&mut self, before: &Before, caller: &Caller) -> Result<(Opening, u64)> {
-        let opening = self.opening(before)?;
+    /// Renews or ends the caller's run and does a batch of expiry, if that is due; then the op.
+    fn perform(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work) -> Result<AnyReply> {
+        let mut opening = self.opening(before)?;
         let todo = before.todo(&opening, caller, self.now)?;
+        let expires = before.expires(&self.due, self.now);
+        let expires_now = expires && self.expired.is_none();
+        if !todo.is_empty() || expires_now {
+            self.outlast(opening, caller, todo)?;
+            if expires_now {
+                self.expire();
+            }
+            self.due = Due::read(&self.run(&Due::statement())?)?;
+            opening = self.opening(before)?;
+        }
+        opening.expired = self.expired.filter(|_| expires).unwrap_or(0);
+        self.op(opening, caller, place, |tx| work(tx))
+    }
+
+    fn outlast(&mut self, opening: Opening, caller: &Caller, todo: Vec<Todo>) -> Result<()> {
         if todo.is_empty() {
-            return Ok((opening, 0));
+            return Ok(());
         }
         let todo = Arc::new(todo);
-        let changed = self.op(opening, caller, Place::Own, |tx| {
+        self.op(opening, caller, Place::Own, |tx| {
             let todo = todo.clone();
             Box::pin(async move { outlast(tx, &todo).await })
-        })?;
-        self.due = Due::read(&self.run(&Due::statement())?)?;
-        Ok((self.opening(before)?, changed))
+        })
+    }
+
+    /// One batch of expiry for all ops of this transaction: what else is due waits for the next transaction, so that
+    /// others come in between. A failure is not the caller's: whoever comes next tries again.
+    fn expire(&mut self) {
+        let expired = self.op(Opening::default(), &Caller::default(), Place::Own, |tx| Box::pin(sweep(tx)));
+        self.expired = Some(expired.unwrap_or_else(|error| {
+            tracing::warn!("a batch of expiry failed: {error}");
+            0
+        }));
     }
 
     /// One op in its own savepoint.
@@ -320,6 +339,7 @@ impl Batch<'_> {
         self.must("release savepoint op")?;
         if stirred {
             self.due = Due::read(&self.run(&Due::statement())?)?;
+            self.expired = None;
         }
         result
     }

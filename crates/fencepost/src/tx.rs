@@ -164,20 +164,14 @@ impl<'a> Tx<'a> {
                 )
                 .hint("leave it out, or wait with Fleet::call before the transaction"));
             }
-            let before = op.before();
-            loop {
-                let changed = self.open(&before).await?;
-                self.execute("savepoint op", vec![]).await?;
-                let reply = op.run(self).await;
-                if reply.is_err() {
-                    self.execute("rollback to savepoint op", vec![]).await?;
-                }
-                self.execute("release savepoint op", vec![]).await?;
-                let empty = reply.as_ref().is_err_and(|e| e.code().is_nothing_to_take());
-                if !(empty && changed > 0 && before.settles() && self.opening.due.is_due(self.now)) {
-                    return reply;
-                }
+            self.open(&op.before()).await?;
+            self.execute("savepoint op", vec![]).await?;
+            let reply = op.run(self).await;
+            if reply.is_err() {
+                self.execute("rollback to savepoint op", vec![]).await?;
             }
+            self.execute("release savepoint op", vec![]).await?;
+            reply
         })
     }
 

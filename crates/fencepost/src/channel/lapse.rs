@@ -14,8 +14,8 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx
         .query(
             columns!(
-                "where reader.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
-                 order by reader.agent, reader.channel limit ?2 /*pg for update of reader*/"
+                "where reader.run in (select cast(value ->> 'k' as bigint) from json_each(?1)) limit ?2
+                 /*pg for update of reader skip locked*/"
             ),
             params![key_set(runs.iter().copied()), ITEMS],
         )

@@ -13,6 +13,7 @@ macro_rules! lane {
         concat!("hashtextextended(current_schema() || ' ' || ", $mailbox, " || ' ' || ", $lane, ", 1)")
     };
 }
+pub(super) use lane;
 
 /// The lanes of these messages.
 pub(super) fn lock_of(messages: &[i64]) -> Stmt {

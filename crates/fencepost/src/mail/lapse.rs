@@ -2,7 +2,8 @@
 
 use super::{
     Replay, Settings, Status,
-    record::{Record, load_locked, save},
+    lane::lane,
+    record::{Record, columns, save},
     settings_of,
 };
 use crate::{
@@ -53,34 +54,42 @@ fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
     (after, event)
 }
 
+/// Messages that no other transaction has locked, and whose lane none has locked: both are locked here. Elsewhere a lane
+/// is locked before its messages; the order does not matter to one that never waits.
+macro_rules! unlocked {
+    ($which:literal, $order:literal) => {
+        columns!(concat!(
+            "where ",
+            $which,
+            " /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
+            lane!("message.mailbox", "message.lane"),
+            "))*/ ",
+            $order,
+            " /*pg for update of message skip locked*/"
+        ))
+    };
+}
+
 /// One batch of what these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let held = Stmt::new(
-        "select id from message where run in (select cast(value ->> 'k' as bigint) from json_each(?1))
-         order by id limit ?2",
+        unlocked!("message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))", "limit ?2"),
         params![key_set(runs.iter().copied()), ITEMS],
     );
-    those_still_due(tx, held).await
+    give_back(tx, held).await
 }
 
 /// One batch of claims whose own end has come.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     let capped = Stmt::new(
-        "select id from message where until_at <= ?1 order by until_at limit ?2",
+        unlocked!("message.until_at <= ?1", "order by message.until_at limit ?2"),
         params![tx.now, ITEMS],
     );
-    those_still_due(tx, capped).await
+    give_back(tx, capped).await
 }
 
-/// Found without a lock, because lanes are locked before their messages; so looked at again once they are.
-async fn those_still_due(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {
-    let rows = tx.one(due).await?.rows;
-    let ids = rows.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
-    if ids.is_empty() {
-        return Ok(0);
-    }
-    let mut found: Vec<Record> = load_locked(tx, &ids).await?.into_values().collect();
-    found.retain(|message| message.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)));
+async fn give_back(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {
+    let mut found = Record::read_all(tx.one(due).await?.rows)?;
     found.sort_by_key(|message| message.id);
     Ok(lapse(tx, found).await?.len() as u64)
 }

@@ -143,15 +143,30 @@ pub(super) fn statements(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str, hands: 
     Ok(statements)
 }
 
-/// Ends one incarnation whose lease is over, so that its name can begin anew. What it held follows later.
+/// Ends one incarnation whose lease is over, so that its name can begin anew. What it held follows later. It waits a
+/// second for whoever has the row.
 pub(crate) async fn lapse(tx: &mut Tx<'_>, key: i64) -> Result<u64> {
-    let rows = tx
-        .query(
-            runs!("where key = ?1 and ended_at is null and expires_at <= ?2 /*pg for update*/"),
-            params![key, tx.now],
-        )
-        .await?;
-    let runs = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
+    let select = Stmt::new(
+        runs!("where key = ?1 and ended_at is null and expires_at <= ?2 /*pg for update*/"),
+        params![key, tx.now],
+    );
+    let patience = Stmt::lock(
+        "select set_config('fence.lock_timeout', current_setting('lock_timeout'), true),
+           set_config('lock_timeout', '1s', true)",
+        params![],
+    );
+    let restore = Stmt::lock(
+        "select set_config('lock_timeout', current_setting('fence.lock_timeout'), true)",
+        params![],
+    );
+    let mut answers = tx.pipeline(vec![patience, select, restore]).await.map_err(|e| match e.code() {
+        Code::Unavailable => {
+            Error::unavailable("this run's lease is over, and another transaction is using the run")
+                .hint("try again in a moment, or act under another run: --run or FENCE_RUN names it")
+        }
+        _ => e,
+    })?;
+    let runs = answers.swap_remove(1).rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
     if !runs.is_empty() {
         end(tx, &runs, "lapsed").await?;
     }

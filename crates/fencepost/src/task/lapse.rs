@@ -56,13 +56,13 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     }
 }
 
-/// One batch of what these ended runs hold.
+/// One batch of what these ended runs hold. No order is asked for: PostgreSQL would sort all of it for each batch.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx
         .query(
             columns!(
-                "where task.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
-                 order by task.seq limit ?2 /*pg for update of task*/"
+                "where task.run in (select cast(value ->> 'k' as bigint) from json_each(?1)) limit ?2
+                 /*pg for update of task skip locked*/"
             ),
             params![key_set(runs.iter().copied()), ITEMS],
         )
@@ -81,10 +81,11 @@ pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     give_back(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
-async fn give_back(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<u64> {
+async fn give_back(tx: &mut Tx<'_>, mut tasks: Vec<Record>) -> Result<u64> {
     if tasks.is_empty() {
         return Ok(0);
     }
+    tasks.sort_by_key(|task| task.seq);
     let mut events = Vec::with_capacity(tasks.len());
     let mut changes = Vec::with_capacity(tasks.len());
     for mut task in tasks {

@@ -3,7 +3,7 @@
 
 use crate::{
     steps::{hold, meet, run_to_commit, start},
-    world::{World, code},
+    world::{PATIENCE, World, code},
 };
 use fencepost::{Code, Millis, Op, claim, claim::Verdict, lock, run, task};
 
@@ -251,16 +251,23 @@ async fn a_retry_waits_for_its_uncommitted_first_try() {
     world.assert_sound().await;
 }
 
-/// While another node gives back what a dead run held, a claim waits for it instead of finding nothing.
+/// While another node gives back what a dead run held, a claim does not wait for that node: only one that asked to wait
+/// does, and it is woken when the task is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_meets_another_sweep_does_not_find_nothing() {
+async fn a_claim_that_meets_another_sweep_waits_only_if_it_asked_to() {
     let world = World::postgres().await;
     world.add("first").await;
     world.claim_next("dead").await.unwrap();
     world.pass(30);
-    let (swept, claimed) = meet(&world, end("dead"), task::Claim::next("auth", "b")).await;
-    swept.unwrap();
-    assert_eq!(claimed.unwrap().claim.token, "task/auth-1@2");
+    let sweeping = run_to_commit(&world, end("dead")).await;
+    let waits = task::Claim { wait_ms: Some(Millis::minutes(5)), ..task::Claim::next("auth", "waits") };
+    let waiting = start(&world.fleet, waits);
+    let claiming = start(&world.fleet, task::Claim::next("auth", "b"));
+    assert!(!sweeping.holds_up(&world, &claiming).await);
+    assert_eq!(code(claiming.await.unwrap()), Code::NoneReady);
+    sweeping.commit().await.unwrap();
+    let woken = tokio::time::timeout(PATIENCE, waiting).await.expect("it is woken");
+    assert_eq!(woken.unwrap().unwrap().claim.token, "task/auth-1@2");
 }
 
 /// A call that read the lease before another lengthened it must not write the shorter one back.

@@ -401,13 +401,19 @@ on_both! {
         assert!(find_run(&world, "dead").await.holds > 0);
     }
 
+    /// One batch, so that it does not keep everyone else waiting.
     async fn inside_a_transaction_a_dead_run_is_no_obstacle_either(world: World) {
         dead_run_with_600(&world).await;
-        let claimed = world
-            .fleet
-            .transaction(|tx| Box::pin(async move { tx.call(task::Claim::next("zed", "b")).await }))
-            .await;
-        assert_eq!(claimed.unwrap().claim.token, "task/zed-1@2");
+        let claim = async |board: &'static str| {
+            let claim =
+                world.fleet.transaction(move |tx| Box::pin(tx.call(task::Claim::next(board, "b")))).await;
+            claim.map(|claimed| claimed.claim.token)
+        };
+        assert_eq!(claim("auth").await.unwrap(), "task/auth-1@2");
+        let left = find_run(&world, "dead").await.holds;
+        assert!((300..600).contains(&left), "a transaction gave back {}", 600 - left);
+        // The last to be given back are on this board.
+        assert_eq!(code(claim("zed").await), Code::NoneReady);
     }
 }
 

@@ -10,6 +10,7 @@ mod dependencies;
 mod disk;
 mod embed;
 mod events;
+mod expiry;
 mod grown;
 mod import;
 mod import_fleet;

@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    world::{World, code},
+    world::{PATIENCE, World, code},
 };
 use fencepost::{Code, Error, Fleet, Millis, claim, claim::Verdict, lock, run, task};
 use std::collections::BTreeSet;
@@ -194,7 +194,7 @@ on_both! {
         }
     }
 
-    /// As many tasks as claimers, all held by one dead run: nobody goes away empty because another was at it.
+    /// As many tasks as claimers, all held by one dead run: all who wait get one, whoever gives them back.
     async fn claimers_racing_to_bury_a_dead_run_all_get_something(world: World) {
         let fleets = fleets::<4>(&world).await;
         for round in 0..10 {
@@ -209,7 +209,9 @@ on_both! {
             world.pass(30);
             let mut racing = JoinSet::new();
             for (n, fleet) in fleets.iter().cloned().enumerate() {
-                racing.spawn(async move { fleet.call(task::Claim::next("auth", format!("r{n}"))).await });
+                let claim = task::Claim::next("auth", format!("r{n}"));
+                let claim = task::Claim { wait_ms: Some(Millis::minutes(5)), ..claim };
+                racing.spawn(async move { tokio::time::timeout(PATIENCE, fleet.call(claim)).await.unwrap() });
             }
             for claimed in racing.join_all().await {
                 let token = claimed.unwrap_or_else(|e| panic!("round {round}: {e:?}")).claim.token;

@@ -188,6 +188,7 @@ pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
 pub fn patient() -> Options {
     let mut options = Options::default();
     options.call_limit = 2 * PATIENCE;
+    options.idle_limit = 2 * PATIENCE;
     options.read_limit = 2 * PATIENCE;
     options
 }
