@@ -214,9 +214,11 @@ pub struct Options {
     /// Stop migrating at this version. For tests of migrations.
     #[doc(hidden)]
     pub schema_version: Option<i64>,
-    /// PostgreSQL: all who wait look now and then, whatever they were told. Not in tests of what wakes them.
+    /// PostgreSQL: one of each kind of waiter looks this long after all were last woken. A claim skips what another
+    /// transaction has locked; if that is then rolled back, because its node died, no event says that the item is free.
+    /// None in tests of what wakes waiters.
     #[doc(hidden)]
-    pub look_anyway: bool,
+    pub look_anyway: Option<Duration>,
     /// PostgreSQL: news is asked for now and then, in case a notice was lost. Not in tests of notices.
     #[doc(hidden)]
     pub ask_anyway: bool,
@@ -237,7 +239,7 @@ impl Default for Options {
             wal_limit: 64 * 1024 * 1024,
             max_pages: None,
             schema_version: None,
-            look_anyway: true,
+            look_anyway: Some(Duration::from_secs(10)),
             ask_anyway: true,
         }
     }

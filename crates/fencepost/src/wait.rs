@@ -48,7 +48,7 @@ pub(crate) struct Pace {
     /// The pause between two questions, which grows while there is none.
     pub least: Duration,
     pub most: Duration,
-    /// After this long everyone looks anyway.
+    /// This long after all were last woken, all look anyway.
     pub anyway: Option<Duration>,
 }
 
@@ -57,14 +57,9 @@ impl Pace {
     /// percent of a core, and another process is heard after 5 ms on average.
     pub const SQLITE: Pace =
         Pace { least: Duration::from_millis(10), most: Duration::from_millis(10), anyway: None };
-    /// A question is a round trip. Other nodes tell what they commit: this is in case that was lost. A claim skips
-    /// what another transaction has locked; if that is then rolled back, because its node died, nothing tells that
-    /// the thing is free after all.
-    pub const POSTGRES: Pace = Pace {
-        least: Duration::from_secs(3),
-        most: Duration::from_secs(3),
-        anyway: Some(Duration::from_secs(30)),
-    };
+    /// A question is a round trip. Other nodes tell what they commit: this is in case that was lost.
+    pub const POSTGRES: Pace =
+        Pace { least: Duration::from_secs(3), most: Duration::from_secs(3), anyway: None };
     /// Nobody would tell: there is no connection to listen on, or the log cannot be read to its end yet because an
     /// older transaction is running.
     pub const POSTGRES_UNTOLD: Pace =
@@ -246,7 +241,7 @@ impl Waiters {
     async fn watch(self: Arc<Self>) {
         let mut pause = self.store.pace().least;
         // Real time: it paces questions, and decides nothing.
-        let (mut asked, mut told) = (Instant::now(), Instant::now());
+        let (mut asked, mut woke_all) = (Instant::now(), Instant::now());
         // Something is due that others are settling.
         let mut overdue = false;
         let mut away = false;
@@ -286,10 +281,15 @@ impl Waiters {
                 Ok(news) => news,
             };
             let pace = self.store.pace();
-            let anyway = !away && pace.anyway.is_some_and(|anyway| told.elapsed() >= anyway);
-            if anyway || news != News::Nothing {
-                (pause, told) = (pace.least, Instant::now());
-                self.line.wake(if anyway { &News::OfAll } else { &news });
+            let anyway = !away && pace.anyway.is_some_and(|anyway| woke_all.elapsed() >= anyway);
+            let news = if anyway { News::OfAll } else { news };
+            if news != News::Nothing {
+                pause = pace.least;
+                // News of some topics says nothing about the others.
+                if news == News::OfAll {
+                    woke_all = Instant::now();
+                }
+                self.line.wake(&news);
                 if news.leaves_something_due() {
                     overdue = self.settle(None).await;
                 }

@@ -112,7 +112,7 @@ impl Postgres {
         } else {
             Pace::POSTGRES_UNTOLD
         };
-        Pace { anyway: pace.anyway.filter(|_| look_anyway), ..pace }
+        Pace { anyway: look_anyway, ..pace }
     }
 
     pub fn listen(&self) {

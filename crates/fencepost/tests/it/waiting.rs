@@ -2,6 +2,7 @@
 
 use crate::{
     on_both,
+    steps::hold,
     world::{PATIENCE, World, code, eventually, options, refused},
 };
 use fencepost::{
@@ -534,4 +535,30 @@ async fn real_time_wakes() {
     fleet.call(short).await.unwrap();
     let claimed = fleet.call(next("b", 60)).await.unwrap();
     assert_eq!(claimed.claim.token, "task/auth-1@2");
+}
+
+/// A claim skips what another transaction has locked. If that is rolled back, no event says that the task is free; and
+/// events of other things must not put off the look that finds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_a_rolled_back_transaction_had_locked_is_found_among_other_news() {
+    let world = World::postgres().await;
+    world.add("one").await;
+    let mut options = options(&world.clock);
+    options.look_anyway = Some(Duration::from_millis(300));
+    let fleet = Fleet::open_with(&world.url, options).await.unwrap();
+    let locked = hold(&world, "select 1 from task for update", "select 1 / 0").await;
+    let mut waiter = waits(&fleet, next("b", 60));
+    parked(&fleet, 1).await;
+    locked.commit().await.expect_err("it is rolled back");
+    let other_news = async {
+        loop {
+            let token = fleet.call(lock::Claim::new("other", "c")).await.unwrap().claim.token;
+            fleet.call(claim::Release::new(token)).await.unwrap();
+        }
+    };
+    let claimed = tokio::select! {
+        claimed = tokio::time::timeout(PATIENCE, &mut waiter) => claimed.expect("it looks"),
+        () = other_news => unreachable!(),
+    };
+    assert_eq!(claimed.unwrap().unwrap().claim.token, "task/auth-1@1");
 }

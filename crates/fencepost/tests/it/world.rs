@@ -196,7 +196,7 @@ pub fn patient() -> Options {
 pub fn options(clock: &ManualClock) -> Options {
     let mut options = patient();
     // Who was not woken does not look all the same before the test's patience is over.
-    options.look_anyway = false;
+    options.look_anyway = None;
     options.clock = Clock::Manual(clock.clone());
     options
 }
