@@ -110,7 +110,7 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     if version(conn)? >= target && mode == "wal" {
         return Ok(());
     }
-    let turnstile = Turnstile::open(path)?;
+    let mut turnstile = Turnstile::open(path)?;
     let _turn = turnstile.enter()?;
     pragma(conn, "journal_mode", "wal")?;
     let from = version(conn)?;

@@ -352,3 +352,20 @@ async fn a_reader_that_hung_up_counts_until_it_is_over() {
     assert_eq!(fleet.call(Counted { to: 10 }).await.unwrap(), 10);
     assert_eq!(MOST.load(SeqCst), 1);
 }
+
+/// A process that is stopped while it waits for its turn, or before it has begun a transaction, keeps its file locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_stopped_at_the_turnstile_stops_nobody() {
+    let world = World::sqlite().await;
+    for door in ["queue", "turn"] {
+        let file = std::fs::File::options().append(true).open(format!("{}-{door}", world.url)).unwrap();
+        file.lock().unwrap();
+        let token = tokio::time::timeout(PATIENCE, async {
+            world.add("work").await;
+            let other = world.again().await;
+            other.call(task::Claim::next("auth", "a")).await.unwrap().claim.token
+        });
+        world.done(&token.await.expect("it is passed by")).await.unwrap();
+        file.unlock().unwrap();
+    }
+}
