@@ -13,6 +13,7 @@ mod poll;
 mod processes;
 mod seed;
 mod served;
+mod share;
 mod table;
 mod wake;
 
@@ -35,7 +36,7 @@ struct Args {
     /// Only this database: sqlite or postgres
     #[arg(long)]
     only: Option<String>,
-    /// Only this part: engine, mail, http, poll or wake
+    /// Only this part: engine, mail, http, poll, wake or share
     #[arg(long)]
     part: Option<String>,
     /// Seconds for each figure
@@ -90,6 +91,7 @@ async fn main() -> Result<()> {
     }
     served(&args, span, scale, &mut targets).await?;
     woken(&args, &mut targets).await;
+    shared(&args, span, &mut targets).await;
     polled(&args, span, scale, &mut targets).await?;
     targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
@@ -145,6 +147,20 @@ async fn woken(args: &Args, targets: &mut Targets) {
     if args.wants("wake", "postgres") {
         let (url, raw) = fresh_schema("bench_wake").await;
         wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
+        raw.drop_schema().await;
+    }
+}
+
+/// How a lock goes round between two servers.
+async fn shared(args: &Args, span: Duration, targets: &mut Targets) {
+    if args.wants("share", "sqlite") {
+        let dir = scratch();
+        let url = dir.path().join("share.db").display().to_string();
+        share::measure("SQLite", &What::Fleet(url, Durability::Normal), span, targets).await;
+    }
+    if args.wants("share", "postgres") {
+        let (url, raw) = fresh_schema("bench_share").await;
+        share::measure("PostgreSQL", &What::Fleet(url, Durability::Full), span, targets).await;
         raw.drop_schema().await;
     }
 }
@@ -343,7 +359,7 @@ async fn open(path: &Path, durability: Durability) -> Result<Fleet> {
 }
 
 fn remove(path: &Path) {
-    for suffix in ["", "-wal", "-shm", "-queue", "-turn"] {
+    for suffix in ["", "-wal", "-shm", "-queue", "-turn", "-wanted"] {
         let _ = std::fs::remove_file(format!("{}{suffix}", path.display()));
     }
 }

@@ -11,10 +11,11 @@ use crate::{
     key::{self, Key},
     names::check,
     op::{Access, AnyOp, AnyReply, Op, typed},
+    params,
     postgres::Postgres,
     run,
-    sqlite::Sqlite,
-    tx::{BoxFuture, Caller, Place, Tx},
+    sqlite::{Mark, Sqlite},
+    tx::{BoxFuture, Caller, Place, Stmt, Tx},
     unbroken::Unbroken,
     wait::{Look, News, Pace, Waiters, Wish},
 };
@@ -108,6 +109,33 @@ impl Store {
                 return Ok(next);
             }
         }
+    }
+    /// Tells other processes that somebody here waits for a lock, until the mark is dropped. On PostgreSQL nodes are told of
+    /// what is free at the same time, and none has to be let go first.
+    pub fn mark_wanted(&self, lock: &str) -> Option<Mark> {
+        match self {
+            Store::Sqlite(db, _) => Some(db.wanted.mark(lock)),
+            Store::Postgres(_) => None,
+        }
+    }
+    /// Does another process wait for this lock?
+    pub fn wanted_by_others(&self, lock: &str) -> bool {
+        match self {
+            Store::Sqlite(db, _) => db.wanted.by_others(lock),
+            Store::Postgres(_) => false,
+        }
+    }
+    /// The number of the last claim of this lock.
+    pub async fn last_fence(&self, lock: &str) -> Result<Option<i64>> {
+        let lock = lock.to_owned();
+        let look = work(move |tx| {
+            let sql = "select fence from lock where name = ?1";
+            let select = Stmt::new(sql, params![&lock]);
+            Box::pin(async move {
+                tx.one(select).await?.rows.first().map(|row| row.get::<i64>("fence")).transpose()
+            })
+        });
+        typed(self.read(Caller::default(), look).await?)
     }
     fn has_one_writer(&self) -> bool {
         matches!(self, Store::Sqlite(..))
@@ -321,7 +349,7 @@ impl Fleet {
                 return self.run(&*op.clone(), Arc::new(move |tx| op.run(tx))).await;
             };
             check::wait(wait)?;
-            Box::pin(self.waiters.wait(wait, |glance| self.look(op.clone(), glance))).await
+            Box::pin(self.waiters.wait(op.lock(), wait, |glance| self.look(op.clone(), glance))).await
         })
     }
 
@@ -334,7 +362,7 @@ impl Fleet {
             self.may(op.name(), op.access())?;
             let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
             check::wait(wait)?;
-            Box::pin(self.waiters.wait(wait, |glance| self.hand(op.clone(), glance))).await
+            Box::pin(self.waiters.wait(op.lock(), wait, |glance| self.hand(op.clone(), glance))).await
         })
     }
 
@@ -407,7 +435,9 @@ impl Fleet {
         loop {
             let answer = self.run(&*op, work.clone()).await;
             if !(seen.more_expires() && op.not_yet(&answer)) {
-                return seen.look(&*op, answer);
+                let look = seen.look(&*op, answer);
+                self.waiters.granted(&look.handed);
+                return look;
             }
         }
     }

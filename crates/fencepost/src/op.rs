@@ -64,6 +64,10 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn wait(&self) -> Option<Millis> {
         None
     }
+    /// The lock that this request claims, by name: a process that was granted it many times lets others go first.
+    fn lock(&self) -> Option<&str> {
+        None
+    }
     /// Is this answer a "not yet", for one who waits? By default: there is nothing to take now, or another has it.
     fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
         answer.is_err_and(Error::is_not_yet)

@@ -7,6 +7,7 @@ mod lite;
 mod open;
 mod readers;
 mod turnstile;
+mod wanted;
 mod watch;
 
 use crate::{
@@ -35,6 +36,8 @@ use std::{
 };
 use tokio::sync::oneshot;
 use turnstile::Turnstile;
+pub(crate) use wanted::Mark;
+use wanted::Wanted;
 use watch::Watch;
 
 /// One fsync covers the batch; past this the last caller waits longer than it saves.
@@ -51,6 +54,7 @@ pub(crate) struct Sqlite {
     jobs: mpsc::Sender<Job>,
     readers: Arc<Readers>,
     watch: Arc<Mutex<Watch>>,
+    pub wanted: Wanted,
     options: Options,
 }
 
@@ -62,6 +66,7 @@ impl Sqlite {
     pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let conn = open::open(path, options)?;
         let turnstile = Turnstile::open(path)?;
+        let wanted = Wanted::open(path)?;
         let readers = Arc::new(Readers::new(path, options, stats.clone()));
         let watch = Arc::new(Mutex::new(Watch::new(path, stats.clone())));
         let (jobs, queue) = mpsc::channel();
@@ -80,7 +85,7 @@ impl Sqlite {
             .name("fence-writer".into())
             .spawn(move || writer.run(&queue))
             .map_err(|e| Error::unavailable(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { jobs, readers, watch, options: options.clone() })
+        Ok(Self { jobs, readers, watch, wanted, options: options.clone() })
     }
 
     pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {

@@ -17,12 +17,14 @@ use crate::{
     clock::{Clock, Millis},
     error::{Code, Error, Result},
     fleet::Store,
+    names::Resource,
 };
 use line::{Line, Place};
 pub(crate) use line::{News, Wish};
 use std::{
+    collections::HashMap,
     sync::{
-        Arc, Mutex as StdMutex, PoisonError,
+        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -41,6 +43,16 @@ const OVERDUE: Duration = Duration::from_millis(100);
 
 /// The database did not answer to a look: about when it looks again. Those who sleep are woken when it answers again.
 const AWAY: Duration = Duration::from_millis(500);
+
+/// A process that was granted a lock this often in a row, while others wait for it, lets one of them go first. With 4 the other
+/// process got no larger share (both about 40 %), and all of them fewer grants (288 a second instead of 325).
+const STREAK: i32 = 16;
+/// How often it looks at most whether the lock went to another, and the pause between two looks.
+const GIVE_WAY: (u32, Duration) = (500, Duration::from_millis(10));
+/// Nobody took it meanwhile: they may be frozen, and are not awaited again before this many grants more.
+const IN_VAIN: i32 = 1000;
+/// Locks whose grants are counted.
+const STREAKS: usize = 1000;
 
 /// How the watcher asks a database whether there is news, if nothing tells it sooner.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +99,8 @@ pub(crate) struct Waiters {
     watcher: Mutex<Option<JoinHandle<()>>>,
     /// How many have looked and are waiting now.
     parked: AtomicU64,
+    /// By lock: the last number that was granted here, and how many in a row were.
+    streaks: StdMutex<HashMap<String, (i64, i32)>>,
 }
 
 /// One of those who are waiting now; no longer when it is dropped.
@@ -149,6 +163,7 @@ impl Waiters {
             reminded: Notify::new(),
             watcher: Mutex::default(),
             parked: AtomicU64::new(0),
+            streaks: StdMutex::default(),
         })
     }
 
@@ -164,11 +179,54 @@ impl Waiters {
         }
     }
 
+    /// Counts in a row what this process is granted of each lock: between two numbers that follow each other nobody else
+    /// had it.
+    pub fn granted(&self, handed: &[Handed]) {
+        for Handed { token, .. } in handed {
+            let Resource::Lock(name) = &token.resource else { continue };
+            let mut streaks = self.streaks();
+            if streaks.len() >= STREAKS && !streaks.contains_key(name) {
+                streaks.clear();
+            }
+            let (last, count) = streaks.entry(name.clone()).or_default();
+            *count = if token.fence == *last + 1 { count.saturating_add(1) } else { 1 };
+            *last = token.fence;
+        }
+    }
+
+    fn streaks(&self) -> MutexGuard<'_, HashMap<String, (i64, i32)>> {
+        self.streaks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds back while another process waits for a lock that was granted here too often in a row: until it went to
+    /// another, nobody else wants it any longer, or the time of who waits here is over.
+    async fn give_way(&self, lock: &str, end: i64) {
+        for _ in 0..GIVE_WAY.0 {
+            let streak = self.streaks().get(lock).copied();
+            let Some((last, _)) = streak.filter(|(_, count)| *count >= STREAK) else { return };
+            let is_theirs = !self.store.wanted_by_others(lock)
+                || self.store.last_fence(lock).await.ok().flatten() != Some(last);
+            if is_theirs {
+                self.streaks().remove(lock);
+                return;
+            }
+            if self.clock.ticks() >= end {
+                return;
+            }
+            // Real time: it paces processes, and decides nothing.
+            sleep(GIVE_WAY.1).await;
+        }
+        if let Some((_, count)) = self.streaks().get_mut(lock) {
+            *count = -IN_VAIN;
+        }
+    }
+
     /// Looks until the answer is no "not yet", or the time is over. The last look is never before the end; those
     /// before it are told that they are only glances. A database that goes away meanwhile may come back meanwhile: who
     /// has waited goes on waiting, and who comes then is told at once.
     pub async fn wait<T, L: Future<Output = Look<T>>>(
         self: &Arc<Self>,
+        lock: Option<&str>,
         wait: Millis,
         look: impl Fn(bool) -> L,
     ) -> Result<T> {
@@ -176,7 +234,12 @@ impl Waiters {
         // Registered before it looks: what is committed in between wakes it.
         let mut place = self.enter().await;
         let mut has_waited = false;
+        // Also while it looks: until it is granted, it is wanted.
+        let mut wanted = None;
         loop {
+            if let Some(lock) = lock {
+                self.give_way(lock, end).await;
+            }
             place.begin();
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
@@ -196,6 +259,9 @@ impl Waiters {
                 return answer;
             }
             has_waited = true;
+            if wanted.is_none() {
+                wanted = lock.and_then(|lock| self.store.mark_wanted(lock));
+            }
             let due = again_in.map(|span| from.saturating_add(span.0));
             let overdue = due.is_some_and(|due| due <= from);
             // The watcher minds the time for all who take things; who watches has a time of its own.

@@ -73,6 +73,10 @@ impl Op for Claim {
         self.wait_ms
     }
 
+    fn lock(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
         check::path_name("name", &self.name)?;
         run::check_name(&self.run)?;

@@ -27,6 +27,7 @@ pub trait AnyOp: Send + Sync {
     fn peeks(&self) -> bool;
     fn before(&self) -> Before;
     fn wait(&self) -> Option<Millis>;
+    fn lock(&self) -> Option<&str>;
     fn not_yet(&self, answer: &Result<AnyReply>) -> bool;
     fn peek<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<Option<AnyReply>>>;
     fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>>;
@@ -67,6 +68,9 @@ impl<O: Op> AnyOp for Erased<O> {
     }
     fn wait(&self) -> Option<Millis> {
         self.0.wait()
+    }
+    fn lock(&self) -> Option<&str> {
+        self.0.lock()
     }
     fn not_yet(&self, answer: &Result<AnyReply>) -> bool {
         O::not_yet(answer.as_ref().map(typed_ref))

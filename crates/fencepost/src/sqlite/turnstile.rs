@@ -159,11 +159,11 @@ impl Line {
     }
 }
 
-fn lock_file(database: &Path, suffix: &str) -> Result<File> {
+pub(super) fn lock_file(database: &Path, suffix: &str) -> Result<File> {
     let mut name = database.file_name().unwrap_or_default().to_owned();
     name.push(suffix);
     let path: PathBuf = database.with_file_name(name);
-    OpenOptions::new().create(true).append(true).open(&path).map_err(|e| {
+    OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(|e| {
         Error::unavailable(format!("cannot write `{}`: {e}", path.display()))
             .hint("a fleet needs to write in the directory it lives in")
     })

@@ -1,8 +1,9 @@
 //! The embedded database: group commit, readers of their own, and other programs on the same file.
 
-use crate::world::{PATIENCE, World, options, refused};
+use crate::world::{PATIENCE, World, eventually, options, refused};
 use fencepost::{
-    Access, BoxFuture, Code, Durability, Fleet, Op, Options, Result, Time, Tx, params, run, task,
+    Access, BoxFuture, Code, Durability, Fleet, Millis, Op, Options, Result, Time, Tx, claim, lock, params,
+    run, task,
 };
 use futures_util::future::join_all;
 use rusqlite::Connection;
@@ -367,5 +368,37 @@ async fn a_process_that_is_stopped_at_the_turnstile_stops_nobody() {
         });
         world.done(&token.await.expect("it is passed by")).await.unwrap();
         file.unlock().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lock_goes_round_among_the_processes_that_wait_for_it() {
+    let world = World::sqlite().await;
+    let other = world.again().await;
+    let wanted =
+        |run: &str| lock::Claim { wait_ms: Some(Millis::minutes(10)), ..lock::Claim::new("deploy", run) };
+    // Somebody here always waits for it when it is free again, as three clients of a busy server do.
+    let granted = AtomicUsize::new(0);
+    let granted_by_then = AtomicUsize::new(0);
+    let busy = async |run: &str| {
+        loop {
+            let claim = world.fleet.call(wanted(run)).await.unwrap().claim;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            world.fleet.call(claim::Release::new(&claim.token)).await.unwrap();
+            let more = granted.fetch_add(1, SeqCst) - granted_by_then.load(SeqCst);
+            assert!(more < 50 + 3, "another process waits, and was not granted it in {more} times");
+        }
+    };
+    let patient = async {
+        eventually("the others are at it", async || granted.load(SeqCst) > 3).await;
+        for turn in 0..10 {
+            granted_by_then.store(granted.load(SeqCst), SeqCst);
+            let claim = other.call(wanted(&format!("other-{turn}"))).await.unwrap().claim;
+            other.call(claim::Release::new(&claim.token)).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = patient => {}
+        _ = join_all([busy("a"), busy("b"), busy("c")]) => {}
     }
 }
