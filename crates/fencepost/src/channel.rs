@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::Read, unread::Unread,];
 pub(crate) mod lapse;
+pub(crate) mod prune;
 pub(crate) mod release;
 
 /// One line of a conversation.

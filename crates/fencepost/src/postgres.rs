@@ -46,6 +46,8 @@ pub(crate) use url::Target;
 /// A call that met another is tried again for about a second and a half: whoever it met may be on a busy machine.
 const TRIES: u32 = 10;
 const LONGEST_PAUSE_MS: u64 = 250;
+/// What was renewed after it waited longer than this for the run's row is renewed by an old time: the call starts over.
+const STALE: Millis = Millis::seconds(2);
 /// Past this many, `join_all` no longer starts its futures in order.
 const PIPELINE_MAX: usize = 30;
 
@@ -154,8 +156,14 @@ impl Postgres {
         let expires = before.expires(&opening.due, now);
         if !todo.is_empty() || expires {
             let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, Place::Own);
+            let from = self.options.clock.ticks();
+            let mut outlasted = outlast(&mut tx, &todo).await;
+            // A run whose row was locked for so long may have lapsed meanwhile, and is not to be renewed then.
+            if outlasted.is_ok() && self.options.clock.ticks() - from > STALE.0 {
+                outlasted = Err(Error::again("the run's row was locked by another transaction"));
+            }
             // Not the caller's own commit: if its answer is lost, doing what is still due settles it.
-            session.finish(outlast(&mut tx, &todo).await).await.map_err(|e| match e.code() {
+            session.finish(outlasted).await.map_err(|e| match e.code() {
                 Code::OutcomeUnknown => Error::again(e.message()),
                 _ => e,
             })?;

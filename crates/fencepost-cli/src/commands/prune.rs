@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 /// Remove what is long finished
 ///
-/// Finished tasks that nothing waits for, ended runs, unused locks, and old events. Other commands go on meanwhile.
+/// Finished tasks that nothing waits for, finished messages, ended runs, unused locks, posts that all have read, revoked
+/// keys, and old events. Other commands go on meanwhile.
 ///
 /// Examples:
 ///   fence prune
@@ -27,6 +28,8 @@ struct Removed {
     runs: u64,
     locks: u64,
     deliveries: u64,
+    posts: u64,
+    keys: u64,
     events: u64,
 }
 
@@ -39,14 +42,17 @@ impl Prune {
         loop {
             progress.show(|| removed.told());
             let pruned = context.call(admin::Prune { older_than_ms }).await?;
-            if pruned.tasks + pruned.messages + pruned.runs + pruned.locks + pruned.deliveries == 0 {
+            let admin::Pruned { tasks, messages, runs, locks, deliveries, posts, keys, .. } = pruned;
+            if tasks + messages + runs + locks + deliveries + posts + keys == 0 {
                 break;
             }
-            removed.tasks += pruned.tasks;
-            removed.messages += pruned.messages;
-            removed.runs += pruned.runs;
-            removed.locks += pruned.locks;
-            removed.deliveries += pruned.deliveries;
+            removed.tasks += tasks;
+            removed.messages += messages;
+            removed.runs += runs;
+            removed.locks += locks;
+            removed.deliveries += deliveries;
+            removed.posts += posts;
+            removed.keys += keys;
         }
         loop {
             progress.show(|| removed.told());
@@ -63,9 +69,10 @@ impl Prune {
 
 impl Removed {
     fn told(&self) -> String {
-        let Removed { tasks, messages, runs, locks, deliveries, events } = self;
+        let Removed { tasks, messages, runs, locks, deliveries, posts, keys, events } = self;
         format!(
-            "removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks, {deliveries} deliveries and {events} events"
+            "removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks, {deliveries} deliveries, {posts} posts, \
+             {keys} keys and {events} events"
         )
     }
 }

@@ -40,11 +40,11 @@ fn old_events_are_pruned_batch_by_batch() {
     fleet.execute("update event set at = 1 where id <= 2200", []).expect("aged");
     assert_eq!(
         sealed.ok(&["prune"]),
-        "removed 0 tasks, 0 messages, 0 runs, 0 locks, 0 deliveries and 2200 events older than 30d"
+        "removed 0 tasks, 0 messages, 0 runs, 0 locks, 0 deliveries, 0 posts, 0 keys and 2200 events older than 30d"
     );
     assert_eq!(
         sealed.ok(&["--json", "prune"]),
-        r#"{"tasks":0,"messages":0,"runs":0,"locks":0,"deliveries":0,"events":0}"#
+        r#"{"tasks":0,"messages":0,"runs":0,"locks":0,"deliveries":0,"posts":0,"keys":0,"events":0}"#
     );
 }
 

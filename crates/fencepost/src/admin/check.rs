@@ -225,7 +225,7 @@ const PROMISES: &[(&str, &str)] = &[
         "select 'mentions/' || reader.agent || '/' || reader.channel as resource from reader
          left join (select agent, channel, max(n) as n from mention group by agent, channel) as last
            on last.agent = reader.agent and last.channel = reader.channel
-         where reader.mentioned_n <> coalesce(last.n, 0)
+         where (reader.mentioned_n <> coalesce(last.n, 0) and (last.n is not null or reader.mentioned_n > reader.read_n))
          or (reader.mentioned_n > reader.read_n) <> (reader.since is not null)",
     ),
     (
@@ -244,11 +244,11 @@ const PROMISES: &[(&str, &str)] = &[
         "select 'agent/' || name as resource from agent where strands_at is null and left_at is null",
     ),
     (
-        "posts are numbered without a gap, and nobody has read further",
+        "posts are numbered without a gap, from the first that is kept, and nobody has read further",
         "select 'channel/' || channel.name as resource from channel
-         left join (select channel, count(*) as posts, max(n) as last from post group by channel) as posts
+         left join (select channel, max(n) - min(n) + 1 - count(*) as gaps, max(n) as last from post group by channel) as posts
            on posts.channel = channel.name
-         where channel.next_n - 1 <> coalesce(posts.posts, 0) or channel.next_n - 1 <> coalesce(posts.last, 0)
+         where coalesce(posts.gaps, 0) <> 0 or channel.next_n - 1 <> coalesce(posts.last, 0)
          union all
          select 'channel/' || channel.name as resource from channel join reader on reader.channel = channel.name
          where reader.read_n >= channel.next_n",

@@ -1,4 +1,5 @@
 use crate::{
+    channel,
     clock::Millis,
     error::Result,
     event::prune::{HISTORY, REQUESTS_KEPT},
@@ -13,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
 
-/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, finished
-/// messages as their mailboxes say, and what was delivered from outside. A bounded number at a time; events have a prune of their own.
+/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, finished messages as
+/// their mailboxes say, posts that all have read, what was delivered from outside, and revoked keys. A bounded number at a
+/// time; events have a prune of their own. Boards and mailboxes stay: a board's numbers never come back, and a
+/// mailbox is its settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
@@ -31,6 +34,11 @@ pub struct Pruned {
     pub locks: u64,
     /// Ids of what was delivered from outside.
     pub deliveries: u64,
+    #[serde(default)]
+    pub posts: u64,
+    /// Revoked keys.
+    #[serde(default)]
+    pub keys: u64,
     /// There is more to remove: ask again.
     pub more: bool,
 }
@@ -57,12 +65,21 @@ impl Op for Prune {
             )
             .await?;
         let deliveries = route::prune::prune(tx, before, BATCH).await?;
+        let posts = channel::prune::prune(tx, before, BATCH).await?;
+        // The last key stays, so that the fleet knows that it had one.
+        let keys = tx
+            .execute(
+                "delete from access_key where revoked_at is not null and revoked_at < ?1
+                 and id < (select max(id) from access_key)",
+                params![before],
+            )
+            .await?;
         // A lock's name can come back, and a task's number by an import; their rows would start anew.
         if let Some(highest) = highest_task.max(highest_lock) {
             tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
         }
-        let more = [tasks, messages, locks, runs, deliveries].iter().any(|&n| n >= BATCH as u64);
-        Ok(Pruned { tasks, messages, runs, locks, deliveries, more })
+        let more = [tasks, messages, locks, runs, deliveries, posts].iter().any(|&n| n >= BATCH as u64);
+        Ok(Pruned { tasks, messages, runs, locks, deliveries, posts, keys, more })
     }
 }
 

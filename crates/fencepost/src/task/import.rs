@@ -255,7 +255,7 @@ async fn write(
     past: &Past,
 ) -> Result<()> {
     let new = (0..items.len()).filter(|i| known.by_item[*i].is_none() && !past.gone.contains_key(i));
-    let (mut batch, mut notes, mut count) = (Batch::default(), Vec::new(), 0);
+    let (mut batch, mut notes, mut written) = (Batch::default(), Vec::new(), Vec::new());
     let mut boards: BTreeMap<&str, i64> = BTreeMap::new();
     for i in new {
         let (id, life) = (&ids[i], &lives[i]);
@@ -282,12 +282,12 @@ async fn write(
         notes.extend(life.notes(id));
         let next = boards.entry(&id.board).or_default();
         *next = (*next).max(id.n + 1);
-        count += 1;
+        written.push(id);
     }
     let mut statements = batch.writes(tx, &INSERTS)?;
     let insert = statements.remove(0);
     // What belongs to the tasks finds them by their numbers, so these must be ours first.
-    if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < count {
+    if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < written.len() as u64 {
         return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
     }
     if !notes.is_empty() {
@@ -300,8 +300,20 @@ async fn write(
             params![tx.now, tx.caller.agent.as_deref(), set(notes)?],
         ));
     }
+    statements.push(above_the_floor(&written)?);
     tx.pipeline(statements).await?;
     Ok(())
+}
+
+/// A number may have been another import's, claimed and pruned. So its row starts at the floor, for those who claim it and
+/// read the floor before that. In a statement of its own: the insert waits for a prune, and then this one sees the floor.
+fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
+    let rows = ids.iter().map(|id| json!({ "board": id.board, "n": id.n }));
+    Ok(Stmt::new(
+        "update task set fence = (select floor from fleet) where fence < (select floor from fleet) and (board, n) in (
+           select value ->> 'board', cast(value ->> 'n' as bigint) from json_each(?1))",
+        params![set(rows)?],
+    ))
 }
 
 /// The counters come last in the lock order, and by name among themselves. Imports to the same board, and whoever

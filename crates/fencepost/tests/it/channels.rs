@@ -1,7 +1,7 @@
 //! Channels: posts in order, mentions as rows, a cursor that moves exactly to what was read.
 
 use crate::on_both;
-use fencepost::channel;
+use fencepost::{admin, channel};
 
 on_both! {
     /// A post must not wake runs without end: after three that came to nothing it is left alone, until the next mention.
@@ -24,6 +24,49 @@ on_both! {
             agent/poll bob run=r7                       -> trigger=none
         ").await;
         assert_eq!(world.times("mentions.failed").await, 1);
+    }
+
+    /// Of a conversation the beginning goes, as far as all have read who are still there.
+    async fn old_posts_are_pruned_when_nobody_waits_for_them(world: World) {
+        world.story("
+            agent/join bob                              -> agent.name=bob
+            agent/join eve                              -> agent.name=eve
+            agent/join gone                             -> agent.name=gone
+            channel/create c                            -> existing=false
+            channel/join c agent=bob                    -> agent=bob
+            channel/post c body=@gone author=x          -> post.n=1
+            channel/post c body=two author=x            -> post.n=2
+            channel/post c body=@eve author=x           -> post.n=3
+            channel/post c body=four author=x           -> post.n=4
+            channel/post c body=five author=x           -> post.n=5
+        ").await;
+        let prune = async || world.fleet.call(admin::Prune::default()).await.unwrap().posts;
+        let first = async || {
+            let (channel, agent) = ("c".into(), "x".into());
+            let read = channel::Read { channel, agent, from: Some(1), peek: true, ..Default::default() };
+            world.fleet.call(read).await.unwrap().posts[0].n
+        };
+        assert_eq!(prune().await, 0, "they are new");
+        world.pass(31 * 24 * 3600);
+        world.story("
+            agent/join bob                              -> agent.name=bob
+            agent/join eve                              -> agent.name=eve
+        ").await;
+        assert_eq!((prune().await, first().await), (0, 1), "bob has read none of them");
+        world.story("channel/read c agent=bob limit=3   -> cursor=3").await;
+        assert_eq!((prune().await, first().await), (0, 1), "eve was not told yet");
+        world.story("
+            agent/poll eve run=e1                       -> claims=mentions/eve/c@1
+            run/settle e1                               -> settled=mentions/eve/c@1
+        ").await;
+        assert_eq!((prune().await, first().await), (3, 4), "what nobody is there for is not kept");
+        world.story("channel/read c agent=bob           -> cursor=5").await;
+        assert_eq!((prune().await, first().await), (1, 5), "the last stays");
+        world.story("
+            channel/post c body=@gone author=x          -> post.n=6
+            agent/poll gone run=g1                      -> channels=c:2-6
+        ").await;
+        world.assert_sound().await;
     }
 
     /// A claim's own end is the end, also for who settles.

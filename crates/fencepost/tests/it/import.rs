@@ -321,6 +321,10 @@ on_both! {
         world.pass(8 * 24 * 3600);
         world.forget_events().await;
         assert_eq!(world.import(tasks).await.imported, ["auth-1", "auth-2", "auth-3"]);
+        let stored = world.fleet.transaction(|tx| {
+            Box::pin(async { tx.query("select min(fence) as fence from task", params![]).await?[0].get::<i64>("fence") })
+        });
+        assert_eq!(stored.await.unwrap(), 1, "also for who claims and read the floor before it was raised");
         world.story("claim auth-1 run=r -> task/auth-1@2").await;
     }
 

@@ -107,6 +107,23 @@ async fn a_renewal_that_comes_after_the_end_revives_nobody() {
     world.assert_sound().await;
 }
 
+/// Its lease was over while it waited, and others were told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_waited_past_the_lease_revives_nobody() {
+    let world = World::postgres().await;
+    let id = world.add("first").await;
+    let token = world.claim(&id, "a").await.unwrap();
+    world.pass(20);
+    let frozen = hold(&world, "select 1 from run where name = 'a' for update", "select 1").await;
+    let renewal = start(&world.fleet, claim::Renew::new(&token));
+    assert!(frozen.holds_up(&world, &renewal).await);
+    world.pass(20);
+    assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+    frozen.commit().await.unwrap();
+    assert_eq!(code(renewal.await.unwrap()), Code::LeaseExpired);
+    assert_eq!(world.guard(&token).await, Verdict::LeaseExpired);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_before_the_end_is_ended_with_it() {
     let world = World::postgres().await;

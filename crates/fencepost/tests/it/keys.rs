@@ -1,7 +1,7 @@
 //! Keys: what each may call, and whose claims it may touch.
 
 use crate::{on_both, registry::least_request};
-use fencepost::{Access, Code, Error, Fleet, Result, claim, key, lock, op, run, task};
+use fencepost::{Access, Code, Error, Fleet, Result, admin, claim, key, lock, op, run, task};
 
 /// A key with this role, as whoever shows its secret finds it.
 async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
@@ -25,6 +25,17 @@ fn forbidden<T: std::fmt::Debug>(result: Result<T>) -> Error {
 }
 
 on_both! {
+    async fn revoked_keys_are_pruned_but_for_the_last(world: World) {
+        for name in ["one", "two", "three"] {
+            world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap();
+            world.fleet.call(key::Revoke { name: name.into() }).await.unwrap();
+        }
+        let prune = async || world.fleet.call(admin::Prune::default()).await.unwrap().keys;
+        assert_eq!(prune().await, 0);
+        world.pass(31 * 24 * 3600);
+        assert_eq!((prune().await, prune().await), (2, 0), "the fleet knows that it had one");
+    }
+
     async fn a_secret_opens_until_it_is_revoked(world: World) {
         let added = world.fleet.call(key::Add::new("ci", Access::Reader)).await.unwrap();
         assert!(added.secret.starts_with("fence_") && added.secret.len() == 6 + 64, "{}", added.secret.len());
