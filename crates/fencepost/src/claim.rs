@@ -105,6 +105,9 @@ pub(crate) struct Last {
     pub digest: String,
 }
 
+/// The verbs by which a holder ends its own claim. Whatever else ends a claim takes it away from its holder.
+pub(crate) const ENDED_BY_HOLDER: [&str; 6] = ["done", "fail", "release", "accept", "reject", "read"];
+
 impl Last {
     pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {
         let mut hash = Sha256::new();

@@ -5,6 +5,7 @@ use crate::{
     claim::{Under, require},
     clock::Time,
     error::{Code, Error, Result},
+    event::Event,
     json::Json,
     mail::{self, Message},
     names::{NAME_MAX, Resource, TEXT_MAX, Token, check},
@@ -267,7 +268,8 @@ pub(crate) async fn finish_unheld(
     };
     after.end_claim("lapse", &[]);
     after.finish(mail::Status::Processed, tx.now);
-    let event = after.event("message.completed", &found);
+    // A holder whose time was up did not complete it.
+    let event = Event { run: None, agent: None, fence: None, ..after.event("message.completed", &found) };
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
     let mut statements = Vec::new();
     if !found.mailbox.starts_with("inbox/") {

@@ -7,7 +7,7 @@ use crate::{
     agent::given::Given,
     before::Before,
     channel,
-    claim::{Hold, Last},
+    claim::{self, Hold, Last},
     error::{Code, Error, Result},
     mail,
     names::{OUTPUT_MAX, Resource, TEXT_MAX, Token, check},
@@ -212,7 +212,7 @@ impl Settle {
                 let fail = mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) };
                 tx.part(fail).await.map(|_| true)
             }
-            (Outcome::Released, _) => tx.part(crate::claim::Release::new(token_text)).await.map(|_| false),
+            (Outcome::Released, _) => tx.part(claim::Release::new(token_text)).await.map(|_| false),
         }
     }
 
@@ -276,18 +276,31 @@ fn unless_undecided<T>(answer: Result<T>) -> Result<bool> {
     }
 }
 
-/// Was a claim that is over ended by what its holder said?
+/// Was a claim that is over ended by its holder, and not taken away?
 async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
-    let last = match &token.resource {
-        Resource::Task(id) => task::load(tx, id).await?.and_then(|task| task.last),
-        Resource::Message(id) => mail::load(tx, *id).await?.and_then(|message| message.last),
-        Resource::Mentions { agent, channel } => {
-            channel::load(tx, agent, channel).await?.and_then(|reader| reader.last)
-        }
-        Resource::Lock(_) => None,
-    };
-    Ok(last.is_some_and(|last| {
-        last.fence == token.fence
-            && !["lapse", "unclaim", "cancel", "undeliver"].contains(&last.verb.as_str())
-    }))
+    let last = claim::look(tx, &token.resource).await?.and_then(|look| look.last);
+    if let Some(last) = last.filter(|last| last.fence == token.fence) {
+        return Ok(claim::ENDED_BY_HOLDER.contains(&last.verb.as_str()));
+    }
+    // The row is gone, or another claim on it ended since. The log still says how this one ended. Failures that
+    // were told name the attempt; those of a holder that was lost do not.
+    let rows = tx
+        .query(
+            "select kind, details from event
+             where resource = ?1 and fence = ?2 and from_state <> to_state and kind in (
+               'task.completed', 'task.failed', 'task.retrying', 'task.released', 'task.accepted', 'task.rejected',
+               'message.completed', 'message.failed', 'message.retrying', 'message.released', 'message.held',
+               'message.discarded', 'mentions.read', 'mentions.released')",
+            params![token.resource.to_string(), token.fence],
+        )
+        .await?;
+    let Some(row) = rows.first() else { return Ok(false) };
+    let kind: String = row.get("kind")?;
+    if !["failed", "held", "discarded"].iter().any(|state| kind.ends_with(state)) {
+        return Ok(true);
+    }
+    let details: Option<String> = row.get("details")?;
+    let details: serde_json::Value =
+        serde_json::from_str(details.as_deref().unwrap_or("null")).map_err(Error::internal)?;
+    Ok(details.get("attempt").is_some())
 }

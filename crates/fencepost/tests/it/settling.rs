@@ -1,7 +1,151 @@
 //! A trigger's run: what is told of it, and that it is settled once.
 
-use crate::on_both;
+use crate::{on_both, world::World};
 use fencepost::{Code, agent, run};
+use serde_json::json;
+
+/// Every verb that ends a claim, and those that could be thought to, against what `run/settle` says of that claim
+/// afterwards. `left`: its holder ended it. `lost`: it was taken away. `settled`: it was still held.
+const ENDINGS: &[(&str, &str, &str)] = &[
+    ("task", "left", "done {token}"),
+    ("task", "left", r#"task/done_many {"tasks": [{"token": "{token}"}]}"#),
+    ("task", "left", "fail {token} reason=x"),
+    ("task", "left", "fail {token} reason=x retry=true"),
+    ("task", "left", "release {token}"),
+    ("task", "lost", "unclaim {resource}"),
+    ("task", "lost", "cancel {item}"),
+    ("task", "lost", "+61s ready"),
+    ("task", "lost", "+61s claim {item} run={run}-2 agent={agent}"),
+    ("task", "lost", "+61s unclaim {resource}"),
+    ("task", "lost", "+61s cancel {item}"),
+    ("task", "over", "end {run}"),
+    ("task", "over", "+601s ready"),
+    ("task", "settled", "agent/leave {agent}"),
+    ("task", "settled", "agent/recall {agent} force=true"),
+    ("task", "settled", "lock/claim name={run} run={run}; unclaim lock/{run}"),
+    ("task", "settled", r#"task/import {"tasks": [{"id": "other-{n}", "title": "t"}]}"#),
+    // Another had it since.
+    (
+        "task",
+        "left",
+        "fail {token} reason=x; retry {item}; claim {item} run={run}-2 agent={agent}; done {resource}@2",
+    ),
+    (
+        "task",
+        "left",
+        "fail {token} reason=x retry=true delay_ms=0; claim {item} run={run}-2 agent={agent}; done {resource}@2",
+    ),
+    ("task", "left", "release {token}; claim {item} run={run}-2 agent={agent}; done {resource}@2"),
+    ("task", "lost", "unclaim {resource}; claim {item} run={run}-2 agent={agent}; done {resource}@2"),
+    ("task", "lost", "+61s claim {item} run={run}-2 agent={agent}; fail {resource}@2 reason=x"),
+    ("offer", "left", "accept {item} agent={agent} token={token}"),
+    ("offer", "left", "reject {item} agent={agent} token={token} reason=x"),
+    ("offer", "left", "release {token}"),
+    ("offer", "lost", "unclaim {resource}"),
+    ("offer", "lost", "cancel {item}"),
+    ("offer", "lost", "+61s claim {item} run={run}-2 agent={agent}"),
+    (
+        "offer",
+        "left",
+        "accept {item} agent={agent} token={token}; claim {item} run={run}-2 agent={agent}; done {resource}@2",
+    ),
+    (
+        "offer",
+        "left",
+        "reject {item} agent={agent} token={token} reason=x; claim {item} run={run}-2; done {resource}@2",
+    ),
+    ("offer", "back", "agent/leave {agent}"),
+    ("message", "left", "mail/done {token}"),
+    ("message", "left", r#"mail/done_many {"messages": [{"token": "{token}"}]}"#),
+    ("message", "left", "inbox/read {token}"),
+    ("message", "left", "inbox/respond {token} text=x"),
+    ("message", "left", "inbox/delegate {token}"),
+    ("message", "left", "mail/fail {token} reason=x"),
+    ("message", "left", "mail/fail {token} reason=x retry=true"),
+    ("message", "left", "mail/fail {token} reason=x lost=true"),
+    ("message", "left", "mail/release {token}"),
+    ("message", "left", "release {token}"),
+    ("message", "lost", "mail/reset run={run}"),
+    ("message", "lost", "mail/reset mailbox=inbox/{agent}"),
+    ("message", "lost", "unclaim {resource}"),
+    ("message", "lost", "+61s mail/claim inbox/{agent} run={run}-2"),
+    ("message", "lost", "+61s inbox/read {item}"),
+    ("message", "lost", "+61s mail/discard {item}"),
+    ("message", "lost", "+61s unclaim {resource}"),
+    ("message", "lost", "mail/configure inbox/{agent} replay=hold; +61s mail/take other"),
+    ("message", "lost", "mail/configure inbox/{agent} replay=discard; +61s mail/take other"),
+    ("message", "over", "end {run}"),
+    ("message", "over", "+601s mail/take other"),
+    ("message", "settled", "mail/pause inbox/{agent} reason=x"),
+    ("message", "settled", "agent/leave {agent}"),
+    // Another had it since, or it was removed.
+    ("message", "left", "mail/fail {token} reason=x; mail/redrive {item}"),
+    (
+        "message",
+        "left",
+        "mail/fail {token} reason=x; mail/redrive {item}; mail/claim inbox/{agent} run={run}-2; mail/done {resource}@2",
+    ),
+    (
+        "message",
+        "left",
+        "mail/fail {token} reason=x lost=true delay_ms=0; mail/claim inbox/{agent} run={run}-2; mail/done {resource}@2",
+    ),
+    (
+        "message",
+        "left",
+        "mail/fail {token} reason=x retry=true delay_ms=0; mail/claim inbox/{agent} run={run}-2; mail/done {resource}@2",
+    ),
+    ("message", "left", "mail/release {token}; mail/claim inbox/{agent} run={run}-2; mail/done {resource}@2"),
+    ("message", "lost", "mail/reset run={run}; mail/claim inbox/{agent} run={run}-2; mail/done {resource}@2"),
+    (
+        "message",
+        "lost",
+        "unclaim {resource}; mail/claim inbox/{agent} run={run}-2; mail/fail {resource}@2 reason=x",
+    ),
+    (
+        "message",
+        "left",
+        "mail/configure inbox/{agent} retain_count=1; mail/done {token}; +1s mail/push inbox/{agent}; mail/take inbox/{agent}; admin/prune",
+    ),
+    (
+        "message",
+        "lost",
+        "mail/configure inbox/{agent} retain_count=1; +61s inbox/read {item}; +1s mail/push inbox/{agent}; mail/take inbox/{agent}; admin/prune",
+    ),
+    ("mention", "left", "channel/read talk agent={agent} token={token}"),
+    ("mention", "left", "release {token}"),
+    ("mention", "lost", "unclaim {resource}"),
+    ("mention", "lost", "+61s agent/poll {agent} run={run}-2"),
+    ("mention", "over", "end {run}"),
+    ("mention", "over", "+601s mail/take other"),
+    ("mention", "settled", "channel/read talk agent={agent} peek=true"),
+    ("mention", "settled", "channel/leave talk agent={agent}"),
+    ("mention", "left", "release {token}; agent/poll {agent} run={run}-2; run/settle {run}-2"),
+    ("mention", "lost", "unclaim {resource}; agent/poll {agent} run={run}-2; run/settle {run}-2"),
+];
+
+/// Gives a claim on something of this kind to a run of its own, and says which.
+async fn given(world: &World, noun: &str, agent: &str, run: &str) -> String {
+    let setup = match noun {
+        "task" => format!("add mine to={agent} ->"),
+        "offer" => format!("add maybe offer={agent} ->"),
+        "message" => format!("inbox/send {agent} text=x ->"),
+        "mention" => format!("channel/post talk body=x mentions={agent} ->"),
+        _ => panic!("what is a {noun}?"),
+    };
+    world.story(&format!("agent/join {agent} ->\n{setup}")).await;
+    let kind = match noun {
+        "task" => "task_assigned",
+        "offer" => "task_offered",
+        "message" => "inbox_message",
+        _ => "unread_mentions",
+    };
+    let poll = json!({
+        "agent": agent, "run": run, "accept": [kind], "ttl_ms": 600_000, "max_ms": 60_000,
+    });
+    let trigger = world.call("agent/poll", &poll).await.expect("a trigger");
+    trigger["trigger"]["claims"][0]["token"].as_str().expect("a token").to_owned()
+}
 
 on_both! {
     /// The same again is the first answer; another is refused. What came later under the same name is left alone.
@@ -46,5 +190,52 @@ on_both! {
         assert_eq!((told.exit.as_deref(), told.cost, told.holds), (Some("0"), Some(cost), 0));
         let gone = run::Settle { run: "nobody".into(), ..Default::default() };
         assert_eq!(world.fleet.call(gone).await.expect_err("no such run").code(), Code::NotFound);
+    }
+
+    async fn what_is_said_of_a_claim_by_the_verb_that_ended_it(world: World) {
+        world.story("
+            channel/create talk ->
+            mail/push other     ->
+            mail/take other     ->
+            mail/configure other max_attempts=1 ->
+        ").await;
+        for (n, (noun, says, verbs)) in ENDINGS.iter().enumerate() {
+            let (agent, run) = (format!("a{n}"), format!("r{n}"));
+            let token = given(&world, noun, &agent, &run).await;
+            let (resource, _) = token.split_once('@').expect("a token");
+            let item = resource.split('/').nth(1).expect("an item");
+            let verbs = [
+                ("{token}", token.as_str()), ("{resource}", resource), ("{item}", item), ("{agent}", &agent),
+                ("{run}", &run), ("{n}", &(n + 1).to_string()),
+            ].into_iter().fold((*verbs).to_owned(), |verbs, (name, value)| verbs.replace(name, value));
+            for verb in verbs.split("; ") {
+                match verb.split_once(" {") {
+                    Some((op, request)) => {
+                        let request = serde_json::from_str(&format!("{{{request}")).expect("a request");
+                        world.call(op, &request).await.unwrap_or_else(|e| panic!("{verb}: {e}"));
+                    }
+                    // That there is nothing to take is no matter: it was looked for.
+                    None if verb.contains("mail/take other") => {
+                        world.story(&format!("{verb} -> refused none_ready")).await;
+                    }
+                    None => world.story(&format!("{verb} ->")).await,
+                }
+            }
+            let settle = run::Settle { run: run.clone(), ..Default::default() };
+            let said = async || match world.fleet.call(settle.clone()).await {
+                Ok(settled) => {
+                    let said = [
+                        ("settled", settled.settled), ("back", settled.back), ("left", settled.left),
+                        ("lost", settled.lost),
+                    ];
+                    let said = said.into_iter().filter(|(_, tokens)| tokens.contains(&token));
+                    said.map(|(list, _)| list).collect::<Vec<_>>().join(" and ")
+                }
+                Err(e) if e.code() == Code::LeaseExpired => "over".into(),
+                Err(e) => e.to_string(),
+            };
+            assert_eq!(said().await, *says, "{noun}: {verbs}");
+            assert_eq!(said().await, *says, "asked again: {noun}: {verbs}");
+        }
     }
 }
