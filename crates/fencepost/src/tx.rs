@@ -395,6 +395,21 @@ macro_rules! by_keys {
 }
 pub(crate) use by_keys;
 
+/// The rows of `json_each(?2)`. On PostgreSQL each has the `number` that its row in the table will have, so that rows can
+/// be numbered in one order and written in another.
+macro_rules! numbered {
+    ($table:literal, $column:literal) => {
+        concat!(
+            "/*pg (select key, value, nextval((select pg_get_serial_sequence('",
+            $table,
+            "', '",
+            $column,
+            "')::regclass)) as number from*/ json_each(?2) /*pg order by key) as item*/"
+        )
+    };
+}
+pub(crate) use numbered;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::{
     lock, mail,
     names::{Resource, TaskId, Token},
     params, run, task,
-    tx::{BoxFuture, Tx},
+    tx::{BoxFuture, Stmt, Tx},
 };
 use std::{collections::HashMap, time::Duration};
 
@@ -131,27 +131,39 @@ async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<(Option<String>, Opt
     rows.first().map_or(Ok((None, None)), |row| Ok((row.get("request")?, row.get("run")?)))
 }
 
+/// In the order in which everybody locks them, and then the write.
 macro_rules! raise {
     ($table:literal, $key:literal) => {
-        concat!(
-            "update ",
-            $table,
-            " set delivery = delivery + 1 from json_each(?1) as item where ",
-            $table,
-            ".",
-            $key,
-            " = cast(item.value ->> 'k' as bigint) and ",
-            $table,
-            ".fence = cast(item.value ->> 'fence' as bigint) and ",
-            $table,
-            ".run is not null returning ",
-            $table,
-            ".",
-            $key,
-            " as item_key, ",
-            $table,
-            ".delivery"
-        )
+        [
+            concat!(
+                "select 1 from ",
+                $table,
+                " where ",
+                $key,
+                " in (select cast(value ->> 'k' as bigint) from json_each(?1)) order by ",
+                $key,
+                " for update"
+            ),
+            concat!(
+                "update ",
+                $table,
+                " set delivery = delivery + 1 from json_each(?1) as item where ",
+                $table,
+                ".",
+                $key,
+                " = cast(item.value ->> 'k' as bigint) and ",
+                $table,
+                ".fence = cast(item.value ->> 'fence' as bigint) and ",
+                $table,
+                ".run is not null returning ",
+                $table,
+                ".",
+                $key,
+                " as item_key, ",
+                $table,
+                ".delivery"
+            ),
+        ]
     };
 }
 
@@ -166,11 +178,16 @@ pub(crate) async fn message_again(tx: &mut Tx<'_>, claims: &[(i64, Token)]) -> R
 }
 
 /// The rows may have moved since they were read: then everything starts over.
-async fn raise(tx: &mut Tx<'_>, sql: &'static str, claims: &[(i64, Token)]) -> Result<Vec<Handed>> {
+async fn raise(
+    tx: &mut Tx<'_>,
+    [lock, write]: [&'static str; 2],
+    claims: &[(i64, Token)],
+) -> Result<Vec<Handed>> {
     let rows = crate::tx::set(
         claims.iter().map(|(key, token)| serde_json::json!({ "k": key, "fence": token.fence })),
     )?;
-    let raised = tx.query(sql, params![rows]).await?;
+    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(write, params![rows])];
+    let raised = tx.pipeline(statements).await?.remove(1).rows;
     let mut numbers = HashMap::new();
     for row in &raised {
         numbers.insert(row.get::<i64>("item_key")?, row.get("delivery")?);

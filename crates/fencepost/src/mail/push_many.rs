@@ -13,7 +13,7 @@ use crate::{
     op::{Access, Op, erased},
     params,
     task::PRIORITY,
-    tx::{Stmt, Tx, set},
+    tx::{Stmt, Tx, numbered, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -158,7 +158,7 @@ async fn make(tx: &mut Tx<'_>, names: &[&str]) -> Result<()> {
     let made = tx
         .execute(
             "insert into mailbox(name, created_at) select value ->> 'name', cast(?1 as bigint) from json_each(?2)
-             where true on conflict (name) do nothing",
+             where true order by key on conflict (name) do nothing",
             params![tx.now, rows],
         )
         .await?;
@@ -204,11 +204,13 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     if !lanes.is_empty() {
         statements.push(lane::lock(rows.clone()));
     }
-    // Numbers are given out in the order of the list.
+    // Numbers are given out in the order of the list. On PostgreSQL rows are written in the order of their keys: two
+    // that push the same keys would else wait for each other.
     statements.push(Stmt::new(
-        "insert into message(mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
+        concat!("insert into message(/*pg id,*/ mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
            behind, delayed_until, updated_at)
-         select value ->> 'mailbox', value ->> 'lane', value ->> 'kind', value ->> 'key',
+         /*pg overriding system value*/
+         select /*pg number,*/ value ->> 'mailbox', value ->> 'lane', value ->> 'kind', value ->> 'key',
            cast(value ->> 'priority' as bigint), cast(value ->> 'max' as bigint), cast(value ->> 'size' as bigint),
            cast(?1 as bigint), 'pending',
            case when cast(value ->> 'behind' as bigint) = 1 then 1
@@ -217,8 +219,8 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
                and other.lane = value ->> 'lane' and other.lane is not null and other.finished_at is null limit 1) then 1
              else 0 end,
            cast(value ->> 'delayed' as bigint), cast(?1 as bigint)
-         from json_each(?2) where true order by key
-         on conflict (mailbox, idempotency_key) where idempotency_key is not null do nothing returning id",
+         from ", numbered!("message", "id"), " where true order by /*pg value ->> 'mailbox', value ->> 'key',*/ key
+         on conflict (mailbox, idempotency_key) where idempotency_key is not null do nothing returning id"),
         params![tx.now, rows],
     ));
     let inserted = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;

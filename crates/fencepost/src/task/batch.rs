@@ -1,7 +1,11 @@
 //! What adding many tasks at once is made of, whoever adds them: names that become items and tasks, what is there
 //! already, and a few statements over the whole set.
 
-use super::{Lock, MAX_ATTEMPTS, PRIORITY, Record, Status, columns, load_set, plan::Item};
+use super::{
+    MAX_ATTEMPTS, PRIORITY, Record, Status, columns,
+    plan::Item,
+    record::{self, BY_IDS, ids_set},
+};
 use crate::{
     error::{Code, Error, Result},
     event::Event,
@@ -104,29 +108,41 @@ impl Known {
         let mut known = Known { by_item: vec![None; items.len()], by_id: HashMap::new() };
         let keys: HashMap<&str, usize> =
             items.iter().enumerate().filter_map(|(i, item)| Some((item.key.as_deref()?, i))).collect();
-        if !keys.is_empty() {
-            let rows = set(keys.keys().map(|key| serde_json::json!({ "key": key })))?;
-            let sql = columns!(
-                "where task.idempotency_key in (select value ->> 'key' from json_each(?1))
-                 order by task.seq /*pg for share of task*/"
-            );
-            for row in tx.query(sql, params![rows]).await? {
-                let task = Record::read(row)?;
-                let item = task.key.as_deref().and_then(|key| keys.get(key)).copied();
-                if let Some(item) = item {
-                    known.by_item[item] = Some(task);
-                }
-            }
-        }
         let named = |on: &On| match on {
             On::Task(id) => Some(id.clone()),
             On::Item(_) => None,
         };
         let ids: BTreeSet<TaskId> = after.iter().flatten().filter_map(named).collect();
-        if ids.is_empty() {
+        if keys.is_empty() && ids.is_empty() {
             return Ok(known);
         }
-        known.by_id = load_set(tx, ids.iter(), Lock::ToDependOn).await?;
+        let by_key = set(keys.keys().map(|key| json!({ "key": key })))?;
+        let by_id = ids_set(ids.iter())?;
+        // All of them at once: whoever completes some of them locks them in the order of age, too.
+        let lock = Stmt::lock(
+            "select 1 from task where seq = any(array(
+               select task.seq from json_each(?1) as item
+               join task on task.idempotency_key = item.value ->> 'key' and task.idempotency_key is not null
+               union select task.seq from json_each(?2) as item
+               join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)))
+             order by seq for key share",
+            params![by_key.clone(), by_id.clone()],
+        );
+        let keyed = Stmt::new(
+            columns!(
+                "where task.idempotency_key in (select value ->> 'key' from json_each(?1)) order by task.seq"
+            ),
+            params![by_key],
+        );
+        let mut answers = tx.pipeline(vec![lock, keyed, Stmt::new(BY_IDS, params![by_id])]).await?;
+        known.by_id = record::by_id(answers.remove(2).rows)?;
+        for row in answers.remove(1).rows {
+            let task = Record::read(row)?;
+            let item = task.key.as_deref().and_then(|key| keys.get(key)).copied();
+            if let Some(item) = item {
+                known.by_item[item] = Some(task);
+            }
+        }
         for (i, ons) in after.iter().enumerate() {
             if let Some(missing) = ons.iter().filter_map(named).find(|id| !known.by_id.contains_key(id)) {
                 let field = format!("{}after", at(i, items.len()));
@@ -254,16 +270,18 @@ macro_rules! inserts {
     (task($columns:literal, $values:literal), conflict $conflict:literal, doc($texts:literal, $its:literal)) => {
         $crate::task::batch::Inserts {
             task: concat!(
-                "insert into task(board, n, title, kind, priority, tags, source, creator, idempotency_key,
+                "insert into task(/*pg seq,*/ board, n, title, kind, priority, tags, source, creator, idempotency_key,
                    max_attempts, status, assignee, offered_to, offered_at, waiting_on, updated_at",
                 $columns,
-                ") select value ->> 'board', cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
+                ") /*pg overriding system value*/ select /*pg number,*/ value ->> 'board', cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
                    cast(value ->> 'priority' as bigint), value ->> 'tags', value ->> 'source', value ->> 'creator',
                    value ->> 'key', cast(value ->> 'max_attempts' as bigint), value ->> 'status',
                    value ->> 'assignee', value ->> 'offered_to', cast(value ->> 'offered_at' as bigint),
                    cast(value ->> 'waiting_on' as bigint), cast(?1 as bigint)",
                 $values,
-                " from json_each(?2) where true order by key on conflict ",
+                " from ",
+                $crate::tx::numbered!("task", "seq"),
+                " where true order by /*pg value ->> 'key',*/ key on conflict ",
                 $conflict,
                 " do nothing"
             ),

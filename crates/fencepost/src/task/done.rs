@@ -109,12 +109,12 @@ pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Recor
 }
 
 /// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents
-/// do not wait for each other.
+/// do not wait for each other; and in a way that lets others come to depend on them, who may be waiting for us.
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         tasks,
         super::unheld!("from edge join task on task.seq = edge.task where edge.depends_on"),
-        "order by edge.task /*pg for update of task*/"
+        "order by edge.task /*pg for no key update of task*/"
     )
 }
 

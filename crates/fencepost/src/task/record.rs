@@ -272,7 +272,8 @@ pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {
     ]
 }
 
-/// How a set of tasks is locked: against being changed, or only against being finished unseen.
+/// How a set of tasks is locked: against being changed, or only against being finished unseen. (Whoever finishes one
+/// has locked it to write; that it waits for fewer may be written all the same.)
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lock {
     ToWrite,
@@ -298,7 +299,7 @@ pub(crate) async fn load_set<'i>(
     let rows = ids_set(ids)?;
     let lock = match lock {
         Lock::ToWrite => lock!("for update of task"),
-        Lock::ToDependOn => lock!("for share of task"),
+        Lock::ToDependOn => lock!("for key share of task"),
     };
     let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(BY_IDS, params![rows])];
     by_id(tx.pipeline(statements).await?.remove(1).rows)
@@ -312,16 +313,16 @@ pub(crate) async fn by_ids<'i>(
     by_id(tx.query(BY_IDS, params![ids_set(ids)?]).await?)
 }
 
-const BY_IDS: &str = columns!(
+pub(super) const BY_IDS: &str = columns!(
     "join json_each(?1) as item
        on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
 );
 
-fn ids_set<'i>(ids: impl Iterator<Item = &'i TaskId>) -> Result<Value> {
+pub(super) fn ids_set<'i>(ids: impl Iterator<Item = &'i TaskId>) -> Result<Value> {
     set(ids.map(|id| serde_json::json!({ "board": id.board, "n": id.n })))
 }
 
-fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
+pub(super) fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
     rows.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 

@@ -18,6 +18,7 @@ mod input;
 mod interleavings;
 mod keys;
 mod leases;
+mod lock_order;
 mod locks;
 mod mail;
 mod mail_order;

@@ -1,7 +1,7 @@
 //! PostgreSQL, step by step: an op that has run and is not committed, and others that wait for it.
 
 use crate::world::{PATIENCE, World};
-use fencepost::{BoxFuture, Fleet, Op, Result, Tx, params};
+use fencepost::{BoxFuture, Fleet, Op, Result, Tx, params, task};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -27,6 +27,16 @@ pub struct Open<R> {
 /// Runs an op on a connection of its own, and stops before its COMMIT.
 pub async fn run_to_commit<O: Op>(world: &World, op: O) -> Open<O::Reply> {
     open(world, move |tx| Box::pin(tx.call(op.clone())), |_| Box::pin(async { Ok(()) })).await
+}
+
+/// The same, but it ends with a ROLLBACK.
+pub async fn run_to_rollback<O: Op>(world: &World, op: O) -> Open<O::Reply> {
+    open(world, move |tx| Box::pin(tx.call(op.clone())), |tx| Box::pin(undo(tx))).await
+}
+
+/// Makes the transaction fail at its end: with `not_found`.
+pub async fn undo(tx: &mut Tx<'_>) -> Result<()> {
+    tx.call(task::Show { task: "none-1".into() }).await.map(drop)
 }
 
 /// Runs a statement on a connection of its own and stops; the second statement comes just before its COMMIT.

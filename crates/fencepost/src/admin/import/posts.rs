@@ -201,7 +201,7 @@ impl Batch {
                 "insert into reader(agent, channel, mentioned_n, since, updated_at)
                  select value ->> 'agent', value ->> 'channel', cast(value ->> 'n' as bigint),
                    cast(value ->> 'since' as bigint), cast(?1 as bigint)
-                 from json_each(?2) where true order by key
+                 from json_each(?2) where true order by value ->> 'agent', value ->> 'channel'
                  on conflict (agent, channel) do update set mentioned_n = excluded.mentioned_n,
                    since = coalesce(case when reader.mentioned_n > reader.read_n then reader.since end, excluded.since),
                    updated_at = excluded.updated_at",
