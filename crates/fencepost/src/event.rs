@@ -1,8 +1,10 @@
 //! The fleet's append-only log: who did what, when, from which state to which, under which fence.
 //!
-//! An event is written in the transaction of the change it tells of. Its position is opaque text. Nothing is
-//! missed: on PostgreSQL a follower reads only below the oldest transaction still running, in the order in which
-//! transactions began to write.
+//! An event is written in the transaction of the change it tells of, under the lock of the row it changes. Its position
+//! is opaque text. For one resource the order is that of what happened, and nothing is missed: on PostgreSQL an
+//! event stands at the newest transaction that was over when it was written, or at its own if that is newer
+//! (`migrations/0008_order.sql`), and a follower reads only below the oldest transaction still running. Whatever that
+//! or a later one writes stands above.
 
 use crate::{
     clock::Time,
@@ -168,13 +170,13 @@ impl Topic {
 /// Where an event stands in the log. Opaque: compare nothing, just hand it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Position {
-    pub xact: i64,
+    pub ord: i64,
     pub id: i64,
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.xact, self.id)
+        write!(f, "{}.{}", self.ord, self.id)
     }
 }
 
@@ -182,10 +184,10 @@ impl FromStr for Position {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         let read = || {
-            let (xact, id) = text.split_once('.')?;
-            Some(Position { xact: xact.parse().ok()?, id: id.parse().ok()? })
+            let (ord, id) = text.split_once('.')?;
+            Some(Position { ord: ord.parse().ok()?, id: id.parse().ok()? })
         };
-        read().filter(|p| p.xact >= 0 && p.id >= 0).ok_or_else(|| {
+        read().filter(|p| p.ord >= 0 && p.id >= 0).ok_or_else(|| {
             Error::new(Code::Invalid, "`since` is not a position that this fleet gave out")
                 .with("field", "since")
                 .hint("use `position` of the last event you saw, or leave it out to begin at the oldest")

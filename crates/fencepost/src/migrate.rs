@@ -16,6 +16,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 5, sql: include_str!("migrations/0005_mail.sql") },
     Migration { version: 6, sql: include_str!("migrations/0006_agents.sql") },
     Migration { version: 7, sql: include_str!("migrations/0007_routes.sql") },
+    Migration { version: 8, sql: include_str!("migrations/0008_order.sql") },
 ];
 
 pub(crate) fn latest() -> i64 {

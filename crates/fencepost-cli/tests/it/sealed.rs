@@ -162,7 +162,7 @@ impl Sealed {
         eventually("the log can be read", || {
             let hidden = fleet.transaction(|tx| {
                 let sql = "select 1 as hidden from event
-                           where xact >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint limit 1";
+                           where ord >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint limit 1";
                 Box::pin(async move { tx.query(sql, fencepost::params![]).await })
             });
             runtime.block_on(hidden).expect("an answer").is_empty().then_some(())

@@ -37,7 +37,7 @@ impl Op for Restored {
                 params![floor],
             ),
             // Transactions are numbered anew in a new cluster; the old log comes before all of them.
-            Stmt::lock("update event set xact = 0 where xact > 0", params![]),
+            Stmt::lock("update event set ord = 0, xact = null where ord > 0", params![]),
         ])
         .await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;

@@ -46,11 +46,11 @@ pub struct Events {
 macro_rules! page {
     ($order:literal) => {
         concat!(
-            "select xact, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
-             where (/*pg xact,*/ id) > (/*pg ?1,*/ ?2)
+            "select ord, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
+             where (/*pg ord,*/ id) > (/*pg ?1,*/ ?2)
              and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
              and (cast(?5 as text) is null or resource = ?5)
-             /*pg and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
+             /*pg and ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
             $order
         )
     };
@@ -85,8 +85,8 @@ impl Op for List {
         let from = since.unwrap_or_default();
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
         let (page, room) = match self.last {
-            None => (page!("order by /*pg xact,*/ id limit ?6"), limit + 1),
-            Some(last) => (page!("order by /*pg xact desc,*/ id desc limit ?6"), last),
+            None => (page!("order by /*pg ord,*/ id limit ?6"), limit + 1),
+            Some(last) => (page!("order by /*pg ord desc,*/ id desc limit ?6"), last),
         };
         let filter = (self.kind.as_deref(), self.resource.as_deref());
         let mut answers = tx
@@ -94,12 +94,12 @@ impl Op for List {
                 // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between
                 // where they end and here that was not seen yet.
                 Stmt::new(
-                    "select xact, id from event
-                     /*pg where xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                     order by /*pg xact desc,*/ id desc limit 1",
+                    "select ord, id from event
+                     /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+                     order by /*pg ord desc,*/ id desc limit 1",
                     params![],
                 ),
-                Stmt::new(page, params![from.xact, from.id, filter.0, noun, filter.1, room]),
+                Stmt::new(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
                 // After the events: what was pruned before they were read is then told, not passed over.
                 Stmt::new(
                     "select pruned_xact, pruned_id,
@@ -114,14 +114,14 @@ impl Op for List {
         if self.last.is_some() {
             rows.reverse();
         }
-        if from.xact > pruned.get("newest")? {
+        if from.ord > pruned.get("newest")? {
             return Err(Error::new(
                 Code::NotFound,
                 "this position is not of this log: was the fleet restored?",
             )
             .hint("start over from the fleet's present state"));
         }
-        let pruned = Position { xact: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
+        let pruned = Position { ord: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
         if since.is_some_and(|since| since < pruned) {
             return Err(Error::new(Code::NotFound, "events after this position have been pruned")
                 .with("oldest", pruned.to_string())
@@ -140,7 +140,7 @@ impl Op for List {
 }
 
 fn position(row: &Row) -> Result<Position> {
-    Ok(Position { xact: row.get("xact")?, id: row.get("id")? })
+    Ok(Position { ord: row.get("ord")?, id: row.get("id")? })
 }
 
 fn read(row: &Row) -> Result<Entry> {

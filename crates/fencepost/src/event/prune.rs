@@ -47,9 +47,9 @@ impl Op for Prune {
         // followers can read, or they would miss it.
         let oldest = tx
             .query(
-                "select xact, id, at, request from event
-                 /*pg where xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                 order by /*pg xact,*/ id limit ?1",
+                "select ord, id, at, request from event
+                 /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+                 order by /*pg ord,*/ id limit ?1",
                 params![BATCH],
             )
             .await?;
@@ -60,18 +60,18 @@ impl Op for Prune {
             if at >= before || asked_for {
                 break;
             }
-            last = Some(Position { xact: row.get("xact")?, id: row.get("id")? });
+            last = Some(Position { ord: row.get("ord")?, id: row.get("id")? });
         }
         let Some(last) = last else { return Ok(Pruned { removed: 0, more: false }) };
         let removed = tx
             .execute(
-                "delete from event where (/*pg xact,*/ id) <= (/*pg ?1,*/ ?2)",
-                params![last.xact, last.id],
+                "delete from event where (/*pg ord,*/ id) <= (/*pg ?1,*/ ?2)",
+                params![last.ord, last.id],
             )
             .await?;
         tx.execute(
             "update fleet set pruned_xact = ?1, pruned_id = ?2 where (pruned_xact, pruned_id) < (?1, ?2)",
-            params![last.xact, last.id],
+            params![last.ord, last.id],
         )
         .await?;
         Ok(Pruned { removed, more: removed >= BATCH as u64 })

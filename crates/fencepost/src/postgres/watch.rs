@@ -61,9 +61,9 @@ impl Postgres {
             "select pg_current_snapshot()::text as seen,
                exists (
                  select 1 from (
-                   select xact from event
-                   where xact >= ?1 and xact < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-                   order by xact, id limit 1) as first
+                   select ord from event
+                   where ord >= ?1 and ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+                   order by ord, id limit 1) as first
                ) as readable,
                (select count(*) from (
                  select 1 from event where xact >= ?2 order by xact, id limit ?4) as fresh) as fresh,
@@ -71,7 +71,7 @@ impl Postgres {
                  (select topic from event where xact >= ?2 order by xact, id limit ?4)
                  union all
                  select topic from event where xact = any(string_to_array(?3, ',')::bigint[])) as fresh) as topics,
-               coalesce((select xact from event order by xact desc, id desc limit 1), 0)
+               coalesce((select ord from event order by ord desc, id desc limit 1), 0)
                  >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint as held_back",
             params![
                 seen.as_ref().map(|seen| seen.xmin),

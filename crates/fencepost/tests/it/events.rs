@@ -2,9 +2,11 @@
 
 use crate::{
     on_both,
+    steps::open,
     world::{World, code, eventually, refused},
 };
-use fencepost::{Code, Millis, claim, event, lock, params, run, task};
+use fencepost::{Code, Fleet, Millis, claim, event, lock, params, run, task};
+use futures_util::future::join_all;
 use std::time::Duration;
 
 impl World {
@@ -437,6 +439,122 @@ mod on_postgres {
             );
         }
         world.assert_sound().await;
+    }
+
+    /// A transaction takes its number, as a poll does that renews its run; what it then claims is added meanwhile.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_resource_is_added_before_it_is_claimed_whoever_began_first() {
+        let world = World::postgres().await;
+        let mut follower = Follower::of(&world);
+        let number = "select cast(pg_current_xact_id() as text) as xact";
+        let poll = open(
+            &world,
+            move |tx| Box::pin(async move { tx.query(number, params![]).await.map(drop) }),
+            |tx| {
+                Box::pin(async move {
+                    let token = tx.call(task::Claim::of("auth-1", "a")).await?.claim.token;
+                    tx.call(task::Done::new(token)).await.map(drop)
+                })
+            },
+        )
+        .await;
+        world.add("while it runs").await;
+        follower.read().await;
+        poll.commit().await.unwrap();
+        follower.read().await;
+        world
+            .fleet
+            .call(task::Note { task: "auth-1".into(), text: "after".into(), ..Default::default() })
+            .await
+            .unwrap();
+        let of_the_task = ["task.added", "task.claimed", "task.completed", "task.noted"];
+        let of_the_task = of_the_task.map(|kind| format!("{kind} task/auth-1"));
+        eventually("the follower comes to the end", async || {
+            follower.read().await;
+            follower.seen.iter().any(|event| event.kind == "task.noted")
+        })
+        .await;
+        follower.seen.retain(|event| event.resource == "task/auth-1");
+        assert_eq!(resources(&follower.seen), of_the_task);
+        world.assert_sound().await;
+    }
+
+    /// Many who take the same few locks and wait for each other, in transactions that took their numbers before: a
+    /// follower that pages sees each event once, and those of each lock in order.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_follower_that_pages_sees_every_resource_in_order_and_nothing_twice() {
+        let world = World::postgres().await;
+        let mut follower = Follower::of(&world);
+        const WORKERS: usize = 6;
+        const ROUNDS: usize = 15;
+        let workers = (0..WORKERS).map(|n| {
+            let fleet = world.fleet.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let run = format!("w{n}");
+                    let work = fleet.transaction(move |tx| {
+                        let run = run.clone();
+                        Box::pin(async move {
+                            tx.query("select cast(pg_current_xact_id() as text) as xact", params![]).await?;
+                            let lock = format!("l{}", fastrand::u8(0..3));
+                            let held = tx.call(lock::Claim::new(lock, run)).await;
+                            let Ok(held) = held else { return Ok(()) };
+                            tx.call(claim::Release::new(held.claim.token)).await.map(drop)
+                        })
+                    });
+                    work.await.unwrap();
+                }
+            })
+        });
+        let workers = join_all(workers.collect::<Vec<_>>());
+        let mut workers = std::pin::pin!(workers);
+        loop {
+            tokio::select! {
+                done = &mut workers => { done.into_iter().for_each(|done| done.unwrap()); break }
+                () = follower.read() => {}
+            }
+        }
+        let mut stored = world.kinds().await;
+        eventually("the follower comes to the end", async || {
+            follower.read().await;
+            follower.seen.len() >= stored.len()
+        })
+        .await;
+        let mut kinds: Vec<_> = follower.seen.iter().map(|event| event.kind.clone()).collect();
+        kinds.sort();
+        stored.sort();
+        assert_eq!(kinds, stored, "nothing is missed, and nothing is there twice");
+        for lock in ["lock/l0", "lock/l1", "lock/l2"] {
+            let its = follower.seen.iter().filter(|event| event.resource == lock);
+            let its: Vec<_> = its.map(|event| (event.fence.unwrap(), event.kind.as_str())).collect();
+            assert!(its.is_sorted(), "{its:#?}");
+        }
+    }
+
+    /// Reads the log in pages of two, on from where it was.
+    struct Follower {
+        fleet: Fleet,
+        position: Option<String>,
+        seen: Vec<event::Entry>,
+    }
+
+    impl Follower {
+        fn of(world: &World) -> Self {
+            Self { fleet: world.fleet.clone(), position: None, seen: Vec::new() }
+        }
+
+        async fn read(&mut self) {
+            loop {
+                let since = self.position.clone();
+                let page = event::List { since, limit: Some(2), ..event::List::default() };
+                let page = self.fleet.call(page).await.unwrap();
+                self.seen.extend(page.events);
+                self.position = Some(page.position);
+                if !page.more {
+                    return;
+                }
+            }
+        }
     }
 
     /// The number of an event is taken when it is written; the order is that of the transactions.

@@ -49,7 +49,8 @@ pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Ope
     .await
 }
 
-async fn open<R: Send + 'static>(
+/// Does something in a transaction and stops; does something else just before its COMMIT.
+pub async fn open<R: Send + 'static>(
     world: &World,
     first: impl for<'t> Fn(&'t mut Tx<'_>) -> BoxFuture<'t, Result<R>> + Clone + Send + Sync + 'static,
     last: impl for<'t> Fn(&'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> + Clone + Send + Sync + 'static,
