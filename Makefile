@@ -75,6 +75,12 @@ fuzz: ## Feed the server's OpenAPI document to schemathesis (from PyPI, kept und
 soak: ## Run the long tests
 	$(WITH_POSTGRES) cargo test --workspace --release --locked soak -- --ignored --nocapture
 
+# A debug build: the clock that jumps is in no other.
+.PHONY: chaos
+chaos: ## Break things for a while and check what was promised: make chaos ARGS="--seconds 600 --seed 7"
+	cargo build --locked -p fencepost-chaos
+	$(or $(CARGO_TARGET_DIR),target)/debug/chaos $(ARGS)
+
 .PHONY: clean-postgres
 clean-postgres: ## Stop the private PostgreSQL and delete it
 	scripts/postgres rm target/postgres

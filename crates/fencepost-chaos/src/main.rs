@@ -1,0 +1,82 @@
+//! `make chaos`: see the library beside this file.
+
+use clap::{Parser, ValueEnum};
+use fencepost_chaos::{Database, Options, run};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+/// Break servers, connections, databases and clocks, and check what was promised
+#[derive(Debug, Parser)]
+struct Args {
+    /// How long faults happen, on each database
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Repeats the schedule that this seed gave before [default: another each time]
+    #[arg(long)]
+    seed: Option<u64>,
+    #[arg(long, value_enum, default_value_t = On::Both)]
+    database: On,
+    /// The longest that a bystander may wait for what is ready, in seconds
+    #[arg(long, default_value_t = 15)]
+    bound: u64,
+    /// Print the reports as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where fleets are made
+    #[arg(long, default_value = "target/chaos")]
+    scratch: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum On {
+    Sqlite,
+    Postgres,
+    Both,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let databases = match args.database {
+        On::Sqlite => vec![Database::Sqlite],
+        On::Postgres => vec![Database::Postgres],
+        On::Both => vec![Database::Sqlite, Database::Postgres],
+    };
+    tokio::select! {
+        clean = all(args, databases) => ExitCode::from(u8::from(!clean)),
+        // Everything that was started ends with what is dropped here.
+        _ = tokio::signal::ctrl_c() => ExitCode::from(130),
+    }
+}
+
+async fn all(args: Args, databases: Vec<Database>) -> bool {
+    let me = std::env::current_exe().expect("this program");
+    let options = Options {
+        fence: me.with_file_name("chaos-fence"),
+        scratch: std::path::absolute(&args.scratch).expect("a path"),
+        seed: args.seed.unwrap_or_else(|| fastrand::u64(0..1_000_000)),
+        span: Duration::from_secs(args.seconds),
+        bound: Some(Duration::from_secs(args.bound)),
+    };
+    let mut clean = true;
+    let mut reports = Vec::new();
+    for on in databases {
+        match run(on, &options).await {
+            Ok(report) => {
+                clean &= report.is_clean();
+                eprintln!();
+                if !args.json {
+                    println!("{report}");
+                }
+                reports.push(report);
+            }
+            Err(error) => {
+                eprintln!("error: {error}");
+                clean = false;
+            }
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&reports).unwrap_or_default());
+    }
+    clean
+}

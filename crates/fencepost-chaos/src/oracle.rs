@@ -1,0 +1,372 @@
+//! What clients were told, outside the engine; and what must be true of the fleet because of it.
+
+use crate::{
+    clients::{BOARD, BOXES, Client, text},
+    follow::{self, Entry, Seen, read_all},
+    world::{PATIENCE, World},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+#[derive(Debug, Default)]
+pub struct Oracle(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// What was acknowledged as added, and its title or key.
+    added: HashMap<String, String>,
+    claims: Vec<Claim>,
+    /// Which request was given this token.
+    askers: HashMap<String, String>,
+    /// By resource.
+    completed: HashMap<String, Completion>,
+    longest_wait: Duration,
+    counts: BTreeMap<&'static str, u64>,
+    violations: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Claim {
+    resource: String,
+    fence: i64,
+    /// The request was first sent then.
+    asked: Instant,
+    answered: Instant,
+}
+
+#[derive(Debug)]
+struct Completion {
+    token: String,
+    output: String,
+    asked: Instant,
+}
+
+/// No more than this many of one kind are listed.
+const SHOWN: usize = 20;
+
+impl Oracle {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn violated(&self, what: String) {
+        self.told().violations.push(what);
+    }
+
+    pub fn count(&self, what: &'static str) {
+        *self.told().counts.entry(what).or_default() += 1;
+    }
+
+    pub fn added(&self, resource: String, name: String) {
+        let mut told = self.told();
+        *told.counts.entry("added").or_default() += u64::from(!told.added.contains_key(&resource));
+        if let Some(other) = told.added.insert(resource.clone(), name.clone()).filter(|other| *other != name)
+        {
+            told.violations.push(format!("{resource} is the answer to `{other}` and to `{name}`"));
+        }
+    }
+
+    pub fn claimed(&self, asker: &str, token: &str, asked: Instant) {
+        let mut told = self.told();
+        *told.counts.entry("claims").or_default() += 1;
+        if let Some(other) = told.askers.insert(token.into(), asker.into()).filter(|other| other != asker) {
+            told.violations.push(format!("{token} was given to {other} and to {asker}"));
+        }
+        let (resource, fence) = split(token);
+        told.claims.push(Claim { resource, fence, asked, answered: Instant::now() });
+    }
+
+    pub fn completed(&self, token: &str, output: &str, asked: Instant) {
+        let mut told = self.told();
+        *told.counts.entry("completions").or_default() += 1;
+        let completion = Completion { token: token.into(), output: output.into(), asked };
+        if let Some(other) = told.completed.insert(split(token).0, completion) {
+            told.violations.push(format!("{} and {token} were both accepted as completed", other.token));
+        }
+    }
+
+    pub fn waited(&self, span: Duration) {
+        let mut told = self.told();
+        told.longest_wait = told.longest_wait.max(span);
+        *told.counts.entry("probes").or_default() += 1;
+    }
+
+    pub fn longest_wait(&self) -> Duration {
+        self.told().longest_wait
+    }
+
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.told().counts.clone()
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.told().violations.clone()
+    }
+
+    /// After everything was healed and done: compares what was told with what is there.
+    pub async fn verify(&self, client: &mut Client, followers: &[(&str, Seen)]) {
+        let log = read_all(client).await;
+        let there = there(client).await;
+        let mut seen = Vec::new();
+        for (name, follower) in followers {
+            let _ = timeout(PATIENCE, caught_up(follower, log.len())).await;
+            seen.push((*name, follow::seen(follower)));
+        }
+        let mut told = self.told();
+        told.counts.insert("events", log.len() as u64);
+        let mut found = in_real_time(&told);
+        found.extend(in_log(&told, &log));
+        found.extend(in_order(&log));
+        found.extend(in_tables(&told, &there));
+        found.extend(seen.iter().filter_map(|(name, seen)| missed(name, seen, &log)));
+        told.violations.extend(found);
+    }
+
+    /// `fence doctor`, on the database itself.
+    pub async fn doctor(&self, world: &World) {
+        let look = world.fence(&["doctor", "--json"]).output().await;
+        if let Some(sick) = look.ok().filter(|look| !look.status.success()) {
+            self.violated(format!("doctor: {}{}", lossy(&sick.stdout), lossy(&sick.stderr)));
+        }
+    }
+}
+
+/// `task/work-3@7`
+fn split(token: &str) -> (String, i64) {
+    let (resource, fence) = token.rsplit_once('@').unwrap_or((token, ""));
+    (resource.into(), fence.parse().unwrap_or(-1))
+}
+
+/// For one resource, whoever asked after another was answered has the higher fence; and nothing is accepted from
+/// a holder that asked after the next one was answered.
+fn in_real_time(told: &Told) -> Vec<String> {
+    let mut by_resource: HashMap<&str, Vec<&Claim>> = HashMap::new();
+    for claim in &told.claims {
+        by_resource.entry(&claim.resource).or_default().push(claim);
+    }
+    let mut found = Vec::new();
+    for (resource, claims) in &by_resource {
+        let mut by_asked = claims.clone();
+        by_asked.sort_by_key(|claim| claim.asked);
+        let mut by_answered = claims.clone();
+        by_answered.sort_by_key(|claim| claim.answered);
+        let (mut answered, mut highest) = (by_answered.iter().peekable(), 0);
+        for claim in by_asked {
+            while let Some(before) = answered.next_if(|before| before.answered < claim.asked) {
+                highest = highest.max(before.fence);
+            }
+            if claim.fence <= highest {
+                found.push(format!("{resource}: fence {} was given out after {highest}", claim.fence));
+            }
+        }
+        let Some(completion) = told.completed.get(*resource) else { continue };
+        let fence = split(&completion.token).1;
+        if let Some(newer) = claims.iter().find(|c| c.fence > fence && c.answered < completion.asked) {
+            let newer = newer.fence;
+            found.push(format!(
+                "{} was accepted from a holder after fence {newer} was given out",
+                completion.token
+            ));
+        }
+    }
+    found
+}
+
+/// The log has each acknowledged claim and completion, once.
+fn in_log(told: &Told, log: &[Entry]) -> Vec<String> {
+    let (mut claimed, mut completed) = (HashSet::new(), HashMap::new());
+    let mut found = Vec::new();
+    for entry in log {
+        let token = format!("{}@{}", entry.resource, entry.fence);
+        if entry.kind.ends_with(".claimed") && !claimed.insert(token.clone()) {
+            found.push(format!("{token} was claimed twice"));
+        }
+        if entry.kind.ends_with(".completed")
+            && let Some(other) = completed.insert(entry.resource.as_str(), token.clone())
+        {
+            found.push(format!("{other} and {token} are both completed"));
+        }
+    }
+    let gone = told.askers.keys().filter(|token| !claimed.contains(*token));
+    found.extend(gone.map(|token| format!("claim {token} was acknowledged, and the log does not have it")));
+    for (resource, completion) in &told.completed {
+        if completed.get(resource.as_str()) != Some(&completion.token) {
+            let has = completed.get(resource.as_str());
+            found
+                .push(format!("{} was acknowledged as completed, and the log has {has:?}", completion.token));
+        }
+    }
+    found
+}
+
+/// The order of the log is, for each resource, the order of what happened.
+pub fn in_order(log: &[Entry]) -> Vec<String> {
+    #[derive(Default)]
+    struct At<'e> {
+        added: bool,
+        fence: i64,
+        completed: Option<&'e Entry>,
+    }
+    let mut resources: HashMap<&str, At<'_>> = HashMap::new();
+    let mut found = Vec::new();
+    for entry in log {
+        let (noun, verb) = entry.kind.split_once('.').unwrap_or_default();
+        let item = resources.entry(&entry.resource).or_default();
+        let mut wrong =
+            |what: &str| found.push(format!("order of {}: {} {what}", entry.resource, entry.shown()));
+        match verb {
+            "added" | "pushed" => item.added = true,
+            "claimed" | "completed" | "lapsed" | "released" | "undelivered" => {
+                if noun != "lock" && noun != "mentions" && !item.added {
+                    wrong("comes before it was added");
+                }
+                if item.completed.is_some() {
+                    wrong("comes after it was completed");
+                }
+                match verb {
+                    "claimed" if entry.fence <= item.fence => {
+                        wrong(&format!("comes after fence {}", item.fence))
+                    }
+                    "claimed" => item.fence = entry.fence,
+                    _ if entry.fence != item.fence => wrong(&format!("comes under fence {}", item.fence)),
+                    _ => {}
+                }
+                if verb == "completed" {
+                    item.completed = Some(entry);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// All that was acknowledged is there, once, and finished as it was told.
+fn in_tables(told: &Told, there: &HashMap<String, Item>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (resource, name) in &told.added {
+        match there.get(resource) {
+            None => found.push(format!("{resource} was acknowledged and is gone")),
+            Some(item) if item.name != *name => {
+                found.push(format!("{resource} is `{}`, not `{name}`", item.name))
+            }
+            Some(_) => {}
+        }
+    }
+    let mut names = HashMap::new();
+    for (resource, item) in there {
+        if !item.finished {
+            found.push(format!("{resource} was not finished: it is {}", item.status));
+        }
+        if let Some(other) = names.insert(&item.name, resource) {
+            found.push(format!("{resource} and {other} are the same: `{}`", item.name));
+        }
+        if let (Some(output), Some(completion)) = (&item.output, told.completed.get(resource))
+            && *output != completion.output
+        {
+            found.push(format!(
+                "{resource} has the output `{output}`, and `{}` was accepted",
+                completion.output
+            ));
+        }
+    }
+    found
+}
+
+async fn caught_up(follower: &Seen, events: usize) {
+    while follow::seen(follower).len() < events {
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A follower goes on, so it may have seen more than the log had when it was read.
+fn missed(name: &str, seen: &[Entry], log: &[Entry]) -> Option<String> {
+    let at = seen.iter().zip(log).take_while(|(seen, log)| seen == log).count();
+    let show = |log: &[Entry]| log.get(at).map(Entry::shown);
+    let (saw, has) = (show(seen), show(log));
+    (at < log.len()).then(|| format!("{name} missed events: at {at} it saw {saw:?}, and the log has {has:?}"))
+}
+
+fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// A task or a message as it is in the end.
+#[derive(Debug)]
+struct Item {
+    name: String,
+    status: String,
+    finished: bool,
+    output: Option<String>,
+}
+
+/// How much there is that is not finished, up to some hundred.
+pub async fn unfinished(client: &mut Client) -> usize {
+    let mut left = 0;
+    for status in ["unassigned", "in_progress"] {
+        left += page(client, "task/list", "tasks", json!({ "board": BOARD, "status": status })).await.len();
+    }
+    for (mailbox, status) in BOXES.into_iter().flat_map(|name| [(name, "pending"), (name, "processing")]) {
+        let list = json!({ "mailbox": mailbox, "status": status });
+        left += page(client, "mail/list", "messages", list).await.len();
+    }
+    left
+}
+
+async fn there(client: &mut Client) -> HashMap<String, Item> {
+    let mut items = HashMap::new();
+    let mut list = json!({ "limit": 1000 });
+    loop {
+        let tasks = page(client, "task/list", "tasks", list.clone()).await;
+        let Some(last) = tasks.last() else { break };
+        list["after"] = last["id"].clone();
+        for task in &tasks {
+            let shown = client.ask("task/show", &json!({ "task": task["id"] })).await.unwrap_or_default();
+            let output = shown["task"]["output"].as_str().map(str::to_owned);
+            items.insert(format!("task/{}", text(&task["id"])), item(task, text(&task["title"]), output));
+        }
+    }
+    for mailbox in BOXES {
+        let mut list = json!({ "mailbox": mailbox, "limit": 1000 });
+        loop {
+            let messages = page(client, "mail/list", "messages", list.clone()).await;
+            let Some(last) = messages.last() else { break };
+            list["after"] = last["id"].clone();
+            for message in &messages {
+                let name = format!("{mailbox} {}", text(&message["idempotency_key"]));
+                items.insert(format!("message/{}", message["id"]), item(message, name, None));
+            }
+        }
+    }
+    items
+}
+
+fn item(view: &Value, name: String, output: Option<String>) -> Item {
+    let status = text(&view["status"]);
+    Item { name, finished: status == "completed" || status == "processed", status, output }
+}
+
+async fn page(client: &mut Client, op: &str, field: &str, list: Value) -> Vec<Value> {
+    match client.ask(op, &list).await {
+        Ok(page) => page[field].as_array().cloned().unwrap_or_default(),
+        Err(refusal) => {
+            client.oracle.violated(format!("{op}: {} {}", refusal.code, refusal.text));
+            Vec::new()
+        }
+    }
+}
+
+/// The first of each kind; a broken promise is often broken a thousand times.
+pub fn shortened(violations: Vec<String>) -> Vec<String> {
+    let all = violations.len();
+    let mut shown: Vec<_> = violations.into_iter().take(SHOWN).collect();
+    if all > SHOWN {
+        shown.push(format!("and {} more", all - SHOWN));
+    }
+    shown
+}

@@ -1,0 +1,38 @@
+//! What happened, as a table and as JSON.
+
+use crate::Database;
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt};
+
+/// What one run on one database came to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub database: Database,
+    pub seed: u64,
+    pub seconds: u64,
+    /// What clients did, and were told.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// How often each kind of fault happened.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// The longest that a bystander waited for what was ready.
+    pub longest_wait_ms: u64,
+    pub violations: Vec<String>,
+}
+
+impl Report {
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, seed {}, {} s", self.database, self.seed, self.seconds)?;
+        for (name, count) in self.counts.iter().chain(&self.faults) {
+            writeln!(f, "  {name:<24}{count:>8}")?;
+        }
+        writeln!(f, "  {:<24}{:>8} ms", "longest wait", self.longest_wait_ms)?;
+        writeln!(f, "  {:<24}{:>8}", "violations", self.violations.len())?;
+        self.violations.iter().try_for_each(|what| writeln!(f, "violated: {what}"))
+    }
+}

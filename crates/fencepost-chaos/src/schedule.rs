@@ -1,0 +1,112 @@
+//! Which fault happens when. A schedule is drawn before anything runs, so the same seed is the same schedule.
+
+use crate::Database;
+use fastrand::Rng;
+use std::{fmt, time::Duration};
+
+/// The servers of a world. Faults hit all but the first: its clients are the bystanders.
+pub const SERVERS: usize = 3;
+
+/// Something that goes wrong, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fault {
+    /// SIGKILL; it is started again after the span.
+    KillServer(usize, Duration),
+    /// SIGSTOP, and SIGCONT after the span.
+    FreezeServer(usize, Duration),
+    /// A command line is killed.
+    KillCommand,
+    FreezeCommand(Duration),
+}
+
+impl Fault {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Fault::KillServer(..) => "server killed",
+            Fault::FreezeServer(..) => "server frozen",
+            Fault::KillCommand => "command killed",
+            Fault::FreezeCommand(_) => "command frozen",
+        }
+    }
+
+    /// What no second fault may hit at the same time, and for how long.
+    fn busy(&self) -> (usize, Duration) {
+        match *self {
+            Fault::KillServer(server, span) | Fault::FreezeServer(server, span) => (server, span),
+            Fault::KillCommand => (COMMANDS, Duration::ZERO),
+            Fault::FreezeCommand(span) => (COMMANDS, span),
+        }
+    }
+}
+
+const COMMANDS: usize = SERVERS;
+const TARGETS: usize = COMMANDS + 1;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule(pub Vec<(Duration, Fault)>);
+
+impl Schedule {
+    pub fn draw(seed: u64, on: Database, span: Duration) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let mut faults = Vec::new();
+        let mut free = [Duration::ZERO; TARGETS];
+        let mut at = Duration::from_millis(500);
+        while at < span {
+            let fault = Self::fault(&mut rng, on, span);
+            let (target, busy) = fault.busy();
+            if free[target] <= at {
+                free[target] = at + busy + Duration::from_millis(500);
+                faults.push((at, fault));
+            }
+            at += Duration::from_millis(rng.u64(200..1500));
+        }
+        Self(faults)
+    }
+
+    fn fault(rng: &mut Rng, on: Database, span: Duration) -> Fault {
+        let server = rng.usize(1..SERVERS);
+        let frozen = frozen(rng, on, span);
+        let down = Duration::from_millis(rng.u64(0..2000));
+        match rng.u32(0..8) {
+            0..2 => Fault::KillServer(server, down),
+            2..4 => Fault::FreezeServer(server, frozen),
+            4..6 => Fault::KillCommand,
+            _ => Fault::FreezeCommand(frozen),
+        }
+    }
+}
+
+/// Mostly short; one in five is long enough for the limits of the engine to matter (10 s between two statements, 30 s for
+/// a call). A process that is stopped inside a write transaction blocks every writer of a SQLite file, so there less.
+fn frozen(rng: &mut Rng, on: Database, span: Duration) -> Duration {
+    let long = match on {
+        Database::Sqlite => 5_000,
+        Database::Postgres => 40_000,
+    };
+    let long = (span.as_millis() as u64 / 6).clamp(2_000, long);
+    let short = Duration::from_millis(rng.u64(100..2_000));
+    let long = Duration::from_millis(rng.u64(1_000..=long));
+    if rng.u32(0..5) == 0 { long } else { short }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(at, fault)| writeln!(f, "{:>8.1} s  {fault:?}", at.as_secs_f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_its_schedule_and_leaves_the_bystander_alone() {
+        for on in [Database::Sqlite, Database::Postgres] {
+            let draw = |seed| Schedule::draw(seed, on, Duration::from_secs(600));
+            assert_eq!(draw(7), draw(7));
+            assert_ne!(draw(7), draw(8));
+            let hit: Vec<_> = draw(7).0.iter().map(|(_, fault)| fault.busy().0).collect();
+            assert!((1..TARGETS).all(|target| hit.contains(&target)) && !hit.contains(&0), "{hit:?}");
+        }
+    }
+}

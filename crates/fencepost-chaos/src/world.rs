@@ -1,0 +1,195 @@
+//! Real processes around one fleet: its servers, the command lines that act on it, and a clock that can jump.
+
+use crate::{Database, Options, Result, said};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+/// Longer than anything here takes on a machine that has other things to do as well.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// One fleet, and all that runs on it.
+#[derive(Debug)]
+pub struct World {
+    pub on: Database,
+    dir: tempfile::TempDir,
+    fence: PathBuf,
+    /// The database itself.
+    pub db: String,
+    pub servers: Vec<Server>,
+    /// The command lines that run now. A handle, and not a number, so that no signal hits another process.
+    commands: Mutex<BTreeMap<u64, OwnedFd>>,
+    next: AtomicU64,
+    /// When nobody could work, whatever the engine does.
+    outages: Mutex<Vec<(Instant, Instant)>>,
+}
+
+/// `fence serve`, and where clients reach it.
+#[derive(Debug, Default)]
+pub struct Server {
+    running: tokio::sync::Mutex<Option<Running>>,
+    url: Mutex<String>,
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    handle: OwnedFd,
+}
+
+impl World {
+    pub async fn start(on: Database, servers: usize, options: &Options) -> Result<Self> {
+        std::fs::create_dir_all(&options.scratch).map_err(said("no room to work in"))?;
+        let dir = tempfile::Builder::new().prefix("fleet-").tempdir_in(&options.scratch);
+        let dir = dir.map_err(said("no room to work in"))?;
+        let db = dir.path().join("fence.db").display().to_string();
+        let world = Self {
+            on,
+            db,
+            dir,
+            fence: options.fence.clone(),
+            servers: (0..servers).map(|_| Server::default()).collect(),
+            commands: Mutex::default(),
+            next: AtomicU64::new(0),
+            outages: Mutex::default(),
+        };
+        let made = world.fence(&["init"]).output().await.map_err(said("fence init"))?;
+        if !made.status.success() {
+            return Err(format!("fence init: {}", String::from_utf8_lossy(&made.stderr)));
+        }
+        for server in 0..servers {
+            world.up(server).await?;
+        }
+        Ok(world)
+    }
+
+    /// Where its logs are. Kept, if something was wrong.
+    pub fn keep(&mut self) -> PathBuf {
+        self.dir.disable_cleanup(true);
+        self.dir.path().to_owned()
+    }
+
+    /// `fence`, straight on the database, without the caller's own variables.
+    pub fn fence(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.fence);
+        command.args(words).current_dir(self.dir.path()).env_clear().env("FENCE_DB", &self.db);
+        for home in ["HOME", "XDG_RUNTIME_DIR"] {
+            command.env(home, self.dir.path());
+        }
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Starts a server, for as long as it takes: its database may be down.
+    pub async fn up(&self, server: usize) -> Result<()> {
+        let mut running = self.servers[server].running.lock().await;
+        if running.is_some() {
+            return Ok(());
+        }
+        let log = self.dir.path().join(format!("server-{server}.log"));
+        let began = Instant::now();
+        loop {
+            let log = std::fs::File::options().create(true).append(true).open(&log);
+            let mut serve =
+                self.fence(&["serve", "--listen", "127.0.0.1:0", "--tick", "200ms", "--heartbeat", "1s"]);
+            serve.stdout(Stdio::piped()).stderr(log.map_err(said("no log"))?);
+            let mut child = serve.spawn().map_err(said("fence serve"))?;
+            let mut line = String::new();
+            if let Some(out) = child.stdout.take() {
+                let _ = timeout(PATIENCE, BufReader::new(out).read_line(&mut line)).await;
+            }
+            if let Some(url) = line.trim().rsplit(' ').next().filter(|url| url.starts_with("http://")) {
+                *self.servers[server].url.lock().unwrap_or_else(PoisonError::into_inner) = url.to_owned();
+                *running = Some(Running { handle: handle(&child)?, child });
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("server {server} does not start"));
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    pub async fn kill(&self, server: usize) {
+        if let Some(mut running) = self.servers[server].running.lock().await.take() {
+            let _ = running.child.kill().await;
+        }
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub async fn signal(&self, server: usize, signal: Signal) {
+        if let Some(running) = &*self.servers[server].running.lock().await {
+            let _ = pidfd_send_signal(&running.handle, signal);
+        }
+    }
+
+    pub fn url(&self, server: usize) -> String {
+        self.servers[server].url.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Runs a command line to its end. Nothing, if it was killed, or did not end in time.
+    pub async fn call(&self, op: &str, request: &Value, limit: Duration) -> Option<Value> {
+        let mut command = self.fence(&["--json", "call", op, &request.to_string()]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.commands().insert(id, handle(&child).ok()?);
+        let output = timeout(limit, child.wait_with_output()).await;
+        self.commands().remove(&id);
+        let output = output.ok()?.ok()?;
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        output.status.code()?;
+        serde_json::from_slice(text.trim_ascii()).ok()
+    }
+
+    fn commands(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signals the oldest command that runs, or, to let it go on, that one.
+    pub fn signal_command(&self, only: Option<u64>, signal: Signal) -> Option<u64> {
+        let commands = self.commands();
+        let (id, handle) = match only {
+            Some(id) => commands.get_key_value(&id)?,
+            None => commands.first_key_value()?,
+        };
+        pidfd_send_signal(handle, signal).ok().map(|()| *id)
+    }
+
+    /// From then until now nobody could work.
+    pub fn excuse(&self, since: Instant) {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner).push((since, Instant::now()));
+    }
+
+    /// How much of the time since then somebody could have worked.
+    pub fn workable(&self, since: Instant) -> Duration {
+        let now = Instant::now();
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        outages.sort();
+        let (mut from, mut left) = (since, Duration::ZERO);
+        for (began, ended) in outages {
+            left += began.min(now).saturating_duration_since(from);
+            from = from.max(ended);
+        }
+        left + now.saturating_duration_since(from)
+    }
+}
+
+fn handle(child: &Child) -> Result<OwnedFd> {
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).ok_or("it is gone")?;
+    pidfd_open(pid, PidfdFlags::empty()).map_err(said("no handle on a process"))
+}

@@ -1,0 +1,26 @@
+//! A short run with a fixed seed on each database. Times are not judged: this machine has other things to do.
+
+use fencepost_chaos::{Database, Options, run};
+use std::{path::Path, time::Duration};
+
+fn options(seed: u64) -> Options {
+    Options {
+        fence: env!("CARGO_BIN_EXE_chaos-fence").into(),
+        scratch: Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"),
+        seed,
+        span: Duration::from_secs(20),
+        bound: None,
+    }
+}
+
+async fn nothing_is_violated(on: Database) {
+    let report = run(on, &options(12)).await.expect("it runs");
+    assert!(report.is_clean(), "{report}");
+    let few = |count: &str| report.counts.get(count).is_none_or(|count| *count < 20);
+    assert!(!few("claims") && !few("completions") && !few("probes"), "too little to mean anything: {report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chaos_on_sqlite() {
+    nothing_is_violated(Database::Sqlite).await;
+}
