@@ -56,6 +56,7 @@ async fn all(args: Args, databases: Vec<Database>) -> bool {
         seed: args.seed.unwrap_or_else(|| fastrand::u64(0..1_000_000)),
         span: Duration::from_secs(args.seconds),
         bound: Some(Duration::from_secs(args.bound)),
+        leave_out: &[],
     };
     let mut clean = true;
     let mut reports = Vec::new();

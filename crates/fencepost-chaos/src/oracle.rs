@@ -109,7 +109,7 @@ impl Oracle {
     }
 
     /// After everything was healed and done: compares what was told with what is there.
-    pub async fn verify(&self, client: &mut Client, followers: &[(&str, Seen)]) {
+    pub async fn verify(&self, client: &mut Client, followers: &[(&str, Seen)], leave_out: &[&str]) {
         let log = read_all(client).await;
         let there = there(client).await;
         let mut seen = Vec::new();
@@ -121,7 +121,9 @@ impl Oracle {
         told.counts.insert("events", log.len() as u64);
         let mut found = in_real_time(&told);
         found.extend(in_log(&told, &log));
-        found.extend(in_order(&log));
+        if !leave_out.contains(&"order") {
+            found.extend(in_order(&log));
+        }
         found.extend(in_tables(&told, &there));
         found.extend(seen.iter().filter_map(|(name, seen)| missed(name, seen, &log)));
         told.violations.extend(found);
@@ -260,7 +262,8 @@ fn in_tables(told: &Told, there: &HashMap<String, Item>) -> Vec<String> {
     }
     let mut names = HashMap::new();
     for (resource, item) in there {
-        if !item.finished {
+        // A bystander's last task may be left over: its lease may have ended with the last jump of the clock.
+        if !item.finished && !resource.starts_with("task/probe-") {
             found.push(format!("{resource} was not finished: it is {}", item.status));
         }
         if let Some(other) = names.insert(&item.name, resource) {

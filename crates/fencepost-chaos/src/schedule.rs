@@ -1,6 +1,6 @@
 //! Which fault happens when. A schedule is drawn before anything runs, so the same seed is the same schedule.
 
-use crate::Database;
+use crate::{Database, world::Link};
 use fastrand::Rng;
 use std::{fmt, time::Duration};
 
@@ -17,6 +17,14 @@ pub enum Fault {
     /// A command line is killed.
     KillCommand,
     FreezeCommand(Duration),
+    /// A connection of a server is slow, is cut, or stands still.
+    Delay(Link, usize, Duration, Duration),
+    Cut(Link, usize),
+    Freeze(Link, usize, Duration),
+    /// PostgreSQL is stopped at once, and started again.
+    CrashPostgres,
+    /// From now on the fleet's clock is this far from the machine's, in milliseconds.
+    SetClock(i64),
 }
 
 impl Fault {
@@ -26,6 +34,11 @@ impl Fault {
             Fault::FreezeServer(..) => "server frozen",
             Fault::KillCommand => "command killed",
             Fault::FreezeCommand(_) => "command frozen",
+            Fault::Delay(..) => "connections delayed",
+            Fault::Cut(..) => "connections cut",
+            Fault::Freeze(..) => "connections frozen",
+            Fault::CrashPostgres => "PostgreSQL crashed",
+            Fault::SetClock(_) => "clock set",
         }
     }
 
@@ -35,12 +48,26 @@ impl Fault {
             Fault::KillServer(server, span) | Fault::FreezeServer(server, span) => (server, span),
             Fault::KillCommand => (COMMANDS, Duration::ZERO),
             Fault::FreezeCommand(span) => (COMMANDS, span),
+            Fault::Delay(link, server, _, span) | Fault::Freeze(link, server, span) => {
+                (link_of(link, server), span)
+            }
+            Fault::Cut(link, server) => (link_of(link, server), Duration::ZERO),
+            // It is away for a second or two. More often than this nothing else would be seen.
+            Fault::CrashPostgres => (DATABASE, Duration::from_secs(10)),
+            Fault::SetClock(_) => (CLOCK, Duration::from_secs(3)),
         }
     }
 }
 
 const COMMANDS: usize = SERVERS;
-const TARGETS: usize = COMMANDS + 1;
+const DATABASE: usize = COMMANDS + 1;
+const CLOCK: usize = DATABASE + 1;
+const LINKS: usize = CLOCK + 1;
+const TARGETS: usize = LINKS + 2 * SERVERS;
+
+fn link_of(link: Link, server: usize) -> usize {
+    LINKS + server + if link == Link::Database { SERVERS } else { 0 }
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule(pub Vec<(Duration, Fault)>);
@@ -67,14 +94,32 @@ impl Schedule {
         let server = rng.usize(1..SERVERS);
         let frozen = frozen(rng, on, span);
         let down = Duration::from_millis(rng.u64(0..2000));
-        match rng.u32(0..8) {
+        let link = match on {
+            Database::Postgres if rng.bool() => Link::Database,
+            _ => Link::Clients,
+        };
+        match rng.u32(0..16) {
             0..2 => Fault::KillServer(server, down),
             2..4 => Fault::FreezeServer(server, frozen),
             4..6 => Fault::KillCommand,
-            _ => Fault::FreezeCommand(frozen),
+            6..8 => Fault::FreezeCommand(frozen),
+            8..10 => Fault::Delay(link, server, Duration::from_millis(rng.u64(1..100)), down * 3),
+            10..12 => Fault::Cut(link, server),
+            12..14 => Fault::Freeze(link, server, frozen),
+            14 if on == Database::Postgres => Fault::CrashPostgres,
+            _ => Fault::SetClock(rng.i64(-JUMP..JUMP)),
         }
     }
+
+    /// As far ahead as the clock ever was: in the end time must not stand still for longer than anybody waits.
+    pub fn furthest_ahead(&self) -> i64 {
+        let ahead = self.0.iter().map(|(_, fault)| if let Fault::SetClock(ms) = fault { *ms } else { 0 });
+        ahead.max().unwrap_or(0)
+    }
 }
+
+/// Ten minutes.
+const JUMP: i64 = 600_000;
 
 /// Mostly short; one in five is long enough for the limits of the engine to matter (10 s between two statements, 30 s for
 /// a call). A process that is stopped inside a write transaction blocks every writer of a SQLite file, so there less.
@@ -98,6 +143,7 @@ impl fmt::Display for Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_seed_repeats_its_schedule_and_leaves_the_bystander_alone() {
@@ -106,7 +152,10 @@ mod tests {
             assert_eq!(draw(7), draw(7));
             assert_ne!(draw(7), draw(8));
             let hit: Vec<_> = draw(7).0.iter().map(|(_, fault)| fault.busy().0).collect();
-            assert!((1..TARGETS).all(|target| hit.contains(&target)) && !hit.contains(&0), "{hit:?}");
+            let bystanders = [0, link_of(Link::Clients, 0), link_of(Link::Database, 0)];
+            assert!(!hit.iter().any(|target| bystanders.contains(target)), "{hit:?}");
+            let kinds: BTreeSet<_> = draw(7).0.iter().map(|(_, fault)| fault.kind()).collect();
+            assert_eq!(kinds.len(), if on == Database::Postgres { 9 } else { 8 }, "{kinds:?}");
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Real processes around one fleet: its servers, the command lines that act on it, and a clock that can jump.
 
-use crate::{Database, Options, Result, said};
+use crate::{
+    Database, Options, Result,
+    postgres::Cluster,
+    proxy::{Mode, Proxy},
+    said,
+};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use std::{
@@ -9,7 +14,7 @@ use std::{
     path::PathBuf,
     process::Stdio,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -31,19 +36,38 @@ pub struct World {
     fence: PathBuf,
     /// The database itself.
     pub db: String,
+    /// PostgreSQL: where the fleet is in it.
+    pub schema: String,
     pub servers: Vec<Server>,
     /// The command lines that run now. A handle, and not a number, so that no signal hits another process.
     commands: Mutex<BTreeMap<u64, OwnedFd>>,
     next: AtomicU64,
+    pub postgres: Option<Arc<Cluster>>,
     /// When nobody could work, whatever the engine does.
     outages: Mutex<Vec<(Instant, Instant)>>,
 }
 
-/// `fence serve`, and where clients reach it.
-#[derive(Debug, Default)]
+/// `fence serve`, between two connections that can fail.
+#[derive(Debug)]
 pub struct Server {
     running: tokio::sync::Mutex<Option<Running>>,
-    url: Mutex<String>,
+    from_clients: Proxy,
+    to_database: Option<Proxy>,
+}
+
+impl Server {
+    pub fn link(&self, link: Link) -> &Proxy {
+        match (link, &self.to_database) {
+            (Link::Database, Some(proxy)) => proxy,
+            _ => &self.from_clients,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    Clients,
+    Database,
 }
 
 #[derive(Debug)]
@@ -53,19 +77,26 @@ struct Running {
 }
 
 impl World {
-    pub async fn start(on: Database, servers: usize, options: &Options) -> Result<Self> {
+    pub async fn start(options: &Options, postgres: Option<Arc<Cluster>>, servers: usize) -> Result<Self> {
+        let on = if postgres.is_some() { Database::Postgres } else { Database::Sqlite };
         std::fs::create_dir_all(&options.scratch).map_err(said("no room to work in"))?;
         let dir = tempfile::Builder::new().prefix("fleet-").tempdir_in(&options.scratch);
         let dir = dir.map_err(said("no room to work in"))?;
-        let db = dir.path().join("fence.db").display().to_string();
-        let world = Self {
+        let schema = format!("fleet_{:08x}", fastrand::u32(..));
+        let db = match &postgres {
+            Some(cluster) => postgres_url(&cluster.address, &schema),
+            None => dir.path().join("fence.db").display().to_string(),
+        };
+        let mut world = Self {
             on,
             db,
+            schema,
             dir,
             fence: options.fence.clone(),
-            servers: (0..servers).map(|_| Server::default()).collect(),
+            servers: Vec::new(),
             commands: Mutex::default(),
             next: AtomicU64::new(0),
+            postgres,
             outages: Mutex::default(),
         };
         let made = world.fence(&["init"]).output().await.map_err(said("fence init"))?;
@@ -73,6 +104,12 @@ impl World {
             return Err(format!("fence init: {}", String::from_utf8_lossy(&made.stderr)));
         }
         for server in 0..servers {
+            let to_database = match &world.postgres {
+                Some(cluster) => Some(Proxy::to(&cluster.address).await?),
+                None => None,
+            };
+            let from_clients = Proxy::to("127.0.0.1:1").await?;
+            world.servers.push(Server { running: Default::default(), from_clients, to_database });
             world.up(server).await?;
         }
         Ok(world)
@@ -88,6 +125,7 @@ impl World {
     pub fn fence(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.fence);
         command.args(words).current_dir(self.dir.path()).env_clear().env("FENCE_DB", &self.db);
+        command.env("FENCE_CHAOS_CLOCK", self.clock_file());
         for home in ["HOME", "XDG_RUNTIME_DIR"] {
             command.env(home, self.dir.path());
         }
@@ -95,9 +133,34 @@ impl World {
         command
     }
 
+    fn clock_file(&self) -> PathBuf {
+        self.dir.path().join("clock")
+    }
+
+    /// Makes the fleet's clock say another time than the machine's: this machine's wall clock on SQLite, the database's
+    /// on PostgreSQL.
+    pub async fn set_ahead(&self, ms: i64) -> Result<()> {
+        let began = Instant::now();
+        let Some(cluster) = &self.postgres else {
+            // Renamed, so that nobody reads half of it.
+            let new = self.dir.path().join("clock.new");
+            std::fs::write(&new, ms.to_string()).map_err(said("the clock"))?;
+            return std::fs::rename(new, self.clock_file()).map_err(said("the clock"));
+        };
+        // It may be down.
+        while let Err(error) = cluster.set_ahead(ms).await {
+            if began.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
     /// Starts a server, for as long as it takes: its database may be down.
     pub async fn up(&self, server: usize) -> Result<()> {
-        let mut running = self.servers[server].running.lock().await;
+        let Server { running, from_clients, to_database } = &self.servers[server];
+        let mut running = running.lock().await;
         if running.is_some() {
             return Ok(());
         }
@@ -107,14 +170,17 @@ impl World {
             let log = std::fs::File::options().create(true).append(true).open(&log);
             let mut serve =
                 self.fence(&["serve", "--listen", "127.0.0.1:0", "--tick", "200ms", "--heartbeat", "1s"]);
+            if let Some(proxy) = to_database {
+                serve.env("FENCE_DB", postgres_url(&proxy.address, &self.schema));
+            }
             serve.stdout(Stdio::piped()).stderr(log.map_err(said("no log"))?);
             let mut child = serve.spawn().map_err(said("fence serve"))?;
             let mut line = String::new();
             if let Some(out) = child.stdout.take() {
                 let _ = timeout(PATIENCE, BufReader::new(out).read_line(&mut line)).await;
             }
-            if let Some(url) = line.trim().rsplit(' ').next().filter(|url| url.starts_with("http://")) {
-                *self.servers[server].url.lock().unwrap_or_else(PoisonError::into_inner) = url.to_owned();
+            if let Some((_, address)) = line.trim().rsplit_once("http://") {
+                from_clients.turn(address);
                 *running = Some(Running { handle: handle(&child)?, child });
                 return Ok(());
             }
@@ -123,6 +189,14 @@ impl World {
             }
             sleep(Duration::from_millis(200)).await;
         }
+    }
+
+    /// A link behaves like this for a while.
+    pub async fn disturb(&self, server: usize, link: Link, mode: Mode, span: Duration) {
+        let proxy = self.servers[server].link(link);
+        proxy.set(mode);
+        sleep(span).await;
+        proxy.set(Mode::Pass);
     }
 
     pub async fn kill(&self, server: usize) {
@@ -139,7 +213,7 @@ impl World {
     }
 
     pub fn url(&self, server: usize) -> String {
-        self.servers[server].url.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        format!("http://{}", self.servers[server].from_clients.address)
     }
 
     /// Runs a command line to its end. Nothing, if it was killed, or did not end in time.
@@ -187,6 +261,10 @@ impl World {
         }
         left + now.saturating_duration_since(from)
     }
+}
+
+fn postgres_url(address: &str, schema: &str) -> String {
+    format!("postgres://fence@{address}/postgres?schema={schema}&sslmode=disable")
 }
 
 fn handle(child: &Child) -> Result<OwnedFd> {

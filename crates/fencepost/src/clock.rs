@@ -112,7 +112,10 @@ impl Clock {
         match self {
             Clock::System if ask_database => None,
             #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
-            Clock::System => Some(Time(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| Millis::from(d).0))),
+            Clock::System => {
+                let wall = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| Millis::from(d).0);
+                Some(Time(wall).plus(set_ahead()))
+            }
             Clock::Manual(clock) => Some(clock.read().wall),
         }
     }
@@ -163,6 +166,19 @@ impl Clock {
             Clock::Manual(clock) => Some(clock.read().boot),
         }
     }
+}
+
+/// How far `make chaos` has set the clock ahead. See the feature in Cargo.toml.
+#[cfg(all(feature = "chaos-clock", debug_assertions))]
+fn set_ahead() -> Millis {
+    let file = std::env::var_os("FENCE_CHAOS_CLOCK");
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+    Millis(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+}
+
+#[cfg(not(all(feature = "chaos-clock", debug_assertions)))]
+fn set_ahead() -> Millis {
+    Millis(0)
 }
 
 /// A clock that a test moves. `advance` is time passing; `set_back` is somebody setting the wall clock. Whoever
