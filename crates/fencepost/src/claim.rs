@@ -106,7 +106,7 @@ pub(crate) struct Last {
 }
 
 /// The verbs by which a holder ends its own claim. Whatever else ends a claim takes it away from its holder.
-pub(crate) const ENDED_BY_HOLDER: [&str; 6] = ["done", "fail", "release", "accept", "reject", "read"];
+pub(crate) const ENDED_BY_HOLDER: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
 
 impl Last {
     pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {

@@ -1,5 +1,7 @@
 //! Channels: one verb, one file.
 
+pub mod text;
+
 use crate::context::Context;
 use clap::Args;
 use fencepost::Result;

@@ -19,7 +19,7 @@ everywhere! {
             agent/poll bob run=b2                             -> trigger=none
             run/settle b1                                     -> settled=mentions/bob/c@1 left=none
             agent/poll bob run=b3                             -> channels=c:3-3 claims=mentions/bob/c@2 count=1
-            channel/read c agent=bob                          -> posts=3 cursor=3 settled=false
+            channel/read c agent=bob                          -> posts=3 cursor=2 held_by=b3
             guard mentions/bob/c@2                            -> ok=true
             agent/poll bob run=b3                             -> channels=c:3-3
             run/settle b3                                     -> settled=mentions/bob/c@2
@@ -28,15 +28,15 @@ everywhere! {
             channel/post c body=@eve author=x                 -> post.n=4
             channel/post c body=@eve author=x                 -> post.n=5
             agent/poll eve run=e2                             -> trigger=none
-            channel/read c agent=eve token=mentions/eve/c@1 limit=3 -> posts=1,2,3 cursor=3 more=true settled=true
-            channel/read c agent=eve token=mentions/eve/c@1 limit=3 -> posts=1,2,3 cursor=3 more=true settled=true
-            run/settle e1                                     -> settled=none left=mentions/eve/c@1
+            channel/read c agent=eve token=mentions/eve/c@1 limit=3 -> posts=1,2,3 cursor=0 more=true held_by=e1
+            channel/read c agent=eve token=mentions/eve/c@1 limit=3 -> posts=1,2,3 cursor=0 more=true held_by=e1
+            run/settle e1                                     -> settled=mentions/eve/c@1 left=none
             channel/read c agent=eve token=mentions/eve/c@9   -> refused not_found
             channel/read c agent=eve token=mentions/bob/c@2   -> refused invalid field=token
-            agent/poll eve run=e3                             -> channels=c:4-5 count=2
+            agent/poll eve run=e3                             -> channels=c:3-5 count=2
             end e3                                            -> run.alive=false
             channel/read c agent=eve token=mentions/eve/c@2   -> refused lease_expired
-            agent/poll eve run=e4                             -> channels=c:4-5 claims=mentions/eve/c@3
+            agent/poll eve run=e4                             -> channels=c:3-5 claims=mentions/eve/c@3
         ").await;
     }
 
@@ -192,12 +192,12 @@ everywhere! {
             channel/post c body=@bob author=x           -> post.n=1
             +1s channel/post d body=@bob author=x       -> post.n=1
             agent/poll bob run=m1                       -> claims=mentions/bob/c@1,mentions/bob/d@1
-            channel/read d agent=bob token=mentions/bob/d@1 -> settled=true
+            release mentions/bob/d@1                    -> unread
             run/settle m1 outcome=failed                -> settled=mentions/bob/c@1 left=mentions/bob/d@1
-            agent/poll bob run=m2                       -> claims=mentions/bob/c@2
-            run/settle m2 outcome=released              -> back=mentions/bob/c@2
-            agent/poll bob run=m3                       -> claims=mentions/bob/c@3
-            run/settle m3                               -> settled=mentions/bob/c@3
+            agent/poll bob run=m2                       -> claims=mentions/bob/c@2,mentions/bob/d@2
+            run/settle m2 outcome=released              -> back=mentions/bob/c@2,mentions/bob/d@2
+            agent/poll bob run=m3                       -> claims=mentions/bob/c@3,mentions/bob/d@3
+            run/settle m3                               -> settled=mentions/bob/c@3,mentions/bob/d@3
             agent/poll bob run=m4                       -> trigger=none
             agent/poll lead run=l1                      -> type=tasks_finished tasks=auth-1,auth-2
             run/settle l1 outcome=failed reason=x       -> left=none

@@ -15,9 +15,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Given {
     pub claims: Vec<String>,
-    /// Where the mentions of each channel began.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    from: Vec<(String, i64)>,
     /// Which of the claims were settled with the run, once it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Vec<String>>,
@@ -34,11 +31,7 @@ pub(crate) struct Given {
 
 impl Given {
     pub fn of(trigger: &Trigger) -> Self {
-        Self {
-            claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect(),
-            from: trigger.channels.iter().map(|given| (given.channel.clone(), given.from)).collect(),
-            ..Self::default()
-        }
+        Self { claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect(), ..Self::default() }
     }
 
     pub fn read(text: Option<String>) -> Result<Self> {
@@ -96,9 +89,6 @@ impl Given {
                         channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
                     let Some(reader) = held else { continue };
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
-                    let from = self.from.iter().find(|(name, _)| name == channel);
-                    let from = from.map_or(reader.read + 1, |&(_, from)| from);
-                    trigger.channels.push(channel::reader::given(tx, &reader, from).await?);
                     readers.push(reader);
                 }
                 Resource::Lock(_) => {}
@@ -112,6 +102,7 @@ impl Given {
             handed.extend(deliver::message_again(tx, &messages).await?);
         }
         if !readers.is_empty() {
+            trigger.channels = channel::reader::given(tx, &readers).await?;
             handed.extend(channel::again(tx, &readers).await?);
         }
         tx.handed = handed;

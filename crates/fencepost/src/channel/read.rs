@@ -4,8 +4,8 @@ use super::{
 };
 use crate::{
     before::Before,
-    claim::{Last, require},
-    error::{Code, Error, Result},
+    claim::require,
+    error::{Error, Result},
     names::{Resource, Token, check},
     op::{Access, Op, erased},
     params,
@@ -14,8 +14,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Read a channel from where the agent left off, a page at a time. Marking it as read moves the cursor exactly to what
-/// was returned. It ends the claim on the mentions there if the reader is its holder; otherwise the claim stays.
+/// Read a channel from where the agent left off, a page at a time, and mark what was returned as read. While a run holds
+/// the mentions there, a read shows everything and marks nothing: cursor and claim move together, when that run is settled.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
@@ -30,7 +30,7 @@ pub struct Read {
     /// Only look: the cursor stays where it is.
     #[serde(default)]
     pub peek: bool,
-    /// The claim on the mentions that were given.
+    /// The claim on the mentions, if the reader has it: its run is renewed, and a claim that is over is refused.
     #[serde(default)]
     pub token: Option<String>,
     /// Asking again with the same id gives the first page again.
@@ -45,8 +45,9 @@ pub struct Page {
     pub cursor: i64,
     /// There is another page.
     pub more: bool,
-    /// The claim on the mentions ended with this.
-    pub settled: bool,
+    /// The run that holds the mentions there, if one does: nothing was marked as read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
 }
 
 impl Op for Read {
@@ -73,52 +74,44 @@ impl Op for Read {
         }
         next_number(tx, &self.channel).await?;
         if tx.opening.is_repeat("mentions.read", Some(&resource))? {
-            return self.repeated(tx, &resource, None).await;
+            return self.repeated(tx, &resource).await;
         }
-        if self.peek {
-            let cursor = load(tx, &self.agent, &self.channel).await?.map_or(0, |reader| reader.read);
-            let (posts, more) = self.page(tx, self.from.unwrap_or(cursor + 1), limit).await?;
-            return Ok(Page { posts, cursor, more, settled: false });
-        }
-        tx.one(enter(&self.agent, &self.channel, tx.now)).await?;
-        let found = load_locked(tx, &self.agent, &self.channel).await?;
-        let found = found.ok_or_else(|| Error::internal("nobody's place in the channel"))?;
+        let found = if self.peek || token.is_some() {
+            load(tx, &self.agent, &self.channel).await?
+        } else {
+            tx.one(enter(&self.agent, &self.channel, tx.now)).await?;
+            load_locked(tx, &self.agent, &self.channel).await?
+        };
         if let Some(token) = &token {
-            if found.last == Some(Last::new(token.fence, READ, &[])) {
-                return self.repeated(tx, &resource, Some(token.fence)).await;
-            }
-            require(Some(&found.look()), token, tx.now)?;
+            require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
         }
-        let from = self.from.unwrap_or(found.read + 1);
+        let cursor = found.as_ref().map_or(0, |reader| reader.read);
+        let holder =
+            found.as_ref().and_then(|reader| reader.hold.as_ref()).filter(|hold| hold.is_alive(tx.now));
+        let held_by = holder.map(|hold| hold.run.clone());
+        let from = self.from.unwrap_or(cursor + 1);
         let (posts, more) = self.page(tx, from, limit).await?;
-        let mut page = Page { posts, cursor: found.read, more, settled: false };
-        // A page that skips unread posts marks nothing: they would be lost.
-        if from <= found.read + 1 {
-            page.cursor = page.posts.last().map_or(found.read, |post| post.n.max(found.read));
-            page.settled = token.is_some();
+        let mut page = Page { posts, cursor, more, held_by };
+        // A page that skips unread posts marks nothing, and no page marks what a run holds: both would be lost.
+        if let Some(found) = found.filter(|_| !self.peek && page.held_by.is_none() && from <= cursor + 1) {
+            page.cursor = page.posts.last().map_or(cursor, |post| post.n.max(cursor));
             mark(tx, &found, &page, from).await?;
         }
         Ok(page)
     }
 }
 
-/// How a claim ended that was read to its end: another verb than that of `run/settle`, which is no repeat of this.
-const READ: &str = "read";
-
-/// The cursor moves to what the page gave; the claim ends if the page was read under it, and only while it is alive.
+/// The cursor moves to what the page gave, unless somebody claimed it at this moment.
 async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result<()> {
-    if !page.settled && page.cursor == found.read {
+    if page.cursor == found.read {
         return Ok(());
     }
-    let mut after = if page.settled { found.free(READ) } else { found.clone() };
-    (after.read, after.attempts) = (page.cursor, if page.settled { 0 } else { found.attempts });
-    let under = found.hold.as_ref().map(|hold| hold.run_key).filter(|_| page.settled);
+    let after = Record { read: page.cursor, ..found.clone() };
     let details = serde_json::json!({ "from": from, "to": page.posts.last().map(|post| post.n) });
     let event = after.event("mentions.read", found).details(details);
-    let statements = vec![after.save(found, under, tx.now), event.insert(tx)];
+    let statements = vec![after.save(found, None, tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::new(Code::LeaseExpired, "the claim on these mentions ended at this moment")
-            .hint("what you read is not marked; poll with a new run"));
+        return Err(Error::again("the mentions were claimed at this moment"));
     }
     Ok(())
 }
@@ -132,20 +125,20 @@ impl Read {
         Ok((rows.iter_mut().map(PostView::read).collect::<Result<_>>()?, more))
     }
 
-    /// The page that this request, or this claim, was given before.
-    async fn repeated(&self, tx: &mut Tx<'_>, resource: &Resource, fence: Option<i64>) -> Result<Page> {
+    /// The page that this request was given before.
+    async fn repeated(&self, tx: &mut Tx<'_>, resource: &Resource) -> Result<Page> {
         let rows = tx
             .query(
-                "select details from event where resource = ?1 and kind = 'mentions.read'
-                 and (request = ?2 or (fence = ?3 and to_state <> 'processing')) order by id limit 1",
-                params![resource.to_string(), self.request.as_deref(), fence],
+                "select details from event where resource = ?1 and kind = 'mentions.read' and request = ?2
+                 order by id limit 1",
+                params![resource.to_string(), self.request.as_deref()],
             )
             .await?;
         let details: Option<String> = rows.first().map_or(Ok(None), |row| row.get("details"))?;
         let read: serde_json::Value =
             serde_json::from_str(details.as_deref().unwrap_or("null")).map_err(Error::internal)?;
         let (from, to) = (read["from"].as_i64().unwrap_or(i64::MAX), read["to"].as_i64());
-        let mut page = Page { posts: Vec::new(), cursor: 0, more: false, settled: self.token.is_some() };
+        let mut page = Page { posts: Vec::new(), cursor: 0, more: false, held_by: None };
         if let Some(to) = to {
             (page.posts, page.more) = self.page(tx, from, to - from + 1).await?;
         }

@@ -1,5 +1,6 @@
 //! An agent's place in a channel: how far it has read, and the claim on what it is mentioned in.
 
+use super::{PostView, posts};
 use crate::{
     claim::{Hold, Last, Look, deliver::Handed, next_fence},
     clock::{Millis, Time},
@@ -8,7 +9,7 @@ use crate::{
     names::{Resource, Token},
     params,
     run::Holder,
-    tx::{Row, Stmt, Tx, set},
+    tx::{Answer, Row, Stmt, Tx, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub struct Mentions {
     pub to: i64,
     /// The posts in which the agent is mentioned.
     pub mentions: Vec<i64>,
+    /// Those posts, the oldest first, as many as a trigger carries. `channel/read` gives the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub posts: Vec<PostView>,
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +99,10 @@ impl Record {
             (None, true) => "unread",
             (None, false) => "read",
         }
+    }
+    /// The last post that belongs to its claim.
+    fn last_given(&self) -> i64 {
+        self.given.unwrap_or(self.read).max(self.read)
     }
     /// The rule. What came to nothing is tried again, but not for ever: a post must not wake runs without end. A later
     /// mention begins anew. Says whether it was given up.
@@ -180,6 +188,10 @@ const ATTEMPTS: i64 = 3;
 /// How many channels one trigger may give.
 const CHANNELS: i64 = 20;
 
+/// How many posts of a channel a trigger carries, and how many bytes of posts in all.
+const POSTS: i64 = 50;
+const POSTS_SIZE: usize = 1024 * 1024;
+
 /// Claims an agent's unread mentions in all its channels, for a run that was entered.
 pub(crate) async fn claim_for(
     tx: &mut Tx<'_>,
@@ -199,6 +211,7 @@ pub(crate) async fn claim_for(
         .await?;
     let found = Record::read_all(rows)?;
     let mut claimed = Vec::with_capacity(found.len());
+    let mut room = POSTS_SIZE;
     for before in found {
         let to = super::next_number(tx, &before.channel).await? - 1;
         let fence = next_fence(tx, before.fence);
@@ -206,40 +219,74 @@ pub(crate) async fn claim_for(
         let attempts = before.attempts + 1;
         let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
         let event = taken.event("mentions.claimed", &before);
-        let mentions = mentioned(agent, &before.channel, before.read + 1, to);
-        let statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx), mentions];
+        let mut statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx)];
+        statements.extend(mentioned(&taken));
         let mut answers = tx.pipeline(statements).await?;
         if answers[0].affected == 0 {
             return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
         }
-        let mentions = answers.remove(2).rows.iter().map(|row| row.get("n")).collect::<Result<Vec<i64>>>()?;
+        let given = Mentions::read(&taken, answers.split_off(2), &mut room)?;
         tx.handed.push(Handed { token: taken.token(), delivery: taken.delivery });
-        let given = Mentions { channel: before.channel, from: before.read + 1, to, mentions };
         claimed.push((hold, taken, given));
     }
     Ok(claimed)
 }
 
-/// The posts from one to another in which an agent is mentioned.
-fn mentioned(agent: &str, channel: &str, from: i64, to: i64) -> Stmt {
-    Stmt::new(
-        "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
-        params![agent, channel, from, to],
-    )
+/// The posts of a claim in which its agent is mentioned: their numbers, and the first of them in full.
+fn mentioned(held: &Record) -> [Stmt; 2] {
+    let params = || params![&held.agent, &held.channel, held.read + 1, held.last_given()];
+    [
+        Stmt::new(
+            "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
+            params(),
+        ),
+        Stmt::new(
+            posts!(
+                "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
+                   and n >= ?3 and n <= ?4 order by n limit ?5)
+                 order by n"
+            ),
+            params().into_iter().chain(params![POSTS]).collect(),
+        ),
+    ]
 }
 
-/// What a claim on mentions gave, once more. `from` is where it began: the cursor may have moved since.
-pub(crate) async fn given(tx: &mut Tx<'_>, held: &Record, from: i64) -> Result<Mentions> {
-    let to = held.given.unwrap_or(held.read);
-    let rows = tx.one(mentioned(&held.agent, &held.channel, from, to)).await?.rows;
-    let mentions = rows.iter().map(|row| row.get("n")).collect::<Result<Vec<i64>>>()?;
-    Ok(Mentions { channel: held.channel.clone(), from, to, mentions })
+impl Mentions {
+    /// What [`mentioned`] found. Posts are left out where the room for all channels ends.
+    fn read(held: &Record, answers: Vec<Answer>, room: &mut usize) -> Result<Self> {
+        let mut rows = answers.into_iter().map(|answer| answer.rows);
+        let (numbers, texts) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+        let mut posts = Vec::with_capacity(texts.len());
+        for mut row in texts {
+            let post = PostView::read(&mut row)?;
+            let Some(left) = room.checked_sub(post.body.len()) else { break };
+            *room = left;
+            posts.push(post);
+        }
+        Ok(Self {
+            channel: held.channel.clone(),
+            from: held.read + 1,
+            to: held.last_given(),
+            mentions: numbers.iter().map(|row| row.get("n")).collect::<Result<_>>()?,
+            posts,
+        })
+    }
+}
+
+/// What claims on mentions gave, once more. The cursor did not move since: it waits for the claim's end.
+pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentions>> {
+    let mut room = POSTS_SIZE;
+    let mut given = Vec::with_capacity(held.len());
+    for held in held {
+        let answers = tx.pipeline(mentioned(held).into()).await?;
+        given.push(Mentions::read(held, answers, &mut room)?);
+    }
+    Ok(given)
 }
 
 /// The mentions that a run was given are read, up to what was given.
 pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
-    let read = before.read.max(before.given.unwrap_or(before.read));
-    let after = Record { read, attempts: 0, ..before.free("done") };
+    let after = Record { read: before.last_given(), attempts: 0, ..before.free("done") };
     let alive = before.hold.as_ref().map(|hold| hold.run_key);
     let event = after.event("mentions.read", before);
     let statements = vec![after.save(before, alive, tx.now), event.insert(tx)];

@@ -290,7 +290,7 @@ async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
              where resource = ?1 and fence = ?2 and from_state <> to_state and kind in (
                'task.completed', 'task.failed', 'task.retrying', 'task.released', 'task.accepted', 'task.rejected',
                'message.completed', 'message.failed', 'message.retrying', 'message.released', 'message.held',
-               'message.discarded', 'mentions.read', 'mentions.released')",
+               'message.discarded', 'mentions.released')",
             params![token.resource.to_string(), token.fence],
         )
         .await?;

@@ -1,7 +1,7 @@
 //! Channels: posts in order, mentions as rows, a cursor that moves exactly to what was read.
 
 use crate::on_both;
-use fencepost::{admin, channel};
+use fencepost::{admin, agent, channel};
 
 on_both! {
     /// A post must not wake runs without end: after three that came to nothing it is left alone, until the next mention.
@@ -128,18 +128,77 @@ on_both! {
             agent/poll bob run=b2                        -> trigger=none
             run/settle b1                                -> settled=mentions/bob/c@1
             agent/poll bob run=b3                        -> channels=c:3-3 claims=mentions/bob/c@2
-            channel/read c agent=bob                     -> posts=3 cursor=3 settled=false
+            channel/read c agent=bob                     -> posts=3 cursor=2 held_by=b3
             guard mentions/bob/c@2                       -> ok=true
             channel/post c body=@bob author=bob          -> post.mentions=none
             channel/post c body=@bob author=x            -> post.n=5
-            channel/read c agent=bob token=mentions/bob/c@2 limit=1 -> posts=4 settled=true cursor=4
+            channel/read c agent=bob token=mentions/bob/c@2 limit=1 -> posts=3 cursor=2 more=true
+            channel/read c agent=bob token=mentions/bob/c@2 from=4 -> posts=4,5 cursor=2 more=false
+            guard mentions/bob/c@2                       -> ok=true
+            run/settle b3                                -> settled=mentions/bob/c@2
             guard mentions/bob/c@2                       -> ok=false
-            agent/poll bob run=b4                        -> channels=c:5-5
+            agent/poll bob run=b4                        -> channels=c:4-5
             release mentions/bob/c@3                     -> unread
-            agent/poll bob run=b5                        -> channels=c:5-5
+            agent/poll bob run=b5                        -> channels=c:4-5
             end b5                                       -> run.alive=false
             agent/poll bob run=b6                        -> claims=mentions/bob/c@5
             unclaim mentions/bob/c                       -> held_by=b6
+            channel/read c agent=bob                     -> posts=4,5 cursor=5 held_by=none
+            agent/poll bob run=b7                        -> trigger=none
         ").await;
+    }
+
+    /// Reading under the claim, or beside it, moves nothing: if the run dies, another is given the mention.
+    async fn a_mention_that_was_read_is_not_lost_with_its_run(world: World) {
+        world.story("
+            agent/join bob                                    -> agent.name=bob
+            channel/create c                                  -> existing=false
+            channel/post c body=@bob author=x                 -> post.n=1
+            agent/poll bob run=b1                             -> claims=mentions/bob/c@1
+            channel/read c agent=bob token=mentions/bob/c@1   -> posts=1 cursor=0 held_by=b1
+            channel/read c agent=bob                          -> posts=1 cursor=0 held_by=b1
+            channel/read c agent=bob request=q                -> posts=1 cursor=0 held_by=b1
+            channel/read c agent=bob from=1                   -> posts=1 cursor=0
+            guard mentions/bob/c@1                            -> ok=true
+            agent/poll bob run=b1                             -> claims=mentions/bob/c@1
+            +61s agent/poll bob run=b2                        -> claims=mentions/bob/c@2
+            channel/read c agent=bob token=mentions/bob/c@1   -> refused lease_expired
+            channel/read c agent=bob token=mentions/bob/c@2   -> posts=1 cursor=0
+            run/settle b1                                     -> refused lease_expired
+            run/settle b2                                     -> settled=mentions/bob/c@2
+            channel/read c agent=bob                          -> posts=none cursor=1 held_by=none
+            agent/poll bob run=b3                             -> trigger=none
+            channel/post c body=@bob author=x                 -> post.n=2
+            agent/poll bob run=b4                             -> claims=mentions/bob/c@3
+            +61s channel/read c agent=bob                     -> posts=2 cursor=2 held_by=none
+            agent/poll bob run=b5                             -> trigger=none
+        ").await;
+        assert_eq!(world.times("mentions.read").await, 2, "by a settling, and by a read of what nobody held");
+    }
+
+    /// The trigger says what was said, also when it is asked for again; of very much as much as fits.
+    async fn a_trigger_carries_the_posts(world: World) {
+        world.story("
+            agent/join bob                     -> agent.name=bob
+            channel/create c                   -> existing=false
+            channel/create d                   -> existing=false
+            channel/post c body=before         -> post.n=1
+            channel/post c body=@bob,look author=x -> post.n=2
+        ").await;
+        let post = |channel: &str, body: String| channel::Post {
+            channel: channel.into(), body, mentions: Some(vec!["bob".into()]), ..Default::default()
+        };
+        for _ in 0..6 {
+            world.fleet.call(post("d", "x".repeat(200_000))).await.unwrap();
+        }
+        let poll = || agent::Poll { agent: "bob".into(), run: "b1".into(), ..Default::default() };
+        let first = world.fleet.call(poll()).await.unwrap().trigger.expect("a trigger");
+        let again = world.fleet.call(poll()).await.unwrap().trigger;
+        assert_eq!(again.as_ref(), Some(&first));
+        let (c, d) = (&first.channels[0], &first.channels[1]);
+        assert_eq!((c.from, c.to, c.posts.len()), (1, 2, 1));
+        let said = &c.posts[0];
+        assert_eq!((said.n, said.body.as_str(), said.author.as_deref()), (2, "@bob,look", Some("x")));
+        assert_eq!((d.mentions.len(), d.posts.len()), (6, 5), "a mebibyte in all");
     }
 }

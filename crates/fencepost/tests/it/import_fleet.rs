@@ -119,12 +119,15 @@ on_both! {
         later["agents"][1]["capabilities"] = json!(["rust", "db"]);
         later["agents"][1]["role"] = json!("lead");
         let reply = world.bring(later).await;
-        assert_eq!(counts(&reply), [(0, 2), (0, 1), (2, 3), (1, 1), (0, 4)]);
+        assert_eq!(counts(&reply), [(0, 2), (0, 1), (2, 3), (0, 2), (0, 4)]);
+        let held = "read_until: a run holds the mentions; import again once it is settled";
+        assert_eq!(reply.cursors.existing[1].differs, [held]);
         assert_eq!(
             reply.agents.existing[1].differs,
             ["role: worker here, lead there", "capabilities: rust here, rust db there"]
         );
-        // Post 3 was read elsewhere in the meantime; post 4 was said here, and nobody has read it there.
+        // Post 3 was read elsewhere in the meantime, but a run holds it here; post 4 was said here, and nobody has read it
+        // there.
         world.story("
             guard mentions/bob/general@1   -> ok=true
             run/settle b1                  -> settled=mentions/bob/general@1

@@ -1,15 +1,13 @@
-use crate::{
-    context::Context,
-    screen::{Screen, quoted},
-};
+use super::text::posts;
+use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, channel, channel::PostView};
+use fencepost::{Result, channel};
 use std::process::ExitCode;
 
 /// Read a channel from where your agent left off: what is printed counts as read
 ///
-/// If the run that acts (--run, FENCE_RUN) holds the mentions there, as `poll` gave them, that claim ends with it; the claim
-/// of any other run stays.
+/// While a run holds the mentions there, as `poll` gave them, reading shows everything and marks nothing: they count as
+/// read when that run is settled.
 ///
 /// Examples:
 ///   fence channel read general --agent bob
@@ -58,22 +56,17 @@ impl Read {
                 page = "nothing new".into();
             }
             if reply.more {
-                let next = reply.posts.last().map_or(0, |post| post.n) + 1;
-                let how = if self.peek { format!("--from {next}") } else { "read again".into() };
+                let last = reply.posts.last().map_or(0, |post| post.n);
+                let marked = reply.cursor >= last;
+                let how = if marked { "read again".into() } else { format!("--from {}", last + 1) };
                 page += &format!("\n\n{}", context.screen.and_more(&how));
+            }
+            if let Some(run) = reply.held_by.as_ref().filter(|_| !self.peek) {
+                page += &format!(
+                    "\n\nnothing was marked as read: run {run} holds the mentions until it is settled"
+                );
             }
             page
         })
     }
-}
-
-/// Who said what, one after the other.
-fn posts(posts: &[PostView], screen: &Screen) -> String {
-    let told = posts.iter().map(|post| {
-        let (n, author) = (post.n, post.author.as_deref().unwrap_or("somebody"));
-        let answers = post.reply_to.map_or(String::new(), |to| format!(", answering {to}"));
-        let head = format!("{n}  {author}, {}{answers}", screen.when(post.at));
-        format!("{}\n{}", screen.bold(&head), quoted(&post.body))
-    });
-    told.collect::<Vec<_>>().join("\n\n")
 }

@@ -1,6 +1,6 @@
 //! A trigger as text: what it is about, and what to say next.
 
-use super::super::inbox::text as inbox;
+use super::super::{channel::text::posts, inbox::text as inbox};
 use crate::screen::Screen;
 use fencepost::{
     agent::{Trigger, Type},
@@ -29,7 +29,7 @@ pub fn trigger(trigger: &Trigger, agent: &str, screen: &Screen) -> String {
 fn about(trigger: &Trigger, screen: &Screen) -> String {
     let mut parts: Vec<String> = trigger.task.iter().map(|task| crate::text::page(task, screen)).collect();
     parts.extend(trigger.messages.iter().map(|item| inbox::page(item, screen)));
-    parts.extend(trigger.channels.iter().map(mentions));
+    parts.extend(trigger.channels.iter().map(|given| mentions(given, screen)));
     if !trigger.tasks.is_empty() {
         parts.push(crate::text::tasks(&trigger.tasks, screen));
     }
@@ -39,10 +39,22 @@ fn about(trigger: &Trigger, screen: &Screen) -> String {
     parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// `general: posts 3 to 9, mentioned in 4, 9`
-fn mentions(given: &Mentions) -> String {
+/// `general: posts 3 to 9, mentioned in 4, 9`, and those posts.
+fn mentions(given: &Mentions, screen: &Screen) -> String {
     let numbers: Vec<String> = given.mentions.iter().map(ToString::to_string).collect();
-    format!("{}: posts {} to {}, mentioned in {}", given.channel, given.from, given.to, numbers.join(", "))
+    let head = format!(
+        "{}: posts {} to {}, mentioned in {}",
+        given.channel,
+        given.from,
+        given.to,
+        numbers.join(", ")
+    );
+    let mut parts = vec![head, posts(&given.posts, screen)];
+    if given.posts.len() < given.mentions.len() {
+        parts.push(screen.and_more(&format!("fence channel read {}", given.channel)));
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n\n")
 }
 
 /// How each kind is dealt with, all that was given by name; `settle` ends it in any case.
@@ -71,12 +83,11 @@ fn next(trigger: &Trigger, agent: &str) -> String {
         }
         Type::UnreadMentions => {
             let channels: Vec<&str> = trigger.channels.iter().map(|given| given.channel.as_str()).collect();
-            let read = each(&channels, |channel| {
-                format!("fence channel read {channel} --agent {agent} --run {run}")
-            });
+            let post =
+                each(&channels, |channel| format!("fence channel post {channel} TEXT --agent {agent}"));
             let channel = the_one(&channels, "CHANNEL");
             format!(
-                "{read}\n  and  fence channel post {channel} TEXT --agent {agent}\n  then  {settle}  # the rest is read"
+                "{post}\n  then  {settle}  # now they are read\n  meanwhile  fence channel read {channel} --agent {agent} --run {run}  # marks nothing"
             )
         }
         Type::TasksFinished => settle,
