@@ -113,11 +113,21 @@ struct Body {
     /// Something else moved at the same moment; starting over settles it. Never leaves the engine.
     #[serde(skip)]
     again: bool,
+    /// It stays as it is until this process is started again: nobody waits for it to end. Never leaves the engine.
+    #[serde(skip)]
+    lasting: bool,
 }
 
 impl Error {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let body = Body { code, message: message.into(), hint: None, fields: Map::new(), again: false };
+        let body = Body {
+            code,
+            message: message.into(),
+            hint: None,
+            fields: Map::new(),
+            again: false,
+            lasting: false,
+        };
         Error(Box::new(body))
     }
     pub fn invalid(field: &str, message: impl fmt::Display) -> Self {
@@ -134,6 +144,12 @@ impl Error {
         let mut error = Error::unavailable(message);
         error.0.again = true;
         error.hint("something else changed it at the same moment: try again")
+    }
+    /// Unavailable to this process for as long as it runs: the fleet is not the one that it opened.
+    pub(crate) fn lasting(message: impl fmt::Display) -> Self {
+        let mut error = Error::unavailable(message);
+        error.0.lasting = true;
+        error
     }
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -168,6 +184,10 @@ impl Error {
     }
     pub(crate) fn is_again(&self) -> bool {
         self.0.again
+    }
+    /// The database is away, and may come back: those who wait for something go on waiting.
+    pub(crate) fn is_away(&self) -> bool {
+        self.code() == Code::Unavailable && !self.0.lasting
     }
     /// As every interface prints it: `{"error": {"code": …, "message": …}}`.
     pub fn to_json(&self) -> Value {

@@ -17,7 +17,21 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 6, sql: include_str!("migrations/0006_agents.sql") },
     Migration { version: 7, sql: include_str!("migrations/0007_routes.sql") },
     Migration { version: 8, sql: include_str!("migrations/0008_order.sql") },
+    Migration { version: 9, sql: include_str!("migrations/0009_version.sql") },
 ];
+
+/// Since this version the row of `fleet` says which version it is.
+const TOLD_SINCE: i64 = 9;
+
+impl Migration {
+    /// What is to be run after it, in its transaction.
+    pub fn mark(&self) -> String {
+        if self.version < TOLD_SINCE {
+            return String::new();
+        }
+        format!("update fleet set schema_version = {};", self.version)
+    }
+}
 
 pub(crate) fn latest() -> i64 {
     MIGRATIONS.len() as i64
@@ -33,6 +47,18 @@ pub(crate) fn refuse_newer(version: i64) -> Result<()> {
         latest()
     ))
     .hint("use the newer fence that made it, or restore the backup it left beside the database"))
+}
+
+/// For one that has the fleet open: it was brought to another version meanwhile.
+pub(crate) fn refuse_changed(version: i64) -> Result<()> {
+    if version == latest() {
+        return Ok(());
+    }
+    Err(Error::lasting(format!(
+        "the fleet was brought to schema version {version} while this fence had it open, which knows version {}",
+        latest()
+    ))
+    .hint("stop this process and start the newer fence: processes that use one fleet are upgraded together"))
 }
 
 /// For who only looks: what is behind is left as it is.

@@ -3,6 +3,7 @@
 //! The writer takes what is queued, opens one transaction, runs each op in its own savepoint, commits once,
 //! and only then replies. Nobody is told "done" before the disk has it.
 
+mod identity;
 mod lite;
 mod open;
 mod readers;
@@ -20,6 +21,7 @@ use crate::{
     tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
     wait::News,
 };
+use identity::Identity;
 pub(crate) use lite::{Lite, sqlite_error};
 pub(crate) use open::copy_backup;
 use readers::Readers;
@@ -65,13 +67,15 @@ type Reply = Box<dyn FnOnce(&Result<()>) + Send>;
 impl Sqlite {
     pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
         let conn = open::open(path, options)?;
+        let identity = Arc::new(Identity::of(path)?);
         let turnstile = Turnstile::open(path)?;
         let wanted = Wanted::open(path)?;
-        let readers = Arc::new(Readers::new(path, options, stats.clone()));
-        let watch = Arc::new(Mutex::new(Watch::new(path, stats.clone())));
+        let readers = Arc::new(Readers::new(path, identity.clone(), options, stats.clone()));
+        let watch = Arc::new(Mutex::new(Watch::new(path, identity.clone(), stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
             lite: Lite::new(conn, stats),
+            identity,
             turnstile,
             ratchet: Ratchet::default(),
             boot: options.clock.boot(),
@@ -151,6 +155,7 @@ impl Turn {
 #[derive(Debug)]
 struct Writer {
     lite: Lite,
+    identity: Arc<Identity>,
     turnstile: Turnstile,
     ratchet: Ratchet,
     boot: Option<String>,
@@ -226,9 +231,10 @@ impl Writer {
 
     /// `now`, once the lock is ours, and what is due. Time never goes back, whoever set the wall clock.
     fn open_batch(&mut self) -> Result<(Time, Due)> {
+        self.identity.check_file()?;
         let clock = &self.options.clock;
         let (wall, ticks) = (clock.wall(false).unwrap_or(Time(0)), clock.ticks());
-        let stored = self.lite.stored_clock(self.boot.as_deref())?;
+        let stored = self.lite.stored_clock(&self.identity, self.boot.as_deref())?;
         self.ratchet.ahead = self.ratchet.ahead.max(stored.ahead);
         let now = self.ratchet.now(wall, ticks);
         let now = stored.least.map_or(now, |least| now.max(least));

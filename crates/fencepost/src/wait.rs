@@ -15,7 +15,7 @@ mod line;
 use crate::{
     claim::deliver::Handed,
     clock::{Clock, Millis},
-    error::{Code, Error, Result},
+    error::{Error, Result},
     fleet::Store,
     names::Resource,
 };
@@ -148,7 +148,7 @@ impl<T> Look<T> {
 
     /// There was no answer, and nothing was done.
     fn is_away(&self) -> bool {
-        matches!(&self.answer, Err(error) if error.code() == Code::Unavailable)
+        self.answer.as_ref().is_err_and(Error::is_away)
     }
 }
 
@@ -335,7 +335,7 @@ impl Waiters {
             }
             // While it is away nobody looks for nothing. What it has to tell then may be lost with it.
             let news = match self.store.news().await {
-                Err(error) if error.code() == Code::Unavailable => {
+                Err(error) if error.is_away() => {
                     if !std::mem::replace(&mut away, true) {
                         tracing::warn!("those who wait go on waiting while the database is away: {error}");
                     }
@@ -379,7 +379,7 @@ impl Waiters {
             Ok(Some(Millis(0))) => true,
             Err(error) => {
                 // They look, and are told. Of a database that is away they need not be.
-                if error.code() != Code::Unavailable {
+                if !error.is_away() {
                     self.line.wake(&News::OfAll);
                 }
                 true

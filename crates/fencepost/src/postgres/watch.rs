@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     event::Topic,
     fleet::Options,
-    params,
+    migrate, params,
     tx::Stmt,
     wait::{News, Pace},
 };
@@ -58,7 +58,7 @@ impl Postgres {
         // Each in the order of an index and with an end: the planner takes a third of the log to be new, and would read
         // it from its beginning (1.1 ms with 5,000 events; now 0.05 ms, however many there are).
         let ask = Stmt::new(
-            "select pg_current_snapshot()::text as seen,
+            "select pg_current_snapshot()::text as seen, (select schema_version from fleet) as version,
                exists (
                  select 1 from (
                    select ord from event
@@ -84,6 +84,7 @@ impl Postgres {
         session.open.store(true, Ordering::SeqCst);
         let rows = session.pipeline(&[ask]).await?.remove(0).rows;
         session.open.store(false, Ordering::SeqCst);
+        migrate::refuse_changed(rows[0].get("version")?)?;
         let topics = rows[0].get::<Option<String>>("topics")?;
         // Of what was held back those who take things knew already: it concerns only those who follow the log.
         let news = match (rows[0].get::<bool>("readable")?, topics) {

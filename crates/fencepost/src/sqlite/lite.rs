@@ -1,5 +1,6 @@
 //! One connection to SQLite: statements run, values carried over, and what it says when it fails.
 
+use super::identity::Identity;
 use crate::{
     admin::about::{Database, Setting},
     before::Due,
@@ -115,9 +116,11 @@ impl Lite {
         }
     }
 
-    pub(super) fn stored_clock(&mut self, boot: Option<&str>) -> Result<StoredClock> {
-        let answer = self.run(&Stmt::new("select boot, ahead_ms, seen_at from fleet", vec![]))?;
+    pub(super) fn stored_clock(&mut self, identity: &Identity, boot: Option<&str>) -> Result<StoredClock> {
+        let stored = "select schema_version, restored, boot, ahead_ms, seen_at from fleet";
+        let answer = self.run(&Stmt::new(stored, vec![]))?;
         let row = &answer.rows[0];
+        identity.check_fleet(row)?;
         let same_boot = boot.is_some() && row.get::<Option<String>>("boot")?.as_deref() == boot;
         let ahead = row.get::<Option<i64>>("ahead_ms")?.filter(|_| same_boot);
         let seen: Option<Time> = row.get("seen_at")?;
@@ -130,9 +133,9 @@ impl Lite {
         Ok(StoredClock { ahead, least: seen.max(heard) })
     }
 
-    pub(super) fn snapshot(&mut self, options: &Options) -> Result<(Time, Due)> {
+    pub(super) fn snapshot(&mut self, identity: &Identity, options: &Options) -> Result<(Time, Due)> {
         let clock = &options.clock;
-        let stored = self.stored_clock(clock.boot().as_deref())?;
+        let stored = self.stored_clock(identity, clock.boot().as_deref())?;
         let now = Ratchet { ahead: stored.ahead }.now(clock.wall(false).unwrap_or(Time(0)), clock.ticks());
         let now = stored.least.map_or(now, |least| now.max(least));
         Ok((now, Due::read(&self.run(&Due::statement())?)?))

@@ -119,8 +119,10 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     }
     for migration in MIGRATIONS.iter().filter(|m| m.version > from && m.version <= target) {
         let script = format!(
-            "begin immediate; {} pragma user_version={}; pragma application_id={APPLICATION_ID}; commit;",
-            migration.sql, migration.version
+            "begin immediate; {} {} pragma user_version={}; pragma application_id={APPLICATION_ID}; commit;",
+            migration.sql,
+            migration.mark(),
+            migration.version
         );
         conn.execute_batch(&script).map_err(|e| {
             let _ = conn.execute_batch("rollback");

@@ -1,6 +1,6 @@
 //! Reads see the last commit and never wait for the writer.
 
-use super::{Lite, now_or_never, open, sqlite_error};
+use super::{Identity, Lite, now_or_never, open, sqlite_error};
 use crate::{
     before::Opening,
     clock::Deadline,
@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
+    identity: Arc<Identity>,
     idle: Mutex<Vec<Lite>>,
     places: Arc<Semaphore>,
     /// Held to read; taken whole by the writer when the log must start anew.
@@ -26,9 +27,10 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub fn new(path: &Path, options: &Options, stats: Arc<Stats>) -> Self {
+    pub fn new(path: &Path, identity: Arc<Identity>, options: &Options, stats: Arc<Stats>) -> Self {
         Self {
             path: path.to_owned(),
+            identity,
             idle: Mutex::new(Vec::new()),
             places: Arc::new(Semaphore::new(options.readers.max(1))),
             gate: RwLock::new(()),
@@ -53,6 +55,7 @@ impl Readers {
 
     fn read_now(&self, options: &Options, caller: Caller, work: &Work) -> Result<AnyReply> {
         let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.identity.check_file()?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut lite = match idle {
             Some(lite) => lite,
@@ -61,7 +64,7 @@ impl Readers {
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
         lite.exec("begin")?;
-        let result = lite.snapshot(options).and_then(|(now, due)| {
+        let result = lite.snapshot(&self.identity, options).and_then(|(now, due)| {
             let opening = Opening { due, ..Opening::default() };
             let mut tx = Tx::new(Db::Sqlite(&mut lite), now, caller, opening, Place::Own);
             now_or_never(|| work(&mut tx))

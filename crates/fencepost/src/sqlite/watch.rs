@@ -1,7 +1,7 @@
 //! Is there something new in the log? Asked again and again while someone waits, so it must cost next to nothing.
 
-use super::{open, sqlite_error};
-use crate::{error::Result, event::Topic, fleet::Stats, wait::News};
+use super::{Identity, open, sqlite_error};
+use crate::{error::Result, event::Topic, fleet::Stats, migrate, wait::News};
 use rusqlite::Connection;
 use std::{
     path::{Path, PathBuf},
@@ -11,6 +11,7 @@ use std::{
 /// A connection of its own: to it, the commits of this process are another's, as those of other processes are.
 pub(super) struct Watch {
     path: PathBuf,
+    identity: Arc<Identity>,
     stats: Arc<Stats>,
     seen: Option<Seen>,
 }
@@ -30,8 +31,8 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    pub fn new(path: &Path, stats: Arc<Stats>) -> Self {
-        Self { path: path.to_owned(), stats, seen: None }
+    pub fn new(path: &Path, identity: Arc<Identity>, stats: Arc<Stats>) -> Self {
+        Self { path: path.to_owned(), identity, stats, seen: None }
     }
 
     /// Since this was last asked. What was missed before the first time, or by a connection that failed, is not
@@ -40,6 +41,7 @@ impl Watch {
     /// While nothing is written, all that is asked is `data_version`: no table is read, only a word of the memory
     /// that all processes share. It is not counted as a statement.
     pub fn news(&mut self) -> Result<News> {
+        self.identity.check_file()?;
         let Some(mut seen) = self.seen.take() else {
             let conn = open::reader(&self.path, crate::fleet::Durability::Full)?;
             let version = version(&conn)?;
@@ -49,6 +51,7 @@ impl Watch {
         let version = version(&seen.conn)?;
         let mut news = News::Nothing;
         if version != seen.version {
+            migrate::refuse_changed(int(&seen.conn, "select schema_version from fleet")?)?;
             let end = self.end(&seen.conn)?;
             if end > seen.end {
                 news = self.topics(&seen.conn, seen.end)?;

@@ -2,6 +2,7 @@
 
 mod about;
 mod agents;
+mod changed;
 mod channels;
 mod check;
 mod crowds;
