@@ -74,7 +74,6 @@ impl Cluster {
         self.connect().await?.batch_execute(sql).await.map_err(said(sql))
     }
 
-
     pub async fn set_ahead(&self, ms: i64) -> Result<()> {
         self.execute(&format!("update chaos.clock set ahead = interval '1 ms' * {ms}")).await
     }
