@@ -2,8 +2,8 @@
 //!
 //! A counter's row is locked until the commit, so all who add to one board would go in single file, through each
 //! other's round trips and commits. When several of this process do so at once, they take their numbers on a connection
-//! of its own instead, where a number is committed as soon as it is given: with 75 a second to one board, of ten callers on
-//! two busy cores, the wait for it fell from 8.5 ms to 0.7. A number whose transaction then fails is not used by anyone.
+//! of its own instead, where a number is committed as soon as it is given: 16 callers then add 822 tasks a second to one
+//! board instead of 285 (a build without optimisation, two cores). A number whose transaction then fails is not used by anyone.
 //! Nor does such a commit wait for the disk: whatever uses the number is committed after it, and brings it along.
 
 use super::{Session, Target, notice::NAME_MAX, pool_error, pool_of, postgres_error};

@@ -12,7 +12,9 @@ use fencepost::{
         import::{Import, Imported, Item, State},
     },
 };
+use futures_util::future::join_all;
 use serde_json::json;
+use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 const ROUNDS: usize = 20;
@@ -365,6 +367,31 @@ on_both! {
                 }
             }
         }
+    }
+
+    /// Several of one process take their numbers apart from their transactions: some have one while the import writes it.
+    async fn an_import_racing_a_crowd_that_adds(world: World) {
+        let [one, other] = [world.again().await, world.again().await];
+        for round in 0..ROUNDS {
+            let board = format!("b{round}");
+            one.call(task::Add::new(&board, "makes the board")).await.unwrap();
+            let adds: Vec<_> = (0..6).map(|_| one.call(task::Add::new(&board, "added"))).collect();
+            let ids: Vec<String> = (2..=4).map(|n| format!("{board}-{n}")).collect();
+            let tasks = ids.iter().map(|id| item(id, &[])).collect();
+            let (imported, added) = tokio::join!(other.call(import(tasks)), join_all(adds));
+            let mut numbers: BTreeSet<String> =
+                added.into_iter().map(|added| added.expect("there is always a number").task.id).collect();
+            assert_eq!(numbers.len(), 6, "round {round}");
+            match imported {
+                Ok(reply) => {
+                    assert_eq!(reply.imported, ids, "round {round}");
+                    numbers.extend(reply.imported);
+                    assert_eq!(numbers.len(), 9, "round {round}");
+                }
+                Err(error) => assert!(error.field("task").is_some(), "round {round}: {error}"),
+            }
+        }
+        world.assert_sound().await;
     }
 
     /// The count of what an imported task waits for is right, whichever was first.
