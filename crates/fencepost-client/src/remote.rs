@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use fencepost::{
-    Code, Error, Json, Result,
+    Code, Error, Json, Op, Result, claim,
     op::{self, AnyOp, AnyReply, Entry},
 };
 use hyper::{
@@ -15,7 +15,7 @@ use hyper::{
     header::{self, HeaderName, HeaderValue},
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
@@ -154,7 +154,12 @@ impl Remote {
             let failed = match http.post(&server.of(entry.name)?, &self.headers, body, limit).await {
                 Ok((status, body)) => match self.read(server, status, &body, decode) {
                     Ok(reply) => return Ok(reply),
-                    Err(refused) => refused,
+                    Err(failed) => match decode(&body) {
+                        Err(why) if status.is_success() && self.give_back(&body).await? => {
+                            return Err(op::unreadable(&why, true));
+                        }
+                        _ => failed,
+                    },
                 },
                 Err(Silence::NotSent(reason)) => Failed::NotSent(away(server, &reason)),
                 Err(Silence::Lost(reason)) => {
@@ -207,10 +212,37 @@ impl Remote {
         }
     }
 
+    /// Gives back what an unreadable reply hands over. Says whether it hands over anything.
+    async fn give_back(&self, reply: &[u8]) -> Result<bool> {
+        let mut tokens = Vec::new();
+        if let Ok(reply) = serde_json::from_slice(reply) {
+            tokens_in(reply, &mut tokens);
+        }
+        for token in &tokens {
+            let release = claim::Release::new(token).erase();
+            Box::pin(self.call(release)).await?;
+        }
+        Ok(!tokens.is_empty())
+    }
+
     /// The schema is made once per op.
     fn twice(&self, entry: &Entry) -> Twice {
         let mut known = self.seen.twice.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry(entry.name).or_insert_with(|| Twice::of(entry))
+    }
+}
+
+/// The tokens of a reply's claims, whatever else is in it: `claim`, `claims` and those of a `trigger`.
+fn tokens_in(reply: &RawValue, tokens: &mut Vec<String>) {
+    if let Ok(list) = serde_json::from_str::<Vec<&RawValue>>(reply.get()) {
+        return list.into_iter().for_each(|item| tokens_in(item, tokens));
+    }
+    let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(reply.get()) else { return };
+    tokens.extend(fields.get("token").and_then(|token| serde_json::from_str::<String>(token.get()).ok()));
+    for name in ["trigger", "claims", "claim"] {
+        if let Some(inner) = fields.get(name) {
+            tokens_in(inner, tokens);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     event::Event,
     json::Json,
     mail::{self, Message},
-    names::{NAME_MAX, Resource, TEXT_MAX, Token, check},
+    names::{NAME_MAX, PAYLOAD_MAX, Resource, TEXT_MAX, Token, check},
     op::{Access, verbs},
     params,
     tx::{Stmt, Tx},
@@ -83,7 +83,11 @@ impl Content {
         ] {
             check::optional_text(&field(name), value.as_deref(), NAME_MAX * 8)?;
         }
-        Ok(())
+        if self.data.is_none() {
+            return Ok(());
+        }
+        // As the payload that it will be.
+        check::json(&field("data"), Json::of(self)?.text(), PAYLOAD_MAX)
     }
 }
 

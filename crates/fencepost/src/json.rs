@@ -1,10 +1,16 @@
-//! JSON that is only carried: kept as the text it came as, and not looked into.
+//! JSON that is only carried: checked once, when it comes, and kept as the text it came as.
 
 use crate::error::{Code, Error, Result};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
+
+/// How deep JSON may nest. Common readers stop at 128 levels, and a reply wraps it in some of its own.
+const DEPTH_MAX: usize = 100;
 
 /// Any JSON, as it was written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -15,6 +21,12 @@ impl Json {
     /// The JSON of a value.
     pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self> {
         serde_json::value::to_raw_value(value).map(Self).map_err(Error::internal)
+    }
+    /// JSON that every program can read: no half of a surrogate pair (a cut emoji), no number out of range, no
+    /// more than 100 levels. Requests with other JSON are refused.
+    pub fn parse(text: &str) -> Result<Self> {
+        readable(text).map_err(|e| Error::new(Code::Invalid, format!("the JSON cannot be read: {e}")))?;
+        Self::stored(text.into())
     }
     /// Reads it as a value.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
@@ -27,6 +39,68 @@ impl Json {
     }
     pub(crate) fn stored(text: String) -> Result<Self> {
         RawValue::from_string(text).map(Self).map_err(Error::internal)
+    }
+}
+
+/// Reads all of it, and keeps nothing.
+pub(crate) fn readable(json: &str) -> serde_json::Result<()> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    Levels(DEPTH_MAX).deserialize(&mut reader)?;
+    reader.end()
+}
+
+/// How many levels are left.
+#[derive(Clone, Copy)]
+struct Levels(usize);
+
+impl Levels {
+    fn inner<E: serde::de::Error>(self) -> Result<Self, E> {
+        let left = self.0.checked_sub(1);
+        left.map(Self).ok_or_else(|| E::custom(format!("it nests deeper than {DEPTH_MAX} levels")))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Levels {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Levels {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let inner = self.inner()?;
+        while list.next_element_seed(inner)?.is_some() {}
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let inner = self.inner()?;
+        while map.next_key_seed(self)?.is_some() {
+            map.next_value_seed(inner)?;
+        }
+        Ok(())
     }
 }
 
@@ -58,5 +132,40 @@ impl JsonSchema for Json {
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         true.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_taken_if_every_program_can_read_it() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        for good in [
+            "null",
+            "-0.0",
+            "1e308",
+            "123456789012345678901234567890",
+            r#"{"a": [true, "\ud83d\ude00"], "a": {}}"#,
+            &nested(DEPTH_MAX),
+        ] {
+            assert_eq!(Json::parse(good).unwrap().text(), good);
+        }
+        for (bad, why) in [
+            (r#""\ud83d""#, "hex escape"),
+            (r#"["\ude00\ud83d"]"#, "surrogate"),
+            (r#"{"\ud83dx": 1}"#, "hex escape"),
+            ("1e999", "out of range"),
+            ("[-1e999]", "out of range"),
+            (&nested(DEPTH_MAX + 1), "nests deeper than 100 levels"),
+            (&"[".repeat(100_000), "nests deeper than 100 levels"),
+            (&r#"{"a":"#.repeat(100_000), "nests deeper than 100 levels"),
+            ("{} {}", "trailing"),
+            ("", "EOF"),
+        ] {
+            let error = Json::parse(bad).expect_err(why);
+            assert!(error.message().contains(why), "{error}");
+        }
     }
 }

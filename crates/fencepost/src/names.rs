@@ -191,6 +191,15 @@ pub(crate) mod check {
     pub fn optional_text(field: &str, value: Option<&str>, max: usize) -> Result<()> {
         value.map_or(Ok(()), |value| text(field, value, max))
     }
+    /// JSON that somebody will read: it is checked here, or else they would claim what they cannot be given.
+    pub fn json(field: &str, json: &str, max: usize) -> Result<()> {
+        text(field, json, max)?;
+        crate::json::readable(json)
+            .map_err(|e| Error::invalid(field, format!("is JSON that cannot be read: {e}")))
+    }
+    pub fn optional_json(field: &str, value: Option<&str>, max: usize) -> Result<()> {
+        value.map_or(Ok(()), |value| json(field, value, max))
+    }
     pub fn line(field: &str, value: &str, max: usize) -> Result<()> {
         if value.trim().is_empty() {
             return Err(Error::invalid(field, "is empty"));

@@ -183,8 +183,26 @@ impl Entry {
     /// The same, for whoever wants to look into the reply.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
         let served = self.serve(fleet, json.as_bytes()).await?;
-        served.delivery.delivered();
-        serde_json::from_slice(&served.json).map_err(Error::internal)
+        match serde_json::from_slice(&served.json) {
+            Ok(reply) => {
+                served.delivery.delivered();
+                Ok(reply)
+            }
+            Err(e) => {
+                let given_back = served.delivery.undelivered().await?;
+                Err(unreadable(&e, given_back > 0))
+            }
+        }
+    }
+}
+
+/// A reply holds JSON that cannot be read: it was stored before requests with such JSON were refused.
+pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
+    let error = Error::internal(format!("the reply holds JSON that cannot be read: {why}"));
+    match given_back {
+        true => error
+            .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
+        false => error,
     }
 }
 

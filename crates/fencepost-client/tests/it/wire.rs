@@ -56,6 +56,29 @@ async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
     }
 }
 
+/// An older fence took JSON that nobody can read.
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_gives_its_claims_back() {
+    let claim =
+        |token: &str| format!(r#"{{"claim": {{"token": "{token}"}}, "message": {{"payload": 1e999}}}}"#);
+    let claims = format!(r#"{{"claims": [{}, {}]}}"#, claim("message/1@1"), claim("message/2@1"));
+    let released = json!({ "resource": "message/1", "status": "pending" }).to_string();
+    let server = Script::by(move |_, path| match path {
+        "/v1/mail/claim" => Then::Say(200, claims.clone()),
+        _ => Then::Say(200, released.clone()),
+    })
+    .await;
+    let fleet = Connection::open(&server.url).await.expect("it opens");
+    let request = json!({ "mailboxes": ["s"], "run": "a", "count": 2 });
+    let error = fleet.call_by_name("mail/claim", &request.to_string()).await.expect_err("unreadable");
+    assert!(error.message().contains("cannot be read"), "{error:?}");
+    let asked = server.asked();
+    let asked: Vec<_> =
+        asked.iter().map(|asked| (asked.path.as_str(), asked.body["token"].as_str())).collect();
+    let release = |token| ("/v1/claim/release", Some(token));
+    assert_eq!(asked, [("/v1/mail/claim", None), release("message/1@1"), release("message/2@1")]);
+}
+
 #[tokio::test]
 async fn a_request_that_does_not_fit_is_not_sent() {
     let server = Script::of([nothing()]).await;

@@ -354,6 +354,7 @@ async fn who_has_no_secret_takes_nothing_and_says_so() {
         ("a slash command", world.tell(command).await),
         ("no delivery id", world.tell(nameless).await),
         ("not JSON", world.tell(slack("{")).await),
+        ("a cut emoji", world.tell(slack(r#"{"type": "\ud83d"}"#)).await),
         ("too large", small.tell(slack(&body)).await),
         ("too old", world.tell(slack_at(0, &body)).await),
         ("not signed", world.tell(request("/hooks/slack", &body, &[])).await),

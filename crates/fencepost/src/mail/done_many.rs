@@ -103,6 +103,7 @@ impl Done {
             let message = format!("`outputs` have {size} bytes; at most {OUTPUT_MAX} are allowed");
             return Err(Error::new(Code::TooLarge, message).with("field", "outputs").with("max", OUTPUT_MAX));
         }
+        self.outputs.iter().try_for_each(|output| check::json("outputs", output.text(), OUTPUT_MAX))?;
         self.outcome.as_ref().map_or(Ok(()), |outcome| check::line("outcome", outcome, NAME_MAX))
     }
 

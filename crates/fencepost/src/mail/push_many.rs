@@ -82,7 +82,7 @@ impl Item {
     fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::path_name(&field("mailbox"), &self.mailbox)?;
-        check::optional_text(&field("payload"), self.payload.as_ref().map(Json::text), PAYLOAD_MAX)?;
+        check::optional_json(&field("payload"), self.payload.as_ref().map(Json::text), PAYLOAD_MAX)?;
         check::optional_name(&field("type"), self.kind.as_deref())?;
         check::range(&field("priority"), self.priority.unwrap_or(PRIORITY), 0, 100)?;
         check::range(&field("max_attempts"), self.max_attempts.unwrap_or(1), 1, ATTEMPTS_MAX)?;

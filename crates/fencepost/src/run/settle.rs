@@ -98,7 +98,7 @@ impl Op for Settle {
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
         let cost = self.cost.as_ref().map(ToString::to_string);
-        check::optional_text("cost", cost.as_deref(), TEXT_MAX)?;
+        check::optional_json("cost", cost.as_deref(), TEXT_MAX)?;
         // Locked, so that nobody is heard under it meanwhile.
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;

@@ -49,7 +49,7 @@ impl Op for SaveCheckpoint {
         check::range("ordinal", self.ordinal, 1, i64::MAX)?;
         check::line("phase", &self.phase, NAME_MAX)?;
         let data = self.data.as_ref().map(ToString::to_string);
-        check::optional_text("data", data.as_deref(), BODY_MAX)?;
+        check::optional_json("data", data.as_deref(), BODY_MAX)?;
         let found = held(load_locked(tx, &id).await?, &token, tx)?;
         let new = Checkpoint { ordinal: self.ordinal, phase: self.phase, data: self.data };
         let stored = tx.query("select checkpoint from task_doc where task = ?1", params![found.seq]).await?;

@@ -212,7 +212,7 @@ impl Item {
             check::line(&field("key"), key, NAME_MAX)?;
         }
         if let Some(origin) = &self.origin {
-            check::text(&field("origin"), &origin.to_string(), BODY_MAX)?;
+            check::json(&field("origin"), &origin.to_string(), BODY_MAX)?;
         }
         if self.to.is_some() && self.offer.is_some() {
             return Err(Error::invalid(

@@ -4,7 +4,7 @@ use crate::{
     on_both,
     world::{code, eventually},
 };
-use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, op, task};
+use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, mail, op, task};
 use std::time::Duration;
 
 fn next(run: &str, request: &str) -> task::Claim {
@@ -20,6 +20,27 @@ async fn claims_of(fleet: &Fleet) -> usize {
 }
 
 on_both! {
+    /// It was stored before such JSON was refused.
+    async fn a_reply_that_cannot_be_read_gives_its_claims_back(world: World) {
+        for json in [r#""\ud83d""#.to_owned(), "1e999".into(), "[".repeat(1000) + &"]".repeat(1000)] {
+            world.push("s", "fine").await;
+            let store = world.fleet.transaction(move |tx| {
+                let json = json.clone();
+                Box::pin(async move { tx.execute("update message_doc set payload = ?1 where payload is not null", fencepost::params![json]).await })
+            });
+            store.await.unwrap();
+            let claim = r#"{"mailboxes": ["s"], "run": "a"}"#;
+            let error = op::find("mail/claim").unwrap().call(&world.fleet, claim).await.expect_err("unreadable");
+            assert!(error.message().contains("cannot be read"), "{error}");
+            assert_eq!(claims_of(&world.fleet).await, 0);
+            // Its payload is carried, not read: whoever calls with types gets it.
+            let token = world.claim_mail("s", "b", 1).await.unwrap().remove(0);
+            let message = world.fleet.call(mail::Done::new(token)).await.unwrap().message;
+            assert_eq!(message.attempts, 1, "the lost claim was no attempt");
+        }
+        assert_eq!(world.times("message.undelivered").await, 3);
+    }
+
     async fn what_was_not_delivered_goes_back_and_is_not_an_attempt(world: World) {
         world.add("first").await;
         let (lost, delivery) = world.fleet.deliver(next("a", "r1")).await.unwrap();

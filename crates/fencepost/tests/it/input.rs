@@ -337,6 +337,47 @@ on_both! {
         }
     }
 
+    /// It would be stored and claimed, and then whoever claimed it could not read the reply.
+    async fn json_that_cannot_be_read_is_refused_wherever_it_stands(world: World) {
+        let deep = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let bad = [
+            r#""\ud83d""#.into(), r#"{"cut": ["\ude00"]}"#.into(), r#"{"\ud83dx": 1}"#.into(), "1e999".into(),
+            "[-1e999]".into(), deep(101), deep(100_000),
+        ];
+        let places = [
+            ("mail/push", "payload", r#"{"mailbox": "s", "payload": JSON}"#),
+            ("mail/push_many", "messages[1].payload", r#"{"messages": [{"mailbox": "s"}, {"mailbox": "s", "payload": JSON}]}"#),
+            ("mail/done", "outputs", r#"{"token": "message/1@1", "outputs": [1, JSON]}"#),
+            ("mail/done_many", "outputs", r#"{"messages": [{"token": "message/1@1", "outputs": [JSON]}]}"#),
+            ("mail/checkpoint", "data", r#"{"token": "message/1@1", "ordinal": 1, "phase": "p", "data": JSON}"#),
+            ("task/checkpoint", "data", r#"{"token": "task/auth-3@1", "ordinal": 1, "phase": "p", "data": JSON}"#),
+            ("task/add", "origin", r#"{"title": "t", "origin": JSON}"#),
+            ("task/plan", "tasks[1].origin", r#"{"tasks": [{"title": "t"}, {"title": "t", "origin": JSON}]}"#),
+            ("task/import", "origin", r#"{"tasks": [{"id": "a-1", "title": "t", "origin": JSON}]}"#),
+            ("admin/import", "messages[0].content.data",
+                r#"{"source": "x", "messages": [{"id": "1", "agent": "a", "content": {"text": "t", "source": "s", "data": JSON}}]}"#),
+            ("inbox/send", "data", r#"{"agent": "a", "text": "t", "data": JSON}"#),
+            ("route/deliver", "data", r#"{"source": "s", "delivery": "1", "text": "t", "data": JSON}"#),
+            ("run/settle", "cost", r#"{"run": "r", "outcome": "done", "cost": JSON}"#),
+        ];
+        let before = stage(&world).await;
+        for (name, field, request) in places {
+            for json in &bad {
+                let what = format!("{name} {}", json.get(..20).unwrap_or(json));
+                let error = op::find(name).unwrap().call(&world.fleet, &request.replace("JSON", json)).await.expect_err(&what);
+                assert_eq!(error.code(), fencepost::Code::Invalid, "{what}: {error}");
+                // The place in the text, or the field.
+                let named = error.field("field").and_then(Value::as_str).unwrap_or(field);
+                assert!(named.starts_with(field) || named.starts_with("tasks[0].origin"), "{what}: {error}");
+            }
+        }
+        assert_eq!((world.log().await, rows(&world).await), before, "a refused op wrote something");
+        let request = json!({ "mailbox": "s", "payload": serde_json::from_str::<Value>(&deep(100)).unwrap() });
+        world.call("mail/push", &request).await.unwrap();
+        let claimed = world.call("mail/claim", &json!({ "mailboxes": ["s"], "run": "r" })).await.unwrap();
+        assert_eq!(claimed["claims"][0]["message"]["payload"], request["payload"]);
+    }
+
     async fn text_of_every_kind_comes_back_as_it_was(world: World) {
         let odd = "‘quotes’ \" ' \\ \t %_?1 $1 {\"k\":1} /*pg*/ -- ; \u{1F600} \u{202E} \u{FFFF} e\u{301}";
         let origin = json!({ "nul": "\0", "odd": odd, "big": i64::MAX, "float": 1e300, "deep": [[[{}]]] });

@@ -6,15 +6,16 @@ use serde_json::value::RawValue;
 /// A payload as it is meant: an object or an array is JSON, everything else is text. (A number or a word that happens
 /// to be JSON is what somebody wrote.)
 pub fn payload(text: &str) -> Result<Json> {
-    if text.trim_start().starts_with(['{', '[']) { output(text) } else { Json::of(text) }
+    match serde_json::from_str::<&RawValue>(text.trim()) {
+        Ok(json) if text.trim_start().starts_with(['{', '[']) => Json::of(json),
+        _ => Json::of(text),
+    }
 }
 
-/// What a command printed: JSON if it is that, else text.
+/// What a command printed: JSON if it is that, else text. (JSON that cannot be read is text: the work is done, and its
+/// outcome must not be refused.)
 pub fn output(text: &str) -> Result<Json> {
-    match serde_json::from_str::<&RawValue>(text.trim()) {
-        Ok(json) => Json::of(json),
-        Err(_) => Json::of(text),
-    }
+    Json::parse(text.trim()).or_else(|_| Json::of(text))
 }
 
 /// A payload as a program reads it: text as it is, anything else as JSON in a line.
@@ -43,6 +44,7 @@ mod tests {
             ("{} {}", r#""{} {}""#, r#""{} {}""#),
             ("a\n", r#""a\n""#, r#""a\n""#),
             ("", r#""""#, r#""""#),
+            ("[1e999]", "[1e999]", r#""[1e999]""#),
         ] {
             assert_eq!(payload(text).unwrap().text(), payload_is, "{text}");
             assert_eq!(output(text).unwrap().text(), output_is, "{text}");
