@@ -155,23 +155,53 @@ on_both! {
         assert_eq!((said.code, said.err.as_str()), (0, "finishing what runs; once more ends it"), "{said:?}");
     }
 
-    /// Told twice, it ends its command as well, however stubborn, and gives the message back as it was.
+    /// Told twice, it ends its command as well, however stubborn, and gives the message back as it was: also one that
+    /// has no attempt left, and by a worker that tries nothing again.
     fn told_twice_it_ends(sealed: Sealed) {
         sealed.ok(&["init"]);
-        push(&sealed, "box", &["1"]);
-        let worker = Working::fence(&sealed, &["mail", "work", "box", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
-        let leader = begun(&sealed);
-        for n in 1..=2 {
-            worker.send(Signal::TERM);
-            if n == 1 {
-                until("it says so", || worker.err().contains("finishing what runs"));
+        sealed.ok(&["mail", "configure", "box", "--max-attempts", "1"]);
+        sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
+        for (mailbox, more, then) in [
+            ("box", &[][..], "1  pending  box  0/1"),
+            ("box", &["--no-retry", "--batch", "2"], "1  pending  box  0/1"),
+            // Nobody knows how far it came, and here a person is to say what becomes of it.
+            ("pay", &[], "2  held  pay  1/3  its worker was told to end"),
+        ] {
+            if more.is_empty() {
+                push(&sealed, mailbox, &["1"]);
             }
+            let _ = fs::remove_file(sealed.path().join("begun"));
+            let words = [&["mail", "work", mailbox, "--grace", "300ms"], more, &["--", "sh", "-c", STUBBORN]].concat();
+            let worker = Working::fence(&sealed, &words);
+            let leader = begun(&sealed);
+            for n in 1..=2 {
+                worker.send(Signal::TERM);
+                if n == 1 {
+                    until("it says so", || worker.err().contains("finishing what runs"));
+                }
+            }
+            let said = worker.end();
+            assert_eq!((said.code, members(leader)), (143, vec![]), "{said:?}");
+            let listed = sealed.ok(&["mail", "list", mailbox]);
+            assert!(listed.starts_with(then), "{listed}");
+            assert!(sealed.ok(&["runs"]).contains("no runs"));
         }
+    }
+
+    /// Whoever stops a service tells all of its processes to end: a command that does is no failed attempt.
+    fn a_command_that_is_told_with_its_worker(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        push(&sealed, "box", &["1"]);
+        let worker = Working::fence(&sealed, &["mail", "work", "box", "--", "sh", "-c", WAITS]);
+        let leader = begun(&sealed);
+        worker.send(Signal::TERM);
+        until("it says so", || worker.err().contains("finishing what runs"));
+        let leader = rustix::process::Pid::from_raw(leader).expect("a process");
+        rustix::process::kill_process(leader, Signal::TERM).expect("told");
         let said = worker.end();
-        assert_eq!((said.code, members(leader)), (143, vec![]), "{said:?}");
+        assert_eq!(said.code, 0, "{said:?}");
         let listed = sealed.ok(&["mail", "list", "box"]);
-        assert!(listed.starts_with("1  delayed  box  1/3"), "it was begun, and counts: {listed}");
-        assert!(sealed.ok(&["runs"]).contains("no runs"));
+        assert!(listed.starts_with("1  pending  box  0/3"), "{listed}");
     }
 
     /// A command that takes too long is ended at that time and counted; the mailbox says what becomes of its message.

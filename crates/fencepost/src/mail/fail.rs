@@ -29,6 +29,10 @@ pub struct Fail {
     /// `replay` says what becomes of it.
     #[serde(default)]
     pub lost: bool,
+    /// Its holder was told to stop, and cut it off. As `lost`; but where `replay` is `retry` it goes back at once, and the
+    /// attempt does not count.
+    #[serde(default)]
+    pub stopped: bool,
     /// How long to wait before that (the mailbox's backoff, doubled with each attempt, unless said).
     #[serde(default)]
     pub delay_ms: Option<Millis>,
@@ -69,6 +73,7 @@ impl Op for Fail {
             (Status::Failed, Some(_)) => "message.discarded",
             (Status::Failed, None) => "message.failed",
             (Status::Held, _) => "message.held",
+            _ if self.stopped => "message.released",
             _ => "message.retrying",
         };
         let details = serde_json::json!({ "reason": self.reason, "attempt": message.attempts });
@@ -80,7 +85,8 @@ impl Op for Fail {
 
 impl Fail {
     fn content(&self) -> [Option<&str>; 3] {
-        [Some(&self.reason), self.retry.then_some("retry"), self.lost.then_some("lost")]
+        let cut_off = if self.stopped { Some("stopped") } else { self.lost.then_some("lost") };
+        [Some(&self.reason), self.retry.then_some("retry"), cut_off]
     }
 
     /// The rule: past its last attempt a message has failed, whatever was wished.
@@ -92,8 +98,11 @@ impl Fail {
             ..message.clone()
         };
         message.end_claim("fail", &self.content());
-        let replay = if self.lost { settings.replay } else { Replay::Retry };
-        if replay == Replay::Hold {
+        let replay = if self.lost || self.stopped { settings.replay } else { Replay::Retry };
+        if replay == Replay::Retry && self.stopped {
+            message.status = Status::Pending;
+            message.attempts -= 1;
+        } else if replay == Replay::Hold {
             message.status = Status::Held;
         } else if replay == Replay::Discard {
             message.finish(Status::Failed, now);

@@ -38,6 +38,7 @@ impl Fail {
             reason: read_text(self.reason)?,
             retry: self.retry,
             lost: self.lost,
+            stopped: false,
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;

@@ -15,11 +15,14 @@ use fencepost::{
     claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
-use std::{process::Command, time::Duration};
+use rustix::process::Signal;
+use std::{cell::Cell, process::Command, time::Duration};
 
 /// Between two tries, while the database does not answer: doubled with each.
 const SOONEST: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(15);
+
+const STOPPED: &str = "its worker was told to end";
 
 impl Worker<'_> {
     /// Until there is a reason to stop. What cannot be helped by trying again stops the others, too.
@@ -92,9 +95,13 @@ impl Worker<'_> {
             .map_err(|e| Error::unavailable(format!("a command cannot be given its message: {e}")))?;
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
         let keep = Keep::new(self.context.connection().await?, self.footing.clone(), first.claim.clone());
+        let stopped = Cell::new(false);
         let recall = async {
             tokio::select! {
-                () = self.stop.ending() => Error::new(Code::Cancelled, "its worker was told to end"),
+                () = self.stop.ending() => {
+                    stopped.set(true);
+                    Error::new(Code::Cancelled, STOPPED)
+                }
                 late = self.late() => late,
             }
         };
@@ -102,6 +109,10 @@ impl Worker<'_> {
         let ended = supervise::run(keep.and(others), job, Signals::of_children()?, recall).await;
         let said = pipes.end().await;
         match ended {
+            // Whoever stops a service tells all of its processes, and the command was one of them.
+            Ok(Ended::Exited(code)) if self.stop.is_draining() && is_told_to_end(code) => {
+                self.stopped(claims).await
+            }
             Ok(Ended::Exited(code)) => {
                 let verdict = delivery::verdict(code, &said, claims.len(), self.args.batch.is_some());
                 self.settle(claims, verdict).await
@@ -113,7 +124,8 @@ impl Worker<'_> {
                 self.release(claims).await;
                 Ok(())
             }
-            // It was cut off in the middle: by us, or because a claim is over.
+            Ok(Ended::Lost(_)) if stopped.get() => self.stopped(claims).await,
+            // It was cut off in the middle: it took too long, or a claim is over.
             Ok(Ended::Lost(error)) => {
                 if error.code() != Code::Cancelled {
                     self.context.warn(&lost(&error));
@@ -187,9 +199,18 @@ impl Worker<'_> {
 
     /// The mailbox says what becomes of them. Those whose claims are over are somebody else's.
     async fn lose(&self, claims: &[ClaimedMessage], reason: &str) -> Result<()> {
+        let lost = !self.args.no_retry;
+        self.cut_off(claims, mail::Fail { lost, ..mail::Fail::new("", reason) }).await
+    }
+
+    /// The same, because we were told to stop: that is nobody's attempt.
+    async fn stopped(&self, claims: &[ClaimedMessage]) -> Result<()> {
+        self.cut_off(claims, mail::Fail { stopped: true, ..mail::Fail::new("", STOPPED) }).await
+    }
+
+    async fn cut_off(&self, claims: &[ClaimedMessage], fail: mail::Fail) -> Result<()> {
         for claimed in claims {
-            let lost = !self.args.no_retry;
-            match self.insist(mail::Fail { lost, ..mail::Fail::new(&claimed.claim.token, reason) }).await {
+            match self.insist(mail::Fail { token: claimed.claim.token.clone(), ..fail.clone() }).await {
                 Ok(failed) => self.report(failed.message)?,
                 Err(error) if error.code() == Code::LeaseExpired => {}
                 Err(error) => self.given_up(&error)?,
@@ -268,6 +289,11 @@ impl Worker<'_> {
             () = self.stop.ending() => {}
         }
     }
+}
+
+/// Did a command end as by one of the signals that tell a service to end?
+fn is_told_to_end(code: u8) -> bool {
+    [Signal::TERM, Signal::INT, Signal::HUP].iter().any(|signal| i32::from(code) == 128 + signal.as_raw())
 }
 
 /// The next try may succeed, and none of it is our fault.
