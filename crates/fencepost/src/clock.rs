@@ -269,6 +269,8 @@ pub(crate) struct Reading {
     pub wall: Time,
     /// How far the fleet was told to be ahead of it, by a node that saw it set back.
     pub told: Millis,
+    /// The latest time that any node has stored.
+    pub stored: Option<Time>,
     pub asked: i64,
     pub answered: i64,
 }
@@ -280,12 +282,16 @@ impl Watch {
     ///
     /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
     /// clock was set back: for that it has to be behind even if it was read as soon as it was asked for.
+    ///
+    /// A node that has seen nothing yet goes by what the others have stored.
     pub fn now(&mut self, reading: Reading) -> (Time, Option<Millis>) {
-        let Reading { wall, told, asked, answered } = reading;
+        let Reading { wall, told, stored, asked, answered } = reading;
         let Some((then, at)) = self.seen else {
-            let now = wall.plus(told);
+            let told_now = wall.plus(told);
+            let set_back = stored.filter(|stored| told_now.plus(Millis(SECOND)) < *stored);
+            let now = set_back.unwrap_or(told_now);
             self.seen = Some((now, answered));
-            return (now, None);
+            return (now, set_back.map(|now| now.since(wall)));
         };
         let at_tick = |ticks: i64| {
             let passed = (ticks - at).max(0);
@@ -330,7 +336,13 @@ mod tests {
     fn a_databases_clock_is_believed_until_it_is_set_back() {
         let hour = 3_600_000;
         let mut watch = Watch::default();
-        let at = |wall, told, ticks| Reading { wall: Time(wall), told, asked: ticks, answered: ticks };
+        let at = |wall, told, ticks| Reading {
+            wall: Time(wall),
+            told,
+            stored: None,
+            asked: ticks,
+            answered: ticks,
+        };
         let right = Millis(0);
         assert_eq!(watch.now(at(10 * hour, right, 0)), (Time(10 * hour), None));
         // A little behind is drift, however long it goes on.
@@ -352,8 +364,9 @@ mod tests {
     fn an_answer_that_is_late_does_not_mean_that_the_clock_was_set_back() {
         let mut watch = Watch::default();
         let right = Millis(0);
-        let mut read =
-            |wall, told, asked, answered| watch.now(Reading { wall: Time(wall), told, asked, answered });
+        let mut read = |wall, told, asked, answered| {
+            watch.now(Reading { wall: Time(wall), told, stored: None, asked, answered })
+        };
         assert_eq!(read(100_000, right, 0, 2), (Time(100_000), None));
         // Ten seconds late: it is as late as it is, and nobody is told anything.
         assert_eq!(read(103_000, right, 3000, 13_000), (Time(112_998), None));
@@ -375,9 +388,32 @@ mod tests {
         let day = 24 * 3_600_000;
         let mut watch = Watch::default();
         let told = Millis(60_000);
-        let at = |wall, ticks| Reading { wall: Time(wall), told, asked: ticks, answered: ticks };
+        let at =
+            |wall, ticks| Reading { wall: Time(wall), told, stored: None, asked: ticks, answered: ticks };
         assert_eq!(watch.now(at(day, 0)), (Time(day + 60_000), None));
         assert_eq!(watch.now(at(3 * day, 2 * day)), (Time(3 * day + 60_000), None));
+    }
+
+    #[test]
+    fn who_has_seen_nothing_yet_goes_by_what_is_stored() {
+        let hour = 3_600_000;
+        let at = |wall, told, stored| {
+            let reading = Reading {
+                wall: Time(wall),
+                told: Millis(told),
+                stored: Some(Time(stored)),
+                asked: 5,
+                answered: 5,
+            };
+            Watch::default().now(reading)
+        };
+        // In time, and behind by no more than drift.
+        assert_eq!(at(10 * hour, 0, 10 * hour - 900), (Time(10 * hour), None));
+        assert_eq!(at(10 * hour, 0, 10 * hour + 900), (Time(10 * hour), None));
+        // Set back, and set back again after that was told.
+        assert_eq!(at(9 * hour, 0, 10 * hour), (Time(10 * hour), Some(Millis(hour))));
+        assert_eq!(at(9 * hour, hour, 10 * hour), (Time(10 * hour), None));
+        assert_eq!(at(8 * hour, hour, 10 * hour), (Time(10 * hour), Some(Millis(2 * hour))));
     }
 
     #[test]

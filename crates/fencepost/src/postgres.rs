@@ -48,12 +48,17 @@ const TRIES: u32 = 10;
 const LONGEST_PAUSE_MS: u64 = 250;
 /// What was renewed after it waited longer than this for the run's row is renewed by an old time: the call starts over.
 const STALE: Millis = Millis::seconds(2);
+/// How far the stored time may be behind, and how long a call takes at most to store it.
+const STORE_EVERY: Millis = Millis::seconds(1);
+const STORE_LIMIT: Duration = Duration::from_secs(1);
 /// Past this many, `join_all` no longer starts its futures in order.
 const PIPELINE_MAX: usize = 30;
 
 pub(crate) struct Postgres {
     pool: Pool,
     watch: Mutex<Watch>,
+    /// A call is storing the time.
+    storing: tokio::sync::Mutex<()>,
     /// What was committed when the log was last looked at.
     seen: Mutex<Option<String>>,
     /// It could not be read to its end then.
@@ -78,6 +83,8 @@ struct Call {
     work: Work,
     /// COMMIT was sent, and not answered yet.
     committing: AtomicBool,
+    /// The time, if it is to be stored after this call.
+    unstored: Mutex<Option<Time>>,
 }
 
 /// What the first round trip of a transaction says.
@@ -86,9 +93,19 @@ struct Opened {
     wall: Time,
     /// How far the fleet was told to be ahead of it.
     told: Millis,
+    /// The latest time that any node has stored.
+    stored: Option<Time>,
     /// Of the schema. It stands in the row of `fleet`: a look at `migration` takes 15 us more.
     version: i64,
     opening: Opening,
+}
+
+/// A transaction that has begun.
+struct Begun {
+    now: Time,
+    opening: Opening,
+    /// The latest time that any node has stored.
+    stored: Option<Time>,
 }
 
 impl Postgres {
@@ -114,6 +131,7 @@ impl Postgres {
             notices: Notices::new(target, pool.clone(), stats.clone()),
             pool,
             watch: Mutex::default(),
+            storing: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
             held_back: AtomicBool::new(false),
             options: options.clone(),
@@ -124,9 +142,21 @@ impl Postgres {
     }
 
     pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
-        let call = Call { before, caller, place, work, committing: AtomicBool::new(false) };
+        let call = Call {
+            before,
+            caller,
+            place,
+            work,
+            committing: AtomicBool::new(false),
+            unstored: Mutex::default(),
+        };
         let limit = self.options.call_limit;
-        match tokio::time::timeout(limit, self.tries(&call)).await {
+        let done = tokio::time::timeout(limit, self.tries(&call)).await;
+        let unstored = call.unstored.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(now) = unstored {
+            self.store(now).await;
+        }
+        match done {
             Ok(result) => result,
             // Its connection was closed with it, so what was not being committed is rolled back.
             Err(_) if !call.committing.load(Ordering::SeqCst) => {
@@ -157,9 +187,12 @@ impl Postgres {
 
     /// What must outlast a refusal is committed first; then the op has a transaction of its own.
     async fn attempt(&self, call: &Call) -> Result<AnyReply> {
-        let Call { before, caller, place, work, committing } = call;
+        let Call { before, caller, place, work, committing, unstored } = call;
         let session = self.session().await?;
-        let (mut now, mut opening) = self.begin(&session, before).await?;
+        let Begun { mut now, mut opening, stored } = self.begin(&session, before).await?;
+        if stored.is_none_or(|stored| now.since(stored) >= STORE_EVERY) {
+            *unstored.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        }
         let todo = match before.todo(&opening, caller, now) {
             Ok(todo) => todo,
             refused => session.finish(refused).await?,
@@ -179,7 +212,7 @@ impl Postgres {
                 _ => e,
             })?;
             let expired = if expires { self.expire(&session).await } else { 0 };
-            (now, opening) = self.begin(&session, before).await?;
+            Begun { now, opening, .. } = self.begin(&session, before).await?;
             opening.expired = expired;
         }
         let mut tx = Tx::new(Db::Postgres(&session), now, caller.clone(), opening, *place);
@@ -198,7 +231,7 @@ impl Postgres {
     /// One batch of expiry in a transaction of its own. A failure is not the caller's: whoever comes next tries again.
     async fn expire(&self, session: &Session) -> u64 {
         let expiring = async {
-            let (now, opening) = self.begin(session, &Before::nothing()).await?;
+            let Begun { now, opening, .. } = self.begin(session, &Before::nothing()).await?;
             let mut tx = Tx::new(Db::Postgres(session), now, Caller::default(), opening, Place::Own);
             session.finish(sweep(&mut tx).await).await
         };
@@ -212,21 +245,44 @@ impl Postgres {
     ///
     /// A node that sees the database's clock set back tells the others how far, so that one that has only just
     /// come does not keep the dead alive; and it takes that back when the clock is set right.
-    async fn begin(&self, session: &Session, before: &Before) -> Result<(Time, Opening)> {
+    async fn begin(&self, session: &Session, before: &Before) -> Result<Begun> {
         loop {
             let asked = self.options.clock.ticks();
-            let Opened { wall, told, version, opening } = self.open(session, before).await?;
+            let Opened { wall, told, stored, version, opening } = self.open(session, before).await?;
             if let Err(changed) = migrate::refuse_changed(version) {
                 return session.finish(Err(changed)).await;
             }
             let answered = self.options.clock.ticks();
-            let (now, ahead) = self.watch().now(Reading { wall, told, asked, answered });
-            let Some(ahead) = ahead else { return Ok((now, opening)) };
+            let (now, ahead) = self.watch().now(Reading { wall, told, stored, asked, answered });
+            let Some(ahead) = ahead else { return Ok(Begun { now, opening, stored }) };
             let tell = Stmt::new(
                 "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1",
                 params![ahead],
             );
             session.finish(session.pipeline(&[tell]).await).await?;
+        }
+    }
+
+    /// Stores the time for nodes that come after this one is gone: without it, they would not see that the database's
+    /// clock was set back. A statement of its own, after the call, that waits for nobody: others are storing it, then.
+    async fn store(&self, now: Time) {
+        let Ok(_only_one) = self.storing.try_lock() else { return };
+        let storing = async {
+            let session = self.session().await?;
+            let store = Stmt::new(
+                "update fleet set seen_at = ?1 where one in (
+                   select one from fleet where seen_at is null or seen_at + ?2 <= ?1 for update skip locked)",
+                params![now, STORE_EVERY],
+            );
+            session.open.store(true, Ordering::SeqCst);
+            let stored = session.pipeline(&[store]).await;
+            session.open.store(false, Ordering::SeqCst);
+            stored
+        };
+        match tokio::time::timeout(STORE_LIMIT, storing).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!("the time could not be stored: {error}"),
+            Err(_) => tracing::warn!("the time could not be stored in {STORE_LIMIT:?}"),
         }
     }
 
@@ -242,7 +298,7 @@ impl Postgres {
         statements.push(Stmt::new(
             "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
                case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told,
-               schema_version
+               seen_at, schema_version
              from fleet",
             params![self.options.clock.wall(true)],
         ));
@@ -255,6 +311,7 @@ impl Postgres {
         Ok(Opened {
             wall: row.get("wall")?,
             told: row.get("told")?,
+            stored: row.get("seen_at")?,
             version: row.get("schema_version")?,
             opening: before.read_all(answers.split_off(1))?,
         })

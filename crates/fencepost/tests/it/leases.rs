@@ -2,9 +2,12 @@
 
 use crate::{
     on_both,
-    world::{PATIENCE, START, World, code, refused},
+    steps::hold,
+    world::{PATIENCE, START, World, code, fresh_schema, options, postgres_url, refused},
 };
-use fencepost::{Code, Fleet, Millis, Time, claim, claim::Verdict, lock, run, task};
+use fencepost::{
+    Code, Fleet, ManualClock, Millis, Time, admin, claim, claim::Verdict, lock, params, run, task,
+};
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -548,6 +551,66 @@ mod heard {
             assert!(!find_run(&world, "a").await.alive);
         }
     }
+}
+
+/// No node lives to tell that the database's clock was set back: the fleet itself knows how late it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_databases_clock_set_back_while_nobody_looks_keeps_no_dead_holder_alive() {
+    let start: Time = START.parse().unwrap();
+    let url = postgres_url(&fresh_schema());
+    let node = async |wall: Time| {
+        let clock = ManualClock::at(wall);
+        (Fleet::open_with(&url, options(&clock)).await.unwrap(), clock)
+    };
+    let claim =
+        |run: &str| lock::Claim { ttl_ms: Some(Millis::seconds(3)), ..lock::Claim::new("deploy", run) };
+    let (first, _) = node(start).await;
+    first.call(claim("dead")).await.unwrap();
+    drop(first);
+
+    let hour = Millis::from(HOUR);
+    let (second, clock) = node(Time(start.0 - hour.0)).await;
+    assert_eq!(code(second.call(claim("b")).await), Code::AlreadyClaimed);
+    clock.advance(Duration::from_secs(3));
+    assert_eq!(second.call(claim("b")).await.unwrap().claim.fence, 2);
+    // Once more: the next node goes on from where this one was.
+    drop(second);
+    let (third, clock) = node(Time(start.0 - 2 * hour.0)).await;
+    assert_eq!(code(third.call(claim("c")).await), Code::AlreadyClaimed);
+    clock.advance(Duration::from_secs(3));
+    assert_eq!(third.call(claim("c")).await.unwrap().claim.fence, 3);
+    assert!(third.call(admin::Check {}).await.unwrap().ok);
+}
+
+/// A call does not write the time that was just written, and waits for nobody who has the row.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_is_stored_once_a_second_and_waits_for_nobody() {
+    let world = World::postgres().await;
+    let stored = async || {
+        let sql = "select cast(xmin as text) as version, seen_at from fleet";
+        let read = world.fleet.transaction(move |tx| {
+            Box::pin(async move {
+                let row = tx.query(sql, params![]).await?.remove(0);
+                Ok((row.get::<String>("version")?, row.get::<Option<Time>>("seen_at")?))
+            })
+        });
+        read.await.unwrap()
+    };
+    world.add("first").await;
+    let first = stored().await;
+    assert_eq!(first.1, Some(START.parse().unwrap()));
+    world.clock.advance(Duration::from_millis(999));
+    world.add("within the second").await;
+    assert_eq!(stored().await, first);
+
+    let busy = hold(&world, "select 1 from fleet for update", "select 1").await;
+    world.pass(10);
+    world.add("while another has the row").await;
+    busy.commit().await.unwrap();
+    assert_eq!(stored().await, first);
+    world.add("after").await;
+    let second = stored().await.1.unwrap();
+    assert_eq!(second.since(first.1.unwrap()), Millis(10_999));
 }
 
 /// The file knows when it was last written: a machine that starts anew with its clock an hour behind does not
