@@ -42,7 +42,7 @@ impl Prune {
         loop {
             progress.show(|| removed.told());
             let pruned = context.call(admin::Prune { older_than_ms }).await?;
-            let admin::Pruned { tasks, messages, runs, locks, deliveries, posts, keys, .. } = pruned;
+            let admin::prune::Pruned { tasks, messages, runs, locks, deliveries, posts, keys, .. } = pruned;
             if tasks + messages + runs + locks + deliveries + posts + keys == 0 {
                 break;
             }
