@@ -265,7 +265,7 @@ pub(crate) async fn finish_unheld(
     let id = found.id;
     let mut after = mail::Record {
         outcome: Some(outcome.into()),
-        lapsed: false,
+        lapsed: 0,
         delayed_until: None,
         updated_at: tx.now,
         ..found.clone()

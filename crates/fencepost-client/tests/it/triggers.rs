@@ -83,16 +83,16 @@ everywhere! {
             agent/poll one run=o1                   -> type=tasks_finished tasks=auth-1,auth-3 count=2
             agent/poll two run=t1                   -> trigger=none
             end o1                                  -> run.alive=false
-            agent/poll two run=t2                   -> tasks=auth-1
-            agent/poll one run=o2                   -> tasks=auth-3
-            run/settle t2                           -> settled=message/1@2
+            agent/poll two run=t2                   -> tasks=auth-1,auth-3
+            agent/poll one run=o2                   -> trigger=none
+            mail/done message/1@2                   -> processed
             claim auth-2 run=x                      -> task/auth-2@1
             +1s retry auth-6                        -> unassigned
             claim auth-6 run=w                      -> task/auth-6@2
             done task/auth-6@2                      -> completed
             agent/poll two run=t3                   -> tasks=auth-6
             +60s agent/poll two run=t4              -> tasks=auth-3
-            run/settle o2                           -> refused lease_expired
+            run/settle t2                           -> refused lease_expired
             run/settle t4                           -> settled=message/2@3
             agent/poll one run=o3                   -> tasks=auth-6
             agent/poll two run=t5                   -> tasks=auth-2
@@ -205,7 +205,7 @@ everywhere! {
             run/settle l2 outcome=released              -> left=none
             agent/poll lead run=l3                      -> tasks=auth-1,auth-2
             end l3                                      -> run.alive=false
-            agent/poll lead run=l4                      -> tasks=auth-1
+            agent/poll lead run=l4                      -> tasks=auth-1,auth-2
             run/settle l4                               -> left=none
             run/settle nobody                           -> refused not_found
             claim auth-9 run=shell                      -> refused not_found

@@ -239,14 +239,21 @@ impl For<'_> {
     async fn messages(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<Vec<(claim::Claim, Message)>> {
         let (rows, run_key) = self.pick(tx, pick).await?;
         let mut found = mail::Record::read_all(rows)?;
-        if let Some(lapsed) = found.iter().position(|message| message.lapsed) {
-            found.truncate(lapsed.max(1));
+        let Some(first) = found.first() else { return Ok(Vec::new()) };
+        // What was lost comes back with what it was lost with, and with nothing else: that may be to blame.
+        match mail::claim::Batch::lost_with(first).filter(|_| first.lapsed > 0) {
+            Some(together) => found = mail::Record::read_all(tx.one(together).await?.rows)?,
+            None => {
+                let lapsed = found.iter().position(|message| message.lapsed > 0);
+                found.truncate(lapsed.map_or(found.len(), |lapsed| lapsed.max(1)));
+            }
         }
         if found.is_empty() {
             return Ok(Vec::new());
         }
         let found = mail::Record::that_fit(found);
-        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max).await?;
+        let batch = mail::claim::Batch::of(&found, run_key);
+        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max, batch).await?;
         Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
     }
 
@@ -262,7 +269,7 @@ impl For<'_> {
         Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
     }
 
-    /// Notices that were given before and came back, on their own; else new ones. Those are made as they are given, so
+    /// Notices that were given before and came back; else new ones. Those are made as they are given, so
     /// that finishing a task costs no message.
     async fn finished(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;

@@ -115,7 +115,37 @@ impl Op for Claim {
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), ttl)?;
         let (entered, found) = pick(tx, Some(holder.enter(tx.now)), &names, count).await?;
         let run_key = holder.key(&entered)?;
-        Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms).await? })
+        Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms, None).await? })
+    }
+}
+
+/// Several messages that one trigger gives. What halves they come back in, should its run be lost twice, is written as
+/// they are claimed: later nobody could tell which of them were together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    number: i64,
+    /// The last message of the first half.
+    middle: i64,
+}
+
+impl Batch {
+    pub fn of(messages: &[Record], run_key: i64) -> Option<Self> {
+        let mut ids: Vec<i64> = messages.iter().map(|message| message.id).collect();
+        ids.sort_unstable();
+        (ids.len() > 1).then(|| Self { number: run_key * 2, middle: ids[(ids.len() - 1) / 2] })
+    }
+
+    /// The messages that are to be handed out with one that was lost; nobody but a poll hands out several.
+    pub fn lost_with(message: &Record) -> Option<Stmt> {
+        let batch = message.batch?;
+        let (first, last) = if message.lapsed == 1 { (batch & !1, batch | 1) } else { (batch, batch) };
+        Some(Stmt::new(
+            unheld!(
+                "where message.ready = 1 and message.batch >= ?1 and message.batch <= ?2 and message.lapsed > 0
+                 order by message.priority desc, message.id /*pg for update of message skip locked*/"
+            ),
+            params![first, last],
+        ))
     }
 }
 
@@ -126,6 +156,7 @@ pub(crate) async fn take(
     holder: &Holder,
     run_key: i64,
     max: Option<Millis>,
+    batch: Option<Batch>,
 ) -> Result<Vec<ClaimedMessage>> {
     let mut taken = Vec::with_capacity(found.len());
     for message in found {
@@ -141,7 +172,7 @@ pub(crate) async fn take(
     }
     let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
     let until = max.map(|max| tx.now.plus(max));
-    let statements = vec![update(tx, &keys, run_key, until), event(tx, &keys, holder)];
+    let statements = vec![update(tx, &keys, run_key, until, batch), event(tx, &keys, holder)];
     tx.handed.extend(
         taken.iter().map(|message| Handed { token: claim_token(message), delivery: message.delivery }),
     );
@@ -171,17 +202,26 @@ pub(super) fn check_names(mailboxes: &[String]) -> Result<Vec<&str>> {
 
 /// All of these change in the same way, so one statement over their numbers does it, and writes what [`next_fence`]
 /// gave. The rows are locked, and nobody else can have moved them.
-fn update(tx: &Tx<'_>, keys: &[i64], run_key: i64, until: Option<crate::clock::Time>) -> Stmt {
+fn update(
+    tx: &Tx<'_>,
+    keys: &[i64],
+    run_key: i64,
+    until: Option<crate::clock::Time>,
+    batch: Option<Batch>,
+) -> Stmt {
     by_keys!(
         keys,
         "update message set status = 'processing', attempts = attempts + 1, run = ?2, until_at = ?5,
-           fence = case when fence > ?3 then fence else ?3 end + 1, claimed_at = ?4, updated_at = ?4
+           fence = case when fence > ?3 then fence else ?3 end + 1, claimed_at = ?4, updated_at = ?4,
+           batch = cast(?6 as bigint) + case when id > ?7 then 1 else 0 end
          where id",
         "and exists (select 1 from run where key = ?2 and ended_at is null and expires_at > ?4)",
         run_key,
         tx.opening.due.floor,
         tx.now,
-        until
+        until,
+        batch.map(|batch| batch.number),
+        batch.map_or(0, |batch| batch.middle)
     )
 }
 
@@ -230,7 +270,7 @@ pub(super) async fn pick(
         Some(answer) => Record::read_all(answer.rows)?,
         None => of_several(tx, &open, count).await?,
     };
-    if let Some(lapsed) = found.iter().position(|message| message.lapsed) {
+    if let Some(lapsed) = found.iter().position(|message| message.lapsed > 0) {
         found.truncate(lapsed.max(1));
     }
     let found = Record::that_fit(found);

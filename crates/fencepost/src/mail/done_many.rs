@@ -120,7 +120,7 @@ impl Done {
         };
         let mut after = Record {
             outcome: Some(self.outcome.clone().unwrap_or_else(|| "done".into())),
-            lapsed: false,
+            lapsed: 0,
             failure_reason: None,
             updated_at: tx.now,
             ..found.clone()

@@ -93,7 +93,7 @@ impl Fail {
     fn apply(&self, message: &Record, settings: &Settings, now: Time) -> Record {
         let mut message = Record {
             failure_reason: Some(self.reason.clone()),
-            lapsed: false,
+            lapsed: 0,
             updated_at: now,
             ..message.clone()
         };

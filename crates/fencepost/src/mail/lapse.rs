@@ -16,9 +16,13 @@ use crate::{
     tx::{Stmt, Tx, key_set},
 };
 
-/// The rule. The attempt was counted when it was claimed, and stays counted.
+/// The rule. The attempt was counted when it was claimed, and stays counted; but a message that was lost together with
+/// others keeps its last attempt, which it has alone: so only the one that is to blame fails.
 fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
-    let mut after = Record { updated_at: now, lapsed: true, ..message.clone() };
+    let mut after = Record { updated_at: now, lapsed: message.lapsed + 1, ..message.clone() };
+    if message.batch.is_some() && message.max_attempts > 1 {
+        after.attempts = message.attempts.min(message.max_attempts - 1);
+    }
     let Some(hold) = message.hold.as_ref() else {
         return (after, message.event("message.lapsed", message));
     };
@@ -35,7 +39,7 @@ fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
             after.outcome = Some("discarded".into());
             "message.discarded"
         }
-        Replay::Retry if message.attempts < message.max_attempts => {
+        Replay::Retry if after.attempts < message.max_attempts => {
             after.status = Status::Pending;
             "message.lapsed"
         }

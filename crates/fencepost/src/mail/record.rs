@@ -32,7 +32,10 @@ pub(crate) struct Record {
     pub outcome: Option<String>,
     pub delayed_until: Option<Time>,
     pub attempts: i64,
-    pub lapsed: bool,
+    /// How often in a row its claim was lost.
+    pub lapsed: i64,
+    /// Which messages its last claim took together, if a poll took several.
+    pub batch: Option<i64>,
     pub fence: i64,
     pub delivery: i64,
     pub hold: Option<Hold>,
@@ -46,7 +49,7 @@ macro_rules! state {
     () => {
         "select message.id, message.mailbox, message.lane, message.kind, message.idempotency_key, message.priority,
            message.max_attempts, message.size, message.created_at, message.status, message.outcome, message.delayed_until,
-           message.attempts, message.lapsed, message.fence, message.delivery, message.until_at, message.claimed_at,
+           message.attempts, message.lapsed, message.batch, message.fence, message.delivery, message.until_at, message.claimed_at,
            message.last_fence, message.last_verb, message.last_digest, message.failure_reason, message.updated_at,
            message.finished_at, "
     };
@@ -113,6 +116,7 @@ impl Record {
             delayed_until: row.take("delayed_until")?,
             attempts: row.take("attempts")?,
             lapsed: row.take("lapsed")?,
+            batch: row.take("batch")?,
             fence: row.take("fence")?,
             delivery: row.take("delivery")?,
             hold: Hold::read(&mut row)?,
@@ -251,7 +255,7 @@ pub(crate) async fn save(
         serde_json::json!({
             "k": after.id, "was": before.fence, "holder": holder.map(|hold| hold.run_key),
             "status": after.status.as_str(), "outcome": after.outcome, "attempts": after.attempts,
-            "lapsed": i64::from(after.lapsed), "delayed": after.delayed_until.map(|t| t.0),
+            "lapsed": after.lapsed, "delayed": after.delayed_until.map(|t| t.0),
             "run": hold.map(|hold| hold.run_key), "fence": after.fence,
             "until": hold.and_then(|hold| hold.until).map(|t| t.0), "since": hold.map(|hold| hold.claimed_at.0),
             "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),

@@ -79,7 +79,7 @@ pub(crate) async fn release(tx: &mut Tx<'_>, tokens: &HashMap<i64, Token>) -> Re
             }
             found => held(found, token, tx)?,
         };
-        let back = Record { lapsed: false, ..give_back(&message, "release", tx) };
+        let back = Record { lapsed: 0, ..give_back(&message, "release", tx) };
         released.push(back.clone());
         changes.push((message, back));
     }

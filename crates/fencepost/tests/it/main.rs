@@ -21,6 +21,7 @@ mod keys;
 mod leases;
 mod lock_order;
 mod locks;
+mod lost_triggers;
 mod mail;
 mod mail_order;
 mod mail_races;
