@@ -34,6 +34,11 @@ impl Entry {
         }
     }
 
+    #[cfg(test)]
+    pub fn new(kind: &str, resource: &str, fence: i64) -> Self {
+        Self { position: "here".into(), kind: kind.into(), resource: resource.into(), fence }
+    }
+
     pub fn shown(&self) -> String {
         format!("{} {}@{} at {}", self.kind, self.resource, self.fence, self.position)
     }

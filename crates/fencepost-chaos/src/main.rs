@@ -3,6 +3,7 @@
 use clap::{Parser, ValueEnum};
 use fencepost_chaos::{Database, Options, run};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Break servers, connections, databases and clocks, and check what was promised
 #[derive(Debug, Parser)]
@@ -21,6 +22,12 @@ struct Args {
     /// Print the reports as JSON
     #[arg(long)]
     json: bool,
+    /// Another `fence` than the one that was built with this, such as a release; its own clock does not jump
+    #[arg(long, value_name = "FILE")]
+    fence: Option<PathBuf>,
+    /// Only scenarios and checks whose names are not given here, with commas between them
+    #[arg(long, value_delimiter = ',')]
+    leave_out: Vec<String>,
     /// Where fleets are made
     #[arg(long, default_value = "target/chaos")]
     scratch: PathBuf,
@@ -41,22 +48,24 @@ async fn main() -> ExitCode {
         On::Postgres => vec![Database::Postgres],
         On::Both => vec![Database::Sqlite, Database::Postgres],
     };
+    let mut term = signal(SignalKind::terminate()).expect("signals can be heard");
     tokio::select! {
         clean = all(args, databases) => ExitCode::from(u8::from(!clean)),
         // Everything that was started ends with what is dropped here.
         _ = tokio::signal::ctrl_c() => ExitCode::from(130),
+        _ = term.recv() => ExitCode::from(143),
     }
 }
 
 async fn all(args: Args, databases: Vec<Database>) -> bool {
     let me = std::env::current_exe().expect("this program");
     let options = Options {
-        fence: me.with_file_name("chaos-fence"),
+        fence: args.fence.unwrap_or_else(|| me.with_file_name("chaos-fence")),
         scratch: std::path::absolute(&args.scratch).expect("a path"),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(0..1_000_000)),
         span: Duration::from_secs(args.seconds),
         bound: Some(Duration::from_secs(args.bound)),
-        leave_out: &[],
+        leave_out: args.leave_out,
     };
     let mut clean = true;
     let mut reports = Vec::new();

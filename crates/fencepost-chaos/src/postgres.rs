@@ -74,6 +74,18 @@ impl Cluster {
         self.connect().await?.batch_execute(sql).await.map_err(said(sql))
     }
 
+    /// One number.
+    pub async fn count(&self, sql: &str) -> Result<i64> {
+        Ok(self.connect().await?.query_one(sql, &[]).await.map_err(said(sql))?.get(0))
+    }
+
+    /// How many deadlocks were broken, by the server's own log. (Its statistics are late.)
+    pub fn deadlocks(&self) -> Result<usize> {
+        let place = std::fs::read_to_string(self.dir.join("where")).map_err(said("the cluster"))?;
+        let log = std::fs::read(self.dir.join(place.trim()).join("log")).map_err(said("PostgreSQL's log"))?;
+        Ok(String::from_utf8_lossy(&log).matches("deadlock detected").count())
+    }
+
     pub async fn set_ahead(&self, ms: i64) -> Result<()> {
         self.execute(&format!("update chaos.clock set ahead = interval '1 ms' * {ms}")).await
     }

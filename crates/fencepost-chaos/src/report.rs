@@ -16,10 +16,17 @@ pub struct Report {
     pub faults: BTreeMap<&'static str, u64>,
     /// The longest that a bystander waited for what was ready.
     pub longest_wait_ms: u64,
+    /// Which were played.
+    pub scenarios: Vec<&'static str>,
     pub violations: Vec<String>,
 }
 
 impl Report {
+    pub fn empty(database: Database, seed: u64) -> Self {
+        let (counts, faults, scenarios, violations) = Default::default();
+        Self { database, seed, seconds: 0, counts, faults, longest_wait_ms: 0, scenarios, violations }
+    }
+
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
@@ -32,6 +39,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {name:<24}{count:>8}")?;
         }
         writeln!(f, "  {:<24}{:>8} ms", "longest wait", self.longest_wait_ms)?;
+        writeln!(f, "  {:<24}{:>8}", "scenarios", self.scenarios.len())?;
         writeln!(f, "  {:<24}{:>8}", "violations", self.violations.len())?;
         self.violations.iter().try_for_each(|what| writeln!(f, "violated: {what}"))
     }

@@ -1,0 +1,550 @@
+//! Short stories, each about one fault that was seen once. Unlike the random schedule, they find it every time.
+
+use crate::{
+    Database, Options, Result,
+    clients::{Client, Way, text},
+    cluster,
+    follow::read_all,
+    oracle::{Oracle, in_order},
+    proxy::Mode,
+    said,
+    world::{Link, PATIENCE, World},
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::{
+    fs::{File, TryLockError},
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// A server is stopped in the middle of its transactions: nobody else waits for it.
+    FrozenNode,
+    /// Many callers push, and plan, the same keys in different orders: nobody meets a deadlock.
+    Deadlock,
+    /// A task that was locked becomes free without an event: who waits for it is given it, whatever else happens.
+    Waiter,
+    /// Two servers on one file: a lock goes to the other server's waiter, too.
+    FairLock,
+    /// The clock goes back while no server runs: a lease ends all the same.
+    ClockBack,
+    /// The file is another one, or of a newer schema: a server that runs stops writing.
+    FileReplaced,
+    SchemaMoved,
+    /// A process is stopped while it stands in line at the file: the others pass it by.
+    Turnstile,
+    /// The log has what happened to one thing in the order in which it happened.
+    Order,
+    /// A mention that was read, but not settled, comes back.
+    Mention,
+}
+
+use Database::{Postgres, Sqlite};
+use Scenario::{
+    ClockBack, Deadlock, FairLock, FileReplaced, FrozenNode, Mention, Order, SchemaMoved, Turnstile, Waiter,
+};
+
+impl Scenario {
+    pub const ALL: [Scenario; 10] = [
+        FrozenNode,
+        Deadlock,
+        Waiter,
+        FairLock,
+        ClockBack,
+        FileReplaced,
+        SchemaMoved,
+        Turnstile,
+        Order,
+        Mention,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            FrozenNode => "frozen-node",
+            Deadlock => "deadlock",
+            Waiter => "waiter",
+            FairLock => "fair-lock",
+            ClockBack => "clock-back",
+            FileReplaced => "file-replaced",
+            SchemaMoved => "schema-moved",
+            Turnstile => "turnstile",
+            Order => "order",
+            Mention => "mention",
+        }
+    }
+
+    fn is_on(self, on: Database) -> bool {
+        match self {
+            FrozenNode | Deadlock | Waiter | Order => on == Postgres,
+            FairLock | FileReplaced | Turnstile => on == Sqlite,
+            ClockBack | SchemaMoved | Mention => true,
+        }
+    }
+
+    async fn play(self, scene: &Scene) -> Result<()> {
+        match self {
+            FrozenNode => scene.frozen_node().await,
+            Deadlock => scene.deadlock().await,
+            Waiter => scene.waiter().await,
+            FairLock => scene.fair_lock().await,
+            ClockBack => scene.clock_back().await,
+            FileReplaced => scene.file_replaced().await,
+            SchemaMoved => scene.schema_moved().await,
+            Turnstile => scene.turnstile().await,
+            Order => scene.order().await,
+            Mention => scene.mention().await,
+        }
+    }
+}
+
+/// Plays those that are about this database, each in a world of its own. Gives which they were, and what was violated.
+pub async fn play(on: Database, options: &Options) -> Result<(Vec<&'static str>, Vec<String>)> {
+    let postgres = cluster(on, options).await?;
+    let (mut names, mut violations) = (Vec::new(), Vec::new());
+    for scenario in Scenario::ALL {
+        let name = scenario.name();
+        if !scenario.is_on(on) || options.leaves_out(name) {
+            continue;
+        }
+        let began = Instant::now();
+        let world = Arc::new(World::start(options, postgres.clone(), 2).await?);
+        let scene = Scene { world, oracle: Arc::default(), bound: options.bound };
+        let played = timeout(2 * PATIENCE, scenario.play(&scene)).await;
+        let played = played.unwrap_or_else(|_| Err("it did not come to an end".into()));
+        scene.world.set_ahead(0).await?;
+        let verdict = if played.is_ok() { "as promised" } else { "violated" };
+        eprintln!("{on}: {name}: {verdict} ({:.1} s)", began.elapsed().as_secs_f64());
+        names.push(name);
+        violations.extend(played.err().map(|what| format!("{name}: {what}")));
+    }
+    Ok((names, violations))
+}
+
+struct Scene {
+    world: Arc<World>,
+    oracle: Arc<Oracle>,
+    bound: Option<Duration>,
+}
+
+/// Longer than the engine's own limit for a call.
+const TRY: Duration = Duration::from_secs(45);
+
+impl Scene {
+    fn client(&self, name: &str, server: usize) -> Client {
+        Client::new(name, Way::Only(server), &self.world, &self.oracle, 0)
+    }
+
+    /// One try at this server: the answer, whatever it is.
+    async fn ask(&self, server: usize, op: &str, request: Value) -> Result<Value> {
+        let wait = Duration::from_millis(request["wait_ms"].as_u64().unwrap_or(0));
+        let answer = self.client("scene", server).post(server, op, &request, wait + TRY).await;
+        answer.ok_or_else(|| format!("{op} was not answered"))
+    }
+
+    /// The same, and the answer must be a yes.
+    async fn ok(&self, server: usize, op: &str, request: Value) -> Result<Value> {
+        yes(op, self.ask(server, op, request).await?)
+    }
+
+    async fn command(&self, op: &str, request: Value) -> Result<Value> {
+        yes(op, self.world.call(op, &request, TRY).await.ok_or_else(|| format!("{op} was not answered"))?)
+    }
+
+    /// Looks again until it is true. Nothing here takes as long as the patience is.
+    async fn until<F: Future<Output = Result<bool>>>(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> F,
+    ) -> Result<()> {
+        let began = Instant::now();
+        while !look().await? {
+            if began.elapsed() > PATIENCE / 3 {
+                return Err(format!("it did not come true that {what}"));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    async fn frozen_node(&self) -> Result<()> {
+        self.hanging_node().await?;
+        let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
+        let mut busy = JoinSet::new();
+        for n in 0..24 {
+            let mut client = self.client(&format!("busy-{n}"), 1);
+            busy.spawn(async move {
+                loop {
+                    let title = client.request();
+                    let _ = client.ask("task/add", &json!({ "board": "busy", "title": title })).await;
+                    let run = client.run();
+                    let claim =
+                        json!({ "board": "busy", "run": run, "ttl_ms": 1000, "request": client.request() });
+                    let Ok(claimed) = client.ask("task/claim", &claim).await else { continue };
+                    // A note locks its task, and not the run that holds it.
+                    for _ in 0..5 {
+                        let note = json!({ "task": claimed["task"]["id"], "text": "on it" });
+                        let _ = client.ask("task/note", &note).await;
+                    }
+                    let _ = client.ask("task/done", &json!({ "token": claimed["claim"]["token"] })).await;
+                }
+            });
+        }
+        // At a moment at which it has something locked.
+        let holding = "select count(*) from pg_stat_activity
+                       where state = 'idle in transaction' and backend_xid is not null";
+        self.until("the server was stopped in a transaction", async || {
+            self.world.signal(1, Signal::STOP).await;
+            sleep(Duration::from_millis(100)).await;
+            let frozen = cluster.count(holding).await? > 1;
+            if !frozen {
+                self.world.signal(1, Signal::CONT).await;
+            }
+            Ok(frozen)
+        })
+        .await?;
+        busy.shutdown().await;
+        // Every lease is over, and so all that the frozen server holds is due.
+        self.world.set_ahead(60_000).await?;
+        let mut id = String::new();
+        for n in 0..10 {
+            let began = Instant::now();
+            let added = self.ok(0, "task/add", json!({ "board": "other", "title": "work" })).await?;
+            id = text(&added["task"]["id"]);
+            self.ok(0, "task/claim", json!({ "board": "other", "run": format!("b{n}"), "ttl_ms": 60_000 }))
+                .await?;
+            self.ok(0, "lock/claim", json!({ "name": format!("l{n}"), "run": format!("b{n}") })).await?;
+            self.in_time("a claim beside a frozen server", began)?;
+        }
+        self.until("the log goes on beside a frozen server", async || {
+            let resource = format!("task/{id}");
+            let page = self.ok(0, "event/list", json!({ "resource": resource })).await?;
+            Ok(page["events"].as_array().is_some_and(|events| !events.is_empty()))
+        })
+        .await?;
+        self.world.signal(1, Signal::CONT).await;
+        Ok(())
+    }
+
+    /// The worst moment, which a signal seldom hits: a node hangs while it has a task of a dead run locked, and whoever
+    /// comes across it first is a claim, and not a server's own round.
+    async fn hanging_node(&self) -> Result<()> {
+        let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
+        for n in 0..3 {
+            self.ok(0, "task/add", json!({ "board": "dead", "title": "work" })).await?;
+            let claim = json!({ "board": "dead", "run": format!("dead-{n}"), "ttl_ms": 10_000 });
+            self.ok(0, "task/claim", claim).await?;
+        }
+        for server in 0..2 {
+            self.world.kill(server).await;
+        }
+        let node = cluster.connect().await?;
+        let lock = format!("begin; select 1 from {}.task for update", self.world.schema);
+        node.batch_execute(&lock).await.map_err(said("a node"))?;
+        self.world.set_ahead(30_000).await?;
+        for n in 0..3 {
+            let began = Instant::now();
+            self.command("lock/claim", json!({ "name": format!("c{n}"), "run": format!("c{n}") })).await?;
+            self.in_time("a claim beside a task that hangs", began)?;
+        }
+        drop(node);
+        for server in 0..2 {
+            self.world.up(server).await?;
+        }
+        Ok(())
+    }
+
+    fn in_time(&self, what: &str, began: Instant) -> Result<()> {
+        match self.bound.filter(|bound| began.elapsed() > *bound) {
+            Some(_) => Err(format!("{what} took {:?}", began.elapsed())),
+            None => Ok(()),
+        }
+    }
+
+    async fn deadlock(&self) -> Result<()> {
+        let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
+        let before = cluster.deadlocks()?;
+        for (op, items, extra) in [("mail/push_many", "messages", "mailbox"), ("task/plan", "tasks", "title")]
+        {
+            for round in 0..12 {
+                let mut callers = JoinSet::new();
+                for n in 0..8 {
+                    let mut client = self.client(&format!("caller-{n}-{round}"), n % 2);
+                    let mut keys: Vec<_> = (0..300).map(|key| format!("{round}-{key}")).collect();
+                    client.rng.shuffle(&mut keys);
+                    let list: Vec<_> = keys.iter().map(|key| json!({ "key": key, extra: "same" })).collect();
+                    callers.spawn(async move { client.post(n % 2, op, &json!({ items: list }), TRY).await });
+                }
+                for answer in callers.join_all().await {
+                    yes(op, answer.ok_or_else(|| format!("{op} was not answered"))?)?;
+                }
+            }
+        }
+        match cluster.deadlocks()? - before {
+            0 => Ok(()),
+            met => Err(format!("PostgreSQL broke {met} deadlocks")),
+        }
+    }
+
+    async fn waiter(&self) -> Result<()> {
+        let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
+        self.ok(0, "task/add", json!({ "board": "b", "title": "work" })).await?;
+        // Another node has the task locked, for as long as it takes the waiter to see that there is nothing.
+        let node = cluster.connect().await?;
+        let lock = format!("begin; select 1 from {}.task for update", self.world.schema);
+        node.batch_execute(&lock).await.map_err(said("a node"))?;
+        // The end of a wait is a look, too: it must not come to that.
+        let claim = json!({ "board": "b", "run": "waits", "wait_ms": 600_000 });
+        let waiting = timeout(PATIENCE / 2, self.ok(0, "task/claim", claim));
+        let answered = AtomicBool::new(false);
+        let others = async {
+            let began = Instant::now();
+            let mut rolled_back = false;
+            while !answered.load(Ordering::Relaxed) {
+                let claimed = self.ok(0, "lock/claim", json!({ "name": "busy", "run": "other" })).await?;
+                self.ok(0, "claim/release", json!({ "token": claimed["claim"]["token"] })).await?;
+                sleep(Duration::from_millis(200)).await;
+                if !rolled_back && began.elapsed() > Duration::from_secs(2) {
+                    node.batch_execute("rollback").await.map_err(said("a node"))?;
+                    rolled_back = true;
+                }
+            }
+            Ok(())
+        };
+        let waiting = async {
+            let claimed = waiting.await;
+            answered.store(true, Ordering::Relaxed);
+            claimed
+        };
+        let (claimed, others): (_, Result<()>) = tokio::join!(waiting, others);
+        others?;
+        let claimed = claimed.map_err(|_| "a claim waited for 90 s beside a task that was free")?;
+        claimed.map(drop)
+    }
+
+    async fn fair_lock(&self) -> Result<()> {
+        let granted = Arc::new(AtomicU64::new(0));
+        let mut near = JoinSet::new();
+        for n in 0..3 {
+            let (mut client, granted) = (self.client(&format!("near-{n}"), 0), granted.clone());
+            near.spawn(async move {
+                loop {
+                    let (run, request) = (client.run(), client.request());
+                    let claim = json!({ "name": "l", "run": run, "wait_ms": 10_000, "request": request });
+                    if let Ok(claimed) = client.ask("lock/claim", &claim).await {
+                        granted.fetch_add(1, Ordering::Relaxed);
+                        sleep(Duration::from_millis(50)).await;
+                        let _ =
+                            client.ask("claim/release", &json!({ "token": claimed["claim"]["token"] })).await;
+                    }
+                }
+            });
+        }
+        for round in 0..12 {
+            let before = granted.load(Ordering::Relaxed);
+            self.until("the lock is in use", async || Ok(granted.load(Ordering::Relaxed) > before + 5))
+                .await?;
+            let asked = granted.load(Ordering::Relaxed);
+            let claim = json!({ "name": "l", "run": format!("far-{round}"), "wait_ms": 60_000 });
+            let overtaken = self.until("never", async || Ok(granted.load(Ordering::Relaxed) > asked + 50));
+            let claimed = tokio::select! {
+                claimed = self.ok(1, "lock/claim", claim) => claimed?,
+                _ = overtaken => return Err("a server's own clients were granted a lock 50 times before another's".into()),
+            };
+            self.ok(1, "claim/release", json!({ "token": claimed["claim"]["token"] })).await?;
+        }
+        near.shutdown().await;
+        Ok(())
+    }
+
+    async fn clock_back(&self) -> Result<()> {
+        for server in 0..2 {
+            self.world.kill(server).await;
+        }
+        self.command("task/add", json!({ "board": "b", "title": "work" })).await?;
+        self.command("task/claim", json!({ "board": "b", "run": "dies", "ttl_ms": 3000 })).await?;
+        // Whatever remembers the time has seen it.
+        sleep(Duration::from_millis(1100)).await;
+        self.command("task/add", json!({ "board": "c", "title": "work" })).await?;
+        self.world.set_ahead(-3_600_000).await?;
+        self.until("a lease of 3 s ends after the clock was set back", async || {
+            let claim = json!({ "board": "b", "run": "next", "ttl_ms": 60_000 });
+            let answer = self.world.call("task/claim", &claim, TRY).await;
+            Ok(answer.is_some_and(|answer| answer["error"].is_null()))
+        })
+        .await
+    }
+
+    async fn file_replaced(&self) -> Result<()> {
+        self.ok(0, "task/add", json!({ "title": "before" })).await?;
+        let other = format!("{}.other", self.world.db);
+        let made = self.world.fence(&["init", "--db", &other]).output().await.map_err(said("fence init"))?;
+        if !made.status.success() {
+            return Err(format!("fence init: {}", String::from_utf8_lossy(&made.stderr)));
+        }
+        for left in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{left}", self.world.db));
+        }
+        std::fs::rename(other, &self.world.db).map_err(said("the file"))?;
+        self.stops_writing().await
+    }
+
+    async fn schema_moved(&self) -> Result<()> {
+        self.ok(0, "task/add", json!({ "title": "before" })).await?;
+        match &self.world.postgres {
+            Some(cluster) => {
+                let migrated = format!("insert into {}.migration(version) values (1000)", self.world.schema);
+                cluster.execute(&migrated).await?;
+            }
+            None => {
+                let file = rusqlite::Connection::open(&self.world.db).map_err(said("the file"))?;
+                file.pragma_update(None, "user_version", 1000).map_err(said("the file"))?;
+            }
+        }
+        self.stops_writing().await
+    }
+
+    /// A server whose fleet is not what it was says so, and acknowledges nothing.
+    async fn stops_writing(&self) -> Result<()> {
+        for (op, request) in [
+            ("task/add", json!({ "title": "after" })),
+            ("task/claim", json!({ "run": "a" })),
+            ("event/list", json!({})),
+        ] {
+            let answer = self.ask(0, op, request).await?;
+            if answer["error"]["code"] != "unavailable" {
+                return Err(format!("{op} was answered with {answer}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn turnstile(&self) -> Result<()> {
+        let door = |name: &str| {
+            let open = File::options().append(true).open(format!("{}-{name}", self.world.db));
+            open.map_err(said("the turnstile"))
+        };
+        let (queue, turn) = (door("queue")?, door("turn")?);
+        let file = rusqlite::Connection::open(&self.world.db).map_err(said("the file"))?;
+        file.busy_timeout(Duration::ZERO).map_err(said("the file"))?;
+        let is_taken =
+            || matches!(queue.try_lock(), Err(TryLockError::WouldBlock)) || queue.unlock().is_err();
+        let frozen = loop {
+            turn.lock().map_err(said("the turnstile"))?;
+            let world = self.world.clone();
+            let command =
+                tokio::spawn(
+                    async move { world.call("task/add", &json!({ "title": "in line" }), TRY).await },
+                );
+            while !is_taken() && !command.is_finished() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let stopped = self.world.signal_command(None, Signal::STOP);
+            turn.unlock().map_err(said("the turnstile"))?;
+            // Stopped inside a write transaction it would block everyone, and may.
+            let writes = file.execute_batch("begin immediate; rollback").is_err();
+            if let (Some(id), true, false) = (stopped, is_taken(), writes) {
+                break id;
+            }
+            self.world.signal_command(stopped, Signal::CONT);
+            let _ = command.await;
+        };
+        for n in 0..3 {
+            self.ok(0, "task/add", json!({ "title": format!("passes by {n}") })).await?;
+        }
+        self.command("task/add", json!({ "title": "passes by" })).await?;
+        self.world.signal_command(Some(frozen), Signal::CONT);
+        Ok(())
+    }
+
+    async fn order(&self) -> Result<()> {
+        // Slow on its way to the database: others do much between two statements of it.
+        self.world.servers[1].link(Link::Database).set(Mode::Delay(Duration::from_millis(15)));
+        let mut slow = JoinSet::new();
+        for n in 0..3 {
+            let mut client = self.client(&format!("poller-{n}"), 1);
+            slow.spawn(async move {
+                let agent = client.name.clone();
+                let _ = client.ask("agent/join", &json!({ "agent": agent, "max_concurrent": 100 })).await;
+                loop {
+                    let run = client.request();
+                    let _ = client.ask("agent/poll", &json!({ "agent": agent, "run": run })).await;
+                    let _ = client.ask("run/settle", &json!({ "run": run })).await;
+                }
+            });
+            let mut client = self.client(&format!("locker-{n}"), n % 2);
+            slow.spawn(async move {
+                loop {
+                    let (run, request) = (client.run(), client.request());
+                    let claim = json!({ "name": "l", "run": run, "request": request });
+                    if let Ok(claimed) = client.ask("lock/claim", &claim).await {
+                        let _ =
+                            client.ask("claim/release", &json!({ "token": claimed["claim"]["token"] })).await;
+                    }
+                }
+            });
+        }
+        for n in 0..200 {
+            // The newest goes first, so that it is what a poll takes that has begun before.
+            let add = json!({ "board": "b", "title": "work", "priority": (n / 2) % 100 });
+            self.ok(0, "task/add", add).await?;
+        }
+        slow.shutdown().await;
+        self.world.servers[1].link(Link::Database).set(Mode::Pass);
+        let wrong = in_order(&read_all(&mut self.client("reader", 0)).await);
+        match wrong.first() {
+            None => Ok(()),
+            Some(first) => Err(format!("{} times, such as {first}", wrong.len())),
+        }
+    }
+
+    async fn mention(&self) -> Result<()> {
+        self.ok(0, "agent/join", json!({ "agent": "ann" })).await?;
+        self.ok(0, "channel/create", json!({ "channel": "general" })).await?;
+        let post = |body: &str| json!({ "channel": "general", "author": "bob", "body": body });
+        let poll = async |run: &str| {
+            let polled = self.ok(0, "agent/poll", json!({ "agent": "ann", "run": run })).await?;
+            Ok::<_, String>(text(&polled["trigger"]["claims"][0]["token"]))
+        };
+        self.ok(0, "channel/post", post("@ann look at this")).await?;
+        // It reads under its claim, and dies.
+        let token = poll("dies").await?;
+        self.ok(0, "channel/read", json!({ "channel": "general", "agent": "ann", "token": token })).await?;
+        let guarded = self.ok(0, "claim/guard", json!({ "token": token })).await?;
+        if guarded["ok"] != true {
+            return Err(format!("the guard says of a run that lives: {}", guarded["reason"]));
+        }
+        self.ok(0, "run/end", json!({ "run": "dies" })).await?;
+        let token = poll("next").await?;
+        if token.is_empty() {
+            return Err("what was read and not settled is lost".into());
+        }
+        // Somebody else reads for the same agent, and then the holder dies.
+        self.ok(0, "channel/read", json!({ "channel": "general", "agent": "ann" })).await?;
+        self.ok(0, "run/end", json!({ "run": "next" })).await?;
+        if poll("last").await?.is_empty() {
+            return Err("what another run read is lost".into());
+        }
+        self.ok(0, "run/settle", json!({ "run": "last" })).await?;
+        match poll("none").await?.as_str() {
+            "" => Ok(()),
+            token => Err(format!("what was settled came back: {token}")),
+        }
+    }
+}
+
+fn yes(op: &str, answer: Value) -> Result<Value> {
+    match answer["error"].is_null() {
+        true => Ok(answer),
+        false => Err(format!("{op}: {}", answer["error"])),
+    }
+}
