@@ -72,13 +72,9 @@ pub struct Options {
     pub span: Duration,
     /// The longest that a bystander may wait for what is ready; without one, waits are only reported.
     pub bound: Option<Duration>,
-    /// Checks and scenarios by name, such as [`NOT_MENDED`].
+    /// Checks and scenarios by name.
     pub leave_out: Vec<String>,
 }
-
-/// What finds a fault that is known and not mended yet. `make chaos` looks all the same; `make test` does not.
-pub const NOT_MENDED: &[&str] =
-    &["deadlock", "fair-lock", "clock-back", "file-replaced", "schema-moved", "order", "mention"];
 
 impl Options {
     fn leaves_out(&self, name: &str) -> bool {

@@ -400,14 +400,13 @@ impl Scene {
 
     async fn schema_moved(&self) -> Result<()> {
         self.ok(0, "task/add", json!({ "title": "before" })).await?;
+        // As the next migration would say.
+        let migrated = |fleet: &str| format!("update {fleet} set schema_version = 1000");
         match &self.world.postgres {
-            Some(cluster) => {
-                let migrated = format!("insert into {}.migration(version) values (1000)", self.world.schema);
-                cluster.execute(&migrated).await?;
-            }
+            Some(cluster) => cluster.execute(&migrated(&format!("{}.fleet", self.world.schema))).await?,
             None => {
                 let file = rusqlite::Connection::open(&self.world.db).map_err(said("the file"))?;
-                file.pragma_update(None, "user_version", 1000).map_err(said("the file"))?;
+                file.execute_batch(&migrated("fleet")).map_err(said("the file"))?;
             }
         }
         self.stops_writing().await

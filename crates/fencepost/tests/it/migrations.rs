@@ -232,7 +232,10 @@ async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =
             postgres(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
-        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(
+            applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(),
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+        );
     }
 }
 
