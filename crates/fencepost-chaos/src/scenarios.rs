@@ -38,6 +38,8 @@ pub enum Scenario {
     FairLock,
     /// The clock goes back while no server runs: a lease ends all the same.
     ClockBack,
+    /// The clock goes back and is set right again, and a command comes before a server has seen it: its lease is no longer.
+    ClockRight,
     /// The file is another one, or of a newer schema: a server that runs stops writing.
     FileReplaced,
     SchemaMoved,
@@ -51,16 +53,18 @@ pub enum Scenario {
 
 use Database::{Postgres, Sqlite};
 use Scenario::{
-    ClockBack, Deadlock, FairLock, FileReplaced, FrozenNode, Mention, Order, SchemaMoved, Turnstile, Waiter,
+    ClockBack, ClockRight, Deadlock, FairLock, FileReplaced, FrozenNode, Mention, Order, SchemaMoved,
+    Turnstile, Waiter,
 };
 
 impl Scenario {
-    pub const ALL: [Scenario; 10] = [
+    pub const ALL: [Scenario; 11] = [
         FrozenNode,
         Deadlock,
         Waiter,
         FairLock,
         ClockBack,
+        ClockRight,
         FileReplaced,
         SchemaMoved,
         Turnstile,
@@ -75,6 +79,7 @@ impl Scenario {
             Waiter => "waiter",
             FairLock => "fair-lock",
             ClockBack => "clock-back",
+            ClockRight => "clock-right",
             FileReplaced => "file-replaced",
             SchemaMoved => "schema-moved",
             Turnstile => "turnstile",
@@ -85,7 +90,7 @@ impl Scenario {
 
     fn is_on(self, on: Database) -> bool {
         match self {
-            FrozenNode | Deadlock | Waiter | Order => on == Postgres,
+            FrozenNode | Deadlock | Waiter | ClockRight | Order => on == Postgres,
             FairLock | FileReplaced | Turnstile => on == Sqlite,
             ClockBack | SchemaMoved | Mention => true,
         }
@@ -98,6 +103,7 @@ impl Scenario {
             Waiter => scene.waiter().await,
             FairLock => scene.fair_lock().await,
             ClockBack => scene.clock_back().await,
+            ClockRight => scene.clock_right().await,
             FileReplaced => scene.file_replaced().await,
             SchemaMoved => scene.schema_moved().await,
             Turnstile => scene.turnstile().await,
@@ -380,6 +386,24 @@ impl Scene {
             let claim = json!({ "board": "b", "run": "next", "ttl_ms": 60_000 });
             let answer = self.world.call("task/claim", &claim, TRY).await;
             Ok(answer.is_some_and(|answer| answer["error"].is_null()))
+        })
+        .await
+    }
+
+    async fn clock_right(&self) -> Result<()> {
+        self.world.kill(1).await;
+        self.ok(0, "task/add", json!({ "board": "b", "title": "work" })).await?;
+        self.world.set_ahead(-600_000).await?;
+        // The server sees it, and tells the others.
+        self.ok(0, "task/add", json!({ "board": "c", "title": "work" })).await?;
+        self.world.signal(0, Signal::STOP).await;
+        self.world.set_ahead(0).await?;
+        self.command("task/claim", json!({ "board": "b", "run": "dies", "ttl_ms": 3000 })).await?;
+        self.world.signal(0, Signal::CONT).await;
+        self.until("a lease of 3 s ends after the clock was set right", async || {
+            let answer =
+                self.ask(0, "task/claim", json!({ "board": "b", "run": "next", "ttl_ms": 60_000 })).await?;
+            Ok(answer["error"].is_null())
         })
         .await
     }
