@@ -23,6 +23,8 @@ pub struct Before {
     request: Option<String>,
     /// What else it reads first.
     reads: Vec<Stmt>,
+    /// It says that the fleet was restored here.
+    restores: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -38,6 +40,10 @@ impl Before {
     /// For an op that only reads.
     pub fn looks() -> Self {
         Self { looks: true, ..Self::default() }
+    }
+    /// For the op that says that the fleet was restored here, which is refused to all others until then.
+    pub(crate) fn restores() -> Self {
+        Self { restores: true, ..Self::default() }
     }
     /// For an op that claims for a run. (A malformed name is the op's to refuse.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
@@ -98,6 +104,8 @@ pub(crate) struct Opening {
     pub read: Vec<Answer>,
     /// How many things the batch of expiry changed that was done for this op.
     pub expired: u64,
+    /// How often the fleet was restored, on PostgreSQL.
+    pub epoch: i64,
 }
 
 impl Opening {
@@ -220,6 +228,9 @@ pub(crate) enum Todo {
 impl Before {
     pub(crate) fn settles(&self) -> bool {
         self.settles
+    }
+    pub(crate) fn is_restore(&self) -> bool {
+        self.restores
     }
 
     /// Is a batch of expiry to be done before the op looks?

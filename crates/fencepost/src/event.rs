@@ -15,7 +15,6 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
 
 verbs![list::List, prune::Prune];
 
@@ -167,32 +166,48 @@ impl Topic {
     }
 }
 
-/// Where an event stands in the log. Opaque: compare nothing, just hand it back.
+/// Events of the epoch before stand this much lower.
+pub(crate) const EPOCH: i64 = 1 << 48;
+
+/// Where an event stands in the log of this epoch; one of an earlier epoch stands below 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Position {
     pub ord: i64,
     pub id: i64,
 }
 
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.ord, self.id)
+impl Position {
+    /// As it is given out: `ORD.ID` in the first epoch, `EPOCH.ORD.ID` in later ones. Opaque: compare nothing, just hand it
+    /// back.
+    pub fn text(self, epoch: i64) -> String {
+        let Position { ord, id } = self;
+        match epoch + ord.div_euclid(EPOCH) {
+            ..=0 => format!("{}.{id}", ord.rem_euclid(EPOCH)),
+            epoch => format!("{epoch}.{}.{id}", ord.rem_euclid(EPOCH)),
+        }
     }
-}
 
-impl FromStr for Position {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        let read = || {
-            let (ord, id) = text.split_once('.')?;
-            Some(Position { ord: ord.parse().ok()?, id: id.parse().ok()? })
+    /// Reads what any epoch up to this one gave out.
+    pub fn read(text: &str, epoch: i64) -> Result<Self> {
+        let parts = text.split('.').map(|part| part.parse::<i64>().ok().filter(|part| *part >= 0));
+        let read = match parts.collect::<Option<Vec<_>>>().as_deref() {
+            Some(&[ord, id]) => Some((0, ord, id)),
+            Some(&[given, ord, id]) if given > 0 => Some((given, ord, id)),
+            _ => None,
         };
-        read().filter(|p| p.ord >= 0 && p.id >= 0).ok_or_else(|| {
+        let (given, ord, id) = read.filter(|(_, ord, _)| *ord < EPOCH).ok_or_else(|| {
             Error::new(Code::Invalid, "`since` is not a position that this fleet gave out")
                 .with("field", "since")
                 .hint("use `position` of the last event you saw, or leave it out to begin at the oldest")
-        })
+        })?;
+        let later = given.checked_sub(epoch).filter(|later| *later <= 0).ok_or_else(not_of_this_log)?;
+        Ok(Position { ord: ord + later * EPOCH, id })
     }
+}
+
+pub(crate) fn not_of_this_log() -> Error {
+    Error::new(Code::NotFound, "this position is not of this log: was the fleet restored?")
+        .hint("start over from the fleet's present state")
 }
 
 /// One line of the log.
@@ -215,4 +230,32 @@ pub struct Entry {
     pub fence: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_in_every_later_epoch() {
+        let position = Position { ord: 740, id: 3 };
+        assert_eq!((position.text(0).as_str(), position.text(2).as_str()), ("740.3", "2.740.3"));
+        for (given, now) in [(0, 0), (0, 1), (0, 5), (2, 2), (2, 3)] {
+            let text = position.text(given);
+            let read = Position::read(&text, now).unwrap();
+            assert_eq!(read, Position { ord: 740 - (now - given) * EPOCH, id: 3 });
+            assert_eq!(read.text(now), text);
+        }
+        let first = Position::default();
+        assert_eq!(Position::read(&first.text(1), 2).unwrap().text(2), "1.0.0");
+    }
+
+    #[test]
+    fn what_is_no_position_is_refused() {
+        let code = |text| Position::read(text, 1).unwrap_err().code();
+        for text in ["", "1", "-1.2", "1.-2", "x.1", "0.1.2", "1.2.3.4", "1..2", "1.281474976710656.2"] {
+            assert_eq!(code(text), Code::Invalid, "{text}");
+        }
+        assert_eq!(code("2.1.2"), Code::NotFound);
+    }
 }

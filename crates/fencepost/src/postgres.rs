@@ -23,7 +23,7 @@ use crate::{
     tx::{Answer, Caller, Db, Place, Row, Stmt, Tx, Value, to_postgres},
 };
 use deadpool_postgres::{
-    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+    ClientWrapper, Hook, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use futures_util::{TryStreamExt, future::join_all};
 use notice::Notices;
@@ -42,6 +42,20 @@ use tokio_postgres::{
     types::{IsNull, ToSql, Type, to_sql_checked},
 };
 pub(crate) use url::Target;
+
+/// Is the row of `fleet` in another cluster or schema than it says? Takes 3 us.
+macro_rules! elsewhere {
+    () => {
+        "coalesce(schema_oid <> quote_ident(current_schema())::regnamespace::oid::bigint, false)
+         or coalesce(system <> nullif(current_setting('fencepost.system', true), ''), false)"
+    };
+}
+pub(crate) use elsewhere;
+
+/// Names the cluster, on each new connection: it may lead to another cluster than the last one. Not everybody may read it.
+const NAME_THE_CLUSTER: &str = "do $$ begin
+    perform set_config('fencepost.system', (select system_identifier::text from pg_control_system()), false);
+  exception when insufficient_privilege or undefined_function then null; end $$";
 
 /// A call that met another is tried again for about a second and a half: whoever it met may be on a busy machine.
 const TRIES: u32 = 10;
@@ -97,6 +111,8 @@ struct Opened {
     stored: Option<Time>,
     /// Of the schema. It stands in the row of `fleet`: a look at `migration` takes 15 us more.
     version: i64,
+    /// The fleet is not where it was: this is a copy.
+    elsewhere: bool,
     opening: Opening,
 }
 
@@ -248,9 +264,14 @@ impl Postgres {
     async fn begin(&self, session: &Session, before: &Before) -> Result<Begun> {
         loop {
             let asked = self.options.clock.ticks();
-            let Opened { wall, told, stored, version, opening } = self.open(session, before).await?;
-            if let Err(changed) = migrate::refuse_changed(version) {
-                return session.finish(Err(changed)).await;
+            let Opened { wall, told, stored, version, elsewhere, opening } =
+                self.open(session, before).await?;
+            let changed = migrate::refuse_changed(version).and_then(|()| match elsewhere {
+                true if !before.is_restore() => Err(restored_elsewhere()),
+                _ => Ok(()),
+            });
+            if changed.is_err() {
+                session.finish(changed).await?;
             }
             let answered = self.options.clock.ticks();
             let (now, ahead) = self.watch().now(Reading { wall, told, stored, asked, answered });
@@ -296,10 +317,13 @@ impl Postgres {
         // After the locks that these may have waited for, as what is due is.
         let clock = statements.len();
         statements.push(Stmt::new(
-            "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
+            concat!(
+                "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
                case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told,
-               seen_at, schema_version
-             from fleet",
+               seen_at, schema_version, epoch, ",
+                elsewhere!(),
+                " as elsewhere from fleet"
+            ),
             params![self.options.clock.wall(true)],
         ));
         statements.extend(before.due());
@@ -313,7 +337,8 @@ impl Postgres {
             told: row.get("told")?,
             stored: row.get("seen_at")?,
             version: row.get("schema_version")?,
-            opening: before.read_all(answers.split_off(1))?,
+            elsewhere: row.get("elsewhere")?,
+            opening: Opening { epoch: row.get("epoch")?, ..before.read_all(answers.split_off(1))? },
         })
     }
 
@@ -388,8 +413,17 @@ fn pool_of(target: &Target, size: usize, limit: Duration) -> Result<Pool> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(target.config.clone(), tls::connector(target)?, recycle);
     let wait = Some(limit);
+    let name_the_cluster = Hook::async_fn(|client: &mut ClientWrapper, _| {
+        Box::pin(async move {
+            if let Err(error) = client.batch_execute(NAME_THE_CLUSTER).await {
+                tracing::debug!("the cluster cannot be named: {error}");
+            }
+            Ok(())
+        })
+    });
     Pool::builder(manager)
         .max_size(size)
+        .post_create(name_the_cluster)
         .runtime(Runtime::Tokio1)
         .timeouts(Timeouts { wait, create: wait, recycle: wait })
         .build()
@@ -536,6 +570,11 @@ impl Session {
             }
         }
     }
+}
+
+fn restored_elsewhere() -> Error {
+    Error::lasting("this database is a copy of a fleet that lives elsewhere: a dump that was restored here")
+        .hint("if nobody works with the original any longer, say so: fence call admin/restored '{}'")
 }
 
 fn outcome_unknown(message: String) -> Error {

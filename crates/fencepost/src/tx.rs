@@ -56,6 +56,8 @@ pub struct Tx<'a> {
     pub(crate) wishes: Vec<Wish>,
     /// The claims that the reply hands over.
     pub(crate) handed: Vec<Handed>,
+    /// How often the fleet was restored, on PostgreSQL: positions say it.
+    pub(crate) epoch: i64,
     /// How many statements did not only read.
     writes: usize,
 }
@@ -76,7 +78,7 @@ pub(crate) enum Db<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
-        let again_at = opening.due.at;
+        let (again_at, epoch) = (opening.due.at, opening.epoch);
         Self {
             db,
             now,
@@ -89,6 +91,7 @@ impl<'a> Tx<'a> {
             glance: false,
             wishes: Vec::new(),
             handed: Vec::new(),
+            epoch,
             writes: 0,
         }
     }
@@ -199,7 +202,7 @@ impl Stmt {
     pub fn new(sql: &'static str, params: Vec<Value>) -> Self {
         Self { sql, params, only_postgres: false }
     }
-    /// Takes row locks that SQLite does not need.
+    /// Takes row locks, or keeps something in order, that SQLite does not need.
     pub fn lock(sql: &'static str, params: Vec<Value>) -> Self {
         Self { sql, params, only_postgres: true }
     }

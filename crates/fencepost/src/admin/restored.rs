@@ -1,7 +1,8 @@
 use crate::{
+    before::Before,
     claim::jump,
     error::Result,
-    event::Event,
+    event::{EPOCH, Event},
     op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
@@ -9,8 +10,9 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that this database was restored from a backup, so that no fence is given out twice. A SQLite backup made
-/// by fence says so by itself; after restoring a PostgreSQL dump, call this before anyone works.
+/// Say that this database was restored from a backup, so that no fence is given out twice. A SQLite backup made by fence says
+/// so by itself. A PostgreSQL dump that was restored elsewhere is noticed, and refused until this is called. After a
+/// point-in-time recovery, a snapshot put back or a failover nothing can be noticed: call this before anyone works.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restored {}
@@ -27,17 +29,24 @@ impl Op for Restored {
     type Reply = Floor;
     erased!();
 
+    fn before(&self) -> Before {
+        Before::restores()
+    }
+
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
         let floor = jump(rows[0].get("floor")?, tx.now);
         tx.stirred = true;
         tx.pipeline(vec![
-            Stmt::new(
-                "update fleet set floor = ?1, restored = 0, pruned_xact = 0, pruned_id = case when pruned_xact > 0 then 0 else pruned_id end",
-                params![floor],
+            Stmt::new("update fleet set floor = ?1, restored = 0", params![floor]),
+            Stmt::lock(
+                "update fleet set system = nullif(current_setting('fencepost.system', true), ''),
+                   schema_oid = quote_ident(current_schema())::regnamespace::oid::bigint,
+                   epoch = epoch + 1, pruned_xact = pruned_xact - ?1",
+                params![EPOCH],
             ),
-            // Transactions are numbered anew in a new cluster; the old log comes before all of them.
-            Stmt::lock("update event set ord = 0, xact = null where ord > 0", params![]),
+            // Transactions are numbered anew in a new cluster; the old log, in its order, comes before all of them.
+            Stmt::lock("update event set ord = ord - ?1, xact = null", params![EPOCH]),
         ])
         .await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;

@@ -1,4 +1,4 @@
-use super::{Entry, Position};
+use super::{EPOCH, Entry, Position, not_of_this_log};
 use crate::{
     clock::Millis,
     error::{Code, Error, Result},
@@ -81,8 +81,9 @@ impl Op for List {
         check::range(if self.last.is_some() { "last" } else { "limit" }, limit, 1, 1000)?;
         check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
         check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
-        let since = self.since.as_deref().map(str::parse::<Position>).transpose()?;
-        let from = since.unwrap_or_default();
+        let epoch = tx.epoch;
+        let since = self.since.as_deref().map(|since| Position::read(since, epoch)).transpose()?;
+        let from = since.unwrap_or(Position { ord: -epoch * EPOCH, id: 0 });
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
         let (page, room) = match self.last {
             None => (page!("order by /*pg ord,*/ id limit ?6"), limit + 1),
@@ -102,7 +103,7 @@ impl Op for List {
                 Stmt::new(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
                 // After the events: what was pruned before they were read is then told, not passed over.
                 Stmt::new(
-                    "select pruned_xact, pruned_id,
+                    "select pruned_xact, pruned_id, epoch,
                        /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
                     params![],
                 ),
@@ -114,17 +115,16 @@ impl Op for List {
         if self.last.is_some() {
             rows.reverse();
         }
+        if pruned.get::<i64>("epoch")? != epoch {
+            return Err(Error::again("the fleet was restored while the log was read"));
+        }
         if from.ord > pruned.get("newest")? {
-            return Err(Error::new(
-                Code::NotFound,
-                "this position is not of this log: was the fleet restored?",
-            )
-            .hint("start over from the fleet's present state"));
+            return Err(not_of_this_log());
         }
         let pruned = Position { ord: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
         if since.is_some_and(|since| since < pruned) {
             return Err(Error::new(Code::NotFound, "events after this position have been pruned")
-                .with("oldest", pruned.to_string())
+                .with("oldest", pruned.text(epoch))
                 .hint("start over from the fleet's present state, then follow from `oldest`"));
         }
         let more = rows.len() as i64 > limit;
@@ -134,8 +134,8 @@ impl Op for List {
             Some(last) if more => last,
             last => from.max(pruned).max(end).max(last.unwrap_or_default()),
         };
-        let events = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        Ok(Events { events, position: position.to_string(), more })
+        let events = rows.iter().map(|row| read(row, epoch)).collect::<Result<Vec<_>>>()?;
+        Ok(Events { events, position: position.text(epoch), more })
     }
 }
 
@@ -143,10 +143,10 @@ fn position(row: &Row) -> Result<Position> {
     Ok(Position { ord: row.get("ord")?, id: row.get("id")? })
 }
 
-fn read(row: &Row) -> Result<Entry> {
+fn read(row: &Row, epoch: i64) -> Result<Entry> {
     let details: Option<String> = row.get("details")?;
     Ok(Entry {
-        position: position(row)?.to_string(),
+        position: position(row)?.text(epoch),
         at: row.get("at")?,
         kind: row.get("kind")?,
         resource: row.get("resource")?,

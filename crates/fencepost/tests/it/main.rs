@@ -37,6 +37,7 @@ mod races;
 mod ready;
 mod registry;
 mod requests;
+mod restored;
 mod routes;
 mod settling;
 mod smoke;
