@@ -472,6 +472,9 @@ impl Scene {
                 sleep(Duration::from_millis(1)).await;
             }
             let stopped = self.world.signal_command(None, Signal::STOP);
+            while stopped.is_some_and(|id| !self.world.has_stopped(id)) {
+                sleep(Duration::from_millis(1)).await;
+            }
             turn.unlock().map_err(said("the turnstile"))?;
             // Stopped inside a write transaction it would block everyone, and may.
             let writes = file.execute_batch("begin immediate; rollback").is_err();

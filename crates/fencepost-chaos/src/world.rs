@@ -6,11 +6,13 @@ use crate::{
     proxy::{Mode, Proxy},
     said,
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     process::Stdio,
     sync::{
@@ -242,6 +244,14 @@ impl World {
             None => commands.first_key_value()?,
         };
         pidfd_send_signal(handle, signal).ok().map(|()| *id)
+    }
+
+    /// Has a command stopped that was told to? (A signal is on its way for a moment.)
+    pub fn has_stopped(&self, command: u64) -> bool {
+        let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let commands = self.commands();
+        let stopped = |handle: &OwnedFd| waitid(WaitId::PidFd(handle.as_fd()), how).ok().flatten().is_some();
+        commands.get(&command).is_none_or(stopped)
     }
 
     /// From then until now nobody could work.
