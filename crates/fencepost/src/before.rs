@@ -8,6 +8,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
     names::{Resource, TTL_MAX, TTL_MIN, Token, check},
+    op::{AnyOp, digest},
     params, run,
     tx::{Answer, Caller, Stmt, Tx},
 };
@@ -21,10 +22,29 @@ pub struct Before {
     looks: bool,
     heard: Option<Heard>,
     request: Option<String>,
+    /// What is asked under that id, and by whom.
+    asked: Asked,
     /// What else it reads first.
     reads: Vec<Stmt>,
     /// It says that the fleet was restored here.
     restores: bool,
+}
+
+/// What is asked under a request id, and by whom.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    op: &'static str,
+    /// The name of the caller's key; empty without one.
+    key: String,
+    /// Of op, key and request. None if the request cannot be read: the op refuses it.
+    digest: Option<String>,
+}
+
+impl Asked {
+    /// As it is stored with the events.
+    fn text(&self) -> Option<String> {
+        Some(format!("{} {} {}", self.op, self.digest.as_ref()?, self.key))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -83,6 +103,15 @@ impl Before {
         self.request = request.filter(|id| check::request(Some(id)).is_ok()).map(str::to_owned);
         self
     }
+    /// What an op opens with, for this caller.
+    pub(crate) fn of(op: &dyn AnyOp, caller: &Caller) -> Self {
+        let mut before = op.before();
+        if before.request.is_some() {
+            let key = caller.key.as_ref().map_or_else(String::new, |key| key.name.clone());
+            before.asked = Asked { op: op.name(), digest: digest(op, &key), key };
+        }
+        before
+    }
 }
 
 /// An absurd lease is the op's to refuse; nobody is heard for that long before.
@@ -100,6 +129,8 @@ pub(crate) struct Opening {
     pub repeat: Vec<Repeat>,
     /// The request's id, for the events of this op.
     pub request: Option<String>,
+    /// What was asked under it, as it is stored.
+    pub asked: Option<String>,
     /// The answers to the op's own reads.
     pub read: Vec<Answer>,
     /// How many things the batch of expiry changed that was done for this op.
@@ -135,6 +166,22 @@ impl Opening {
 }
 
 impl Opening {
+    /// The same id with other content is a mistake of the caller's. (Events of earlier versions do not say what was asked:
+    /// the op compares what they tell.)
+    fn refuse_another(&self) -> Result<()> {
+        let own = self.asked.as_deref();
+        let other = self.repeat.iter().find(|did| did.asked.is_some() && did.asked.as_deref() != own);
+        let Some(did) = other else { return Ok(()) };
+        let op = did.asked.as_deref().and_then(|asked| asked.split(' ').next()).unwrap_or_default();
+        let message =
+            format!("was used before with other content: by {op}, of `{}`, at {}", did.resource, did.at);
+        Err(Error::invalid("request", message)
+            .with("op", op)
+            .with("resource", &did.resource)
+            .with("at", did.at)
+            .hint("give every request an id of its own, and repeat it only with the same request"))
+    }
+
     /// What was taken and given back undelivered is as if it had never been asked for: the request starts over.
     fn forget_undelivered(&mut self) {
         let is = |did: &Repeat, end: &str| did.kind.ends_with(end);
@@ -210,6 +257,7 @@ pub(crate) struct Repeat {
     pub fence: Option<i64>,
     pub run: Option<String>,
     pub at: Time,
+    pub asked: Option<String>,
 }
 
 /// What there is to do first.
@@ -249,11 +297,11 @@ impl Before {
         let mut statements = Vec::with_capacity(3);
         if let Some(request) = &self.request {
             statements.push(Stmt::lock(
-                "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || ?1, 0)) is null",
-                params![request],
+                "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || ?2 || ' ' || ?1, 0)) is null",
+                params![request, &self.asked.key],
             ));
             statements.push(Stmt::new(
-                "select kind, resource, fence, run, at from event where request = ?1 order by id",
+                "select kind, resource, fence, run, at, asked from event where request = ?1 order by id",
                 params![request],
             ));
         }
@@ -284,7 +332,8 @@ impl Before {
     /// Reads the answers to [`Self::statements`].
     pub(crate) fn read(&self, due: Due, answers: Vec<Answer>) -> Result<Opening> {
         let mut answers = answers.into_iter();
-        let mut opening = Opening { due, request: self.request.clone(), ..Opening::default() };
+        let (request, asked) = (self.request.clone(), self.asked.text());
+        let mut opening = Opening { due, request, asked, ..Opening::default() };
         if self.request.is_some() {
             answers.next();
             for row in answers.next().unwrap_or_default().rows {
@@ -294,10 +343,15 @@ impl Before {
                     fence: row.get("fence")?,
                     run: row.get("run")?,
                     at: row.get("at")?,
+                    asked: row.get("asked")?,
                 });
             }
         }
+        // Ids of different keys are apart.
+        let is_own = |asked: &str| asked.splitn(3, ' ').nth(2) == Some(&self.asked.key);
+        opening.repeat.retain(|did| did.asked.as_deref().is_none_or(is_own));
         opening.forget_undelivered();
+        opening.refuse_another()?;
         opening.read = answers.by_ref().take(self.reads.len()).collect();
         if self.heard.is_some() {
             let rows = answers.next().unwrap_or_default().rows;

@@ -66,8 +66,8 @@ impl Event {
 
     pub fn insert(self, tx: &Tx<'_>) -> Stmt {
         Stmt::new(
-            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic, asked)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             params![
                 tx.now,
                 self.kind,
@@ -80,6 +80,7 @@ impl Event {
                 tx.opening.request.as_deref(),
                 self.details.as_ref().map(ToString::to_string),
                 self.topic().text(),
+                tx.asked(),
             ],
         )
     }
@@ -97,12 +98,12 @@ impl Event {
             })
         });
         Ok(Stmt::new(
-            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic)
+            "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, details, topic, asked)
              select cast(?1 as bigint), value ->> 'kind', value ->> 'resource', value ->> 'from', value ->> 'to',
                value ->> 'run', value ->> 'agent', cast(value ->> 'fence' as bigint), ?2, value ->> 'details',
-               value ->> 'topic'
+               value ->> 'topic', cast(?4 as text)
              from json_each(?3) order by key",
-            params![tx.now, tx.opening.request.as_deref(), set(rows)?],
+            params![tx.now, tx.opening.request.as_deref(), set(rows)?, tx.asked()],
         ))
     }
 }

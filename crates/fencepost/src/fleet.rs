@@ -399,7 +399,7 @@ impl Fleet {
         if op.reads() {
             return self.store.read(self.caller.clone(), work).await;
         }
-        self.write(op.before(), Place::Own, work).await
+        self.write(Before::of(op, &self.caller), Place::Own, work).await
     }
 
     /// One look of one who takes things: the op, and when its answer could change by time alone. If it comes away empty

@@ -20,6 +20,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 9, sql: include_str!("migrations/0009_version.sql") },
     Migration { version: 10, sql: include_str!("migrations/0010_batches.sql") },
     Migration { version: 11, sql: include_str!("migrations/0011_place.sql") },
+    Migration { version: 12, sql: include_str!("migrations/0012_asked.sql") },
 ];
 
 /// Since this version the row of `fleet` says which version it is.

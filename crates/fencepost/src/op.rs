@@ -11,7 +11,7 @@ use crate::{
     tx::Tx,
 };
 pub use any::{AnyOp, AnyReply, typed};
-pub(crate) use any::{erase, erased};
+pub(crate) use any::{digest, erase, erased};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;

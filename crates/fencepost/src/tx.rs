@@ -7,7 +7,7 @@
 
 use crate::{
     admin::about::Database,
-    before::Opening,
+    before::{Before, Opening},
     claim::deliver::Handed,
     clock::{Millis, Time},
     error::{Error, Result},
@@ -128,6 +128,11 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// What was asked under the request's id, for the events of this op.
+    pub(crate) fn asked(&self) -> Option<&str> {
+        self.opening.request.as_ref().and(self.opening.asked.as_deref())
+    }
+
     pub(crate) fn wrote(&self) -> bool {
         self.writes > 0
     }
@@ -167,7 +172,8 @@ impl<'a> Tx<'a> {
                 )
                 .hint("leave it out, or wait with Fleet::call before the transaction"));
             }
-            self.open(&op.before()).await?;
+            let before = Before::of(op, &self.caller);
+            self.open(&before).await?;
             self.execute("savepoint op", vec![]).await?;
             let reply = op.run(self).await;
             if reply.is_err() {

@@ -47,8 +47,13 @@ impl Claiming {
         // A lost answer is asked for under the same id: else what it brought would be held, unknown to anyone, for as
         // long as this consumer lives.
         let (mut request, mut wait) = (new_request(), None);
+        // For as many as before: under one id it is one request. (There is room for them: nobody else claims.)
+        let mut unanswered = None;
         loop {
-            let room = self.hands.room(self.prefetch).await;
+            let room = match unanswered.take() {
+                Some(room) => room,
+                None => self.hands.room(self.prefetch).await,
+            };
             if self.stop.is_due() {
                 return Ok(Vec::new());
             }
@@ -87,7 +92,7 @@ impl Claiming {
                     tracing::warn!("run `{}` could not claim, and tries again: {error}", self.hands.run);
                     let least = error.field("retry_after_ms").and_then(|ms| ms.as_u64());
                     self.hands.turn(Activity::Troubled(error));
-                    wait = None;
+                    (wait, unanswered) = (None, Some(room));
                     sleep(pauses.next().max(least.map_or(Duration::ZERO, Duration::from_millis))).await;
                 }
             }

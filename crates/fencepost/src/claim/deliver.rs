@@ -86,8 +86,8 @@ impl Drop for Delivery {
 /// that asking again finds that nothing came of it.
 pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64> {
     let Some(first) = handed.first() else { return Ok(0) };
-    let (request, run) = taken_by(tx, &first.token).await?;
-    tx.opening.request = request;
+    let (request, asked, run) = taken_by(tx, &first.token).await?;
+    (tx.opening.request, tx.opening.asked) = (request, asked);
     // Runs are locked before items.
     let polled = run::end::lock_triggered(tx, run.as_deref()).await?;
     let mut tasks: HashMap<TaskId, &Handed> = HashMap::new();
@@ -119,16 +119,20 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, handed: &[Handed]) -> Result<u64>
 /// Why a run ended whose trigger did not arrive: polling again with its name begins anew.
 pub(crate) const UNDELIVERED: &str = "undelivered";
 
-/// The request that took it, and the run.
-async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<(Option<String>, Option<String>)> {
+/// The request that took it, what was asked under it, and the run.
+async fn taken_by(
+    tx: &mut Tx<'_>,
+    token: &Token,
+) -> Result<(Option<String>, Option<String>, Option<String>)> {
     let rows = tx
         .query(
-            "select request, run from event where resource = ?1 and fence = ?2
+            "select request, asked, run from event where resource = ?1 and fence = ?2
              and kind in ('task.claimed', 'message.claimed', 'mentions.claimed', 'lock.claimed')",
             params![token.resource.to_string(), token.fence],
         )
         .await?;
-    rows.first().map_or(Ok((None, None)), |row| Ok((row.get("request")?, row.get("run")?)))
+    let Some(row) = rows.first() else { return Ok((None, None, None)) };
+    Ok((row.get("request")?, row.get("asked")?, row.get("run")?))
 }
 
 /// In the order in which everybody locks them, and then the write.

@@ -228,14 +228,15 @@ fn update(
 fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
     by_keys!(
         keys,
-        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic)
+        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),
-           cast(?4 as text), fence, cast(?5 as text), '' from message where id",
+           cast(?4 as text), fence, cast(?5 as text), '', cast(?6 as text) from message where id",
         "order by id",
         tx.now,
         &holder.name,
         holder.agent.as_deref().or(tx.caller.agent.as_deref()),
-        tx.opening.request.as_deref()
+        tx.opening.request.as_deref(),
+        tx.asked()
     )
 }
 

@@ -202,14 +202,15 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
 fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
     by_keys!(
         keys,
-        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic)
+        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.completed', 'message/' || id, 'processing', 'processed',
            cast(?3 as text), cast(?4 as text), fence, cast(?5 as text),
-           case when lane is null then '' else 'mail/' || mailbox end from message where id",
+           case when lane is null then '' else 'mail/' || mailbox end, cast(?6 as text) from message where id",
         "order by id",
         tx.now,
         run,
         agent.or(tx.caller.agent.as_deref()),
-        tx.opening.request.as_deref()
+        tx.opening.request.as_deref(),
+        tx.asked()
     )
 }

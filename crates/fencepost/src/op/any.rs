@@ -9,7 +9,13 @@ use crate::{
     json::Json,
     tx::{BoxFuture, Tx},
 };
-use std::{any::Any, sync::Arc};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// A reply whose type is erased; [`typed`] restores it.
 pub type AnyReply = Box<dyn Any + Send>;
@@ -31,6 +37,8 @@ pub trait AnyOp: Send + Sync {
     fn not_yet(&self, answer: &Result<AnyReply>) -> bool;
     fn peek<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<Option<AnyReply>>>;
     fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>>;
+    /// The request's JSON Schema.
+    fn schema(&self) -> schemars::Schema;
     /// The request as JSON.
     fn to_json(&self) -> Result<Json>;
     /// A reply to this request, as JSON.
@@ -83,6 +91,9 @@ impl<O: Op> AnyOp for Erased<O> {
         let run = self.0.clone().run(tx);
         Box::pin(async move { Ok(Box::new(run.await?) as AnyReply) })
     }
+    fn schema(&self) -> schemars::Schema {
+        schemars::schema_for!(O)
+    }
     fn to_json(&self) -> Result<Json> {
         Json::of(&self.0)
     }
@@ -91,6 +102,58 @@ impl<O: Op> AnyOp for Erased<O> {
     }
     fn decode_reply(&self, json: &[u8]) -> serde_json::Result<AnyReply> {
         serde_json::from_slice::<O::Reply>(json).map(|reply| Box::new(reply) as AnyReply)
+    }
+}
+
+/// Tells a repeated request from another one under the same id: a digest of the op, the caller's key and the request,
+/// however its fields are ordered. `wait_ms` is left out, because a client waits for less each time it asks again; so
+/// is what is not said, because a later version may know more fields. None if the request cannot be read.
+pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
+    let Ok(Value::Object(mut fields)) = op.to_json().and_then(|request| request.read()) else { return None };
+    let unsaid = unsaid(op);
+    fields.retain(|name, value| {
+        !(["request", "wait_ms"].contains(&name.as_str())
+            || value.is_null()
+            || unsaid.get(name) == Some(value))
+    });
+    let mut hash = Sha256::new();
+    for part in [op.name(), key] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash.update(sorted(&Value::Object(fields)));
+    Some(hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The fields of an op that need not be said, and what they are then. Making a schema takes longer than most ops, so it
+/// is made once.
+fn unsaid(op: &dyn AnyOp) -> Arc<Map<String, Value>> {
+    static KNOWN: Mutex<BTreeMap<&str, Arc<Map<String, Value>>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = known.entry(op.name()).or_insert_with(|| {
+        let schema = op.schema().to_value();
+        let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+        let unsaid = fields.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone())));
+        Arc::new(unsaid.collect())
+    });
+    made.clone()
+}
+
+/// JSON with the fields of every object in the order of their names.
+fn sorted(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> = fields.iter().map(|(name, value)| (name, sorted(value))).collect();
+            let fields: Vec<_> = fields
+                .into_iter()
+                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+                .collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        Value::Array(list) => {
+            format!("[{}]", list.iter().map(sorted).collect::<Vec<_>>().join(","))
+        }
+        plain => plain.to_string(),
     }
 }
 
@@ -112,3 +175,34 @@ macro_rules! erased {
     };
 }
 pub(crate) use erased;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Millis, mail, task};
+
+    #[test]
+    fn a_request_is_the_same_however_it_is_written() {
+        let of = |json: &str| {
+            digest(&*super::super::find("mail/push").unwrap().decode(json).unwrap(), "k").unwrap()
+        };
+        let plain = of(r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}}"#);
+        for same in [
+            r#"{"payload": {"b": [null], "a": 1}, "mailbox": "s"}"#,
+            r#"{"mailbox": "s", "payload": {"a":1,"b":[null]}, "request": "r", "headers": {}, "key": null}"#,
+        ] {
+            assert_eq!(of(same), plain, "{same}");
+        }
+        for other in [
+            r#"{"mailbox": "s", "payload": {"a": 1, "b": []}}"#,
+            r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}, "priority": 0}"#,
+            r#"{"mailbox": "t", "payload": {"a": 1, "b": [null]}}"#,
+        ] {
+            assert_ne!(of(other), plain, "{other}");
+        }
+        let push = erase(mail::Push::new("s", "x"));
+        assert_ne!(digest(&*push, "k"), digest(&*push, "l"));
+        let claim = |wait| erase(task::Claim { wait_ms: wait, ..task::Claim::next("auth", "a") });
+        assert_eq!(digest(&*claim(None), ""), digest(&*claim(Some(Millis(7))), ""));
+    }
+}

@@ -324,6 +324,123 @@ mod endings {
     }
 }
 
+mod content {
+    use super::*;
+    use crate::steps::{run_to_commit, start};
+    use fencepost::{Access, Clock, key, mail};
+
+    /// The fleet as whoever has this key calls it.
+    async fn with_key(world: &World, name: &str) -> Fleet {
+        let secret = world.fleet.call(key::Add::new(name, Access::Admin)).await.unwrap().secret;
+        world.fleet.as_key(&world.fleet.key(&secret).await.unwrap().expect("it was just added"))
+    }
+
+    fn add(title: &str, request: &str) -> task::Add {
+        task::Add { request: id(request), ..task::Add::new("auth", title) }
+    }
+
+    fn push(payload: &str, request: &str) -> mail::Push {
+        mail::Push { request: id(request), ..mail::Push::new("s", payload) }
+    }
+
+    /// Asks, then for something else under the same id, which is refused and told what the id was used for; then again.
+    async fn refuses<O: Op, P: Op>(world: &World, first: O, other: P, resource: &str) {
+        let answer = json!(world.fleet.call(first.clone()).await.unwrap());
+        let events = world.kinds().await;
+        let at = json!(Clock::Manual(world.clock.clone()).read());
+        world.pass(1);
+        let error = world.again().await.call(other).await.err().expect(resource);
+        assert_eq!(error.code(), Code::Invalid, "{error}");
+        let said =
+            ["field", "op", "resource", "at"].map(|name| error.field(name).cloned().unwrap_or_default());
+        assert_eq!(json!(said), json!(["request", O::NAME, resource, at]), "{error}");
+        assert!(error.message().contains(resource) && error.message().contains(O::NAME), "{error}");
+        assert_eq!(world.kinds().await, events, "a refused op wrote something");
+        assert_eq!(json!(world.fleet.call(first).await.unwrap()), answer);
+    }
+
+    on_both! {
+        async fn the_same_id_with_other_content_is_refused(world: World) {
+            refuses(&world, add("one", "1"), add("two", "1"), "task/auth-1").await;
+            refuses(&world, push("one", "2"), push("two", "2"), "message/1").await;
+            refuses(&world, add("one", "3"), push("one", "3"), "task/auth-2").await;
+            refuses(&world, push("one", "4"), mail::Push { priority: Some(0), ..push("one", "4") }, "message/2").await;
+            let lease = |seconds| lock::Claim { ttl_ms: Some(Millis::seconds(seconds)), ..lock_claim("deploy", "a", "5") };
+            refuses(&world, lease(30), lease(31), "lock/deploy").await;
+            let item = |title: &str| vec![item("same", None), item(title, None)];
+            let plan = |title: &str| task::Plan { board: Some("b".into()), tasks: item(title), request: id("6") };
+            refuses(&world, plan("one"), plan("two"), "task/b-1").await;
+            let claim = |run: &str| task::Claim { run: run.into(), ..claim_next("7") };
+            refuses(&world, claim("a"), claim("b"), "task/auth-1").await;
+        }
+
+        /// Who asks again waits for what is left of the time.
+        async fn the_rest_of_a_wait_is_the_same_request(world: World) {
+            world.add("first").await;
+            let wait = |ms| task::Claim { wait_ms: Some(Millis(ms)), ..claim_next("1") };
+            let first = world.fleet.call(wait(1000)).await.unwrap();
+            assert_eq!(world.fleet.call(wait(10)).await.unwrap(), first);
+            assert_eq!(world.fleet.call(claim_next("1")).await.unwrap(), first);
+        }
+
+        async fn ids_of_different_keys_are_apart(world: World) {
+            let fleets = [world.fleet.clone(), with_key(&world, "one").await, with_key(&world, "two").await];
+            for _twice in 0..2 {
+                for (n, fleet) in fleets.iter().enumerate() {
+                    let added = fleet.call(add("same", "1")).await.unwrap().task.id;
+                    assert_eq!(added, format!("auth-{}", n + 1));
+                }
+            }
+            fleets[1].call(push("one", "2")).await.unwrap();
+            fleets[2].call(push("two", "2")).await.unwrap();
+            assert_eq!(code(fleets[1].call(push("two", "2")).await), Code::Invalid);
+            assert_eq!(world.times("message.pushed").await, 2);
+        }
+
+        /// What came of it was given back undelivered: it is as if it had never been asked for.
+        async fn an_id_of_which_nothing_came_is_free(world: World) {
+            world.add("first").await;
+            let (_, delivery) = world.fleet.deliver(claim_next("1")).await.unwrap();
+            assert_eq!(delivery.undelivered().await.unwrap(), 1);
+            let other = task::Claim { run: "b".into(), ..claim_next("1") };
+            let claimed = world.fleet.call(other.clone()).await.unwrap();
+            assert_eq!(world.fleet.call(other).await.unwrap(), claimed);
+            assert_eq!(code(world.fleet.call(claim_next("1")).await), Code::Invalid);
+        }
+
+        /// An earlier version did not store what was asked.
+        async fn events_without_a_digest_are_compared_by_what_they_tell(world: World) {
+            world.fleet.call(add("one", "1")).await.unwrap();
+            let forget = world.fleet.transaction(|tx| {
+                Box::pin(tx.execute("update event set asked = null where request = '1'", params![]))
+            });
+            assert_eq!(forget.await.unwrap(), 1);
+            let keyed = with_key(&world, "one").await;
+            for fleet in [&world.fleet, &keyed] {
+                assert_eq!(fleet.call(add("two", "1")).await.unwrap().task.title, "one");
+                let error = refused(fleet.call(push("one", "1")).await);
+                assert!(error.message().contains("`task.added` of `task/auth-1`"), "{error}");
+            }
+        }
+    }
+
+    /// On PostgreSQL a request waits for its first try, and for nobody else's.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_has_another_key_is_not_waited_for() {
+        let world = World::postgres().await;
+        let keyed = with_key(&world, "one").await;
+        let on = |board: &str| task::Add { request: id("1"), ..task::Add::new(board, "t") };
+        let first = run_to_commit(&world, on("x")).await;
+        let other = start(&keyed, on("y"));
+        assert!(!first.holds_up(&world, &other).await, "it waits for another key's request");
+        other.await.unwrap().unwrap();
+        let same = start(&world.fleet, on("x"));
+        assert!(first.holds_up(&world, &same).await, "its own first try is not waited for");
+        let first = first.commit().await.unwrap();
+        assert_eq!(same.await.unwrap().unwrap().task.id, first.task.id);
+    }
+}
+
 mod strangers {
     use super::*;
 

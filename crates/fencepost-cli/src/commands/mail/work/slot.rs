@@ -44,8 +44,11 @@ impl Worker<'_> {
     async fn take(&self) -> Result<Option<Vec<ClaimedMessage>>> {
         let mut request = unique("");
         let mut pause = Pause::default();
+        // What a request asked for it asks for again: under one id it is one request.
+        let mut reserved = None;
         while !self.stop.is_draining() {
-            let Some(count) = self.budget.reserve(self.args.batch.unwrap_or(1)) else { return Ok(None) };
+            let count = reserved.take().or_else(|| self.budget.reserve(self.args.batch.unwrap_or(1)));
+            let Some(count) = count else { return Ok(None) };
             let answer = tokio::select! {
                 answer = self.context.call(self.claim(count, &request)) => answer,
                 // It may have been taken at this very moment: all is given back at the end.
@@ -58,6 +61,12 @@ impl Worker<'_> {
                 }
                 Err(error) => error,
             };
+            if is_passing(&error) {
+                // The same request again gives what it took, if it took something.
+                reserved = Some(count);
+                self.wait_out(&error, &mut pause).await;
+                continue;
+            }
             self.budget.give_back(count);
             match error.code() {
                 Code::NoneReady if self.args.drain => return Ok(None),
@@ -65,8 +74,6 @@ impl Worker<'_> {
                 Code::Paused if !self.args.drain => request = unique(""),
                 // It was taken, and lost while the answer was.
                 Code::LeaseExpired | Code::AlreadyFinished => request = unique(""),
-                // The same request again gives what it took, if it took something.
-                _ if is_passing(&error) => self.wait_out(&error, &mut pause).await,
                 _ => return Err(error),
             }
         }
