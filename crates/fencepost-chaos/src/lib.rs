@@ -72,7 +72,7 @@ pub struct Options {
     pub span: Duration,
     /// The longest that a bystander may wait for what is ready; without one, waits are only reported.
     pub bound: Option<Duration>,
-    /// Checks and scenarios by name.
+    /// Checks, scenarios and kinds of faults, by name.
     pub leave_out: Vec<String>,
 }
 
@@ -96,7 +96,8 @@ pub async fn run(on: Database, options: &Options) -> Result<Report> {
 
 /// Runs the schedule of the seed.
 async fn disturb(on: Database, options: &Options) -> Result<Report> {
-    let schedule = Schedule::draw(options.seed, on, options.span);
+    let mut schedule = Schedule::draw(options.seed, on, options.span);
+    schedule.0.retain(|(_, fault)| !options.leaves_out(fault.kind()));
     eprint!("{on}, seed {}, {} faults:\n{schedule}", options.seed, schedule.0.len());
     let postgres = cluster(on, options).await?;
     let mut world = Arc::new(World::start(options, postgres, SERVERS).await?);

@@ -25,7 +25,7 @@ struct Args {
     /// Another `fence` than the one that was built with this, such as a release; its own clock does not jump
     #[arg(long, value_name = "FILE")]
     fence: Option<PathBuf>,
-    /// Only scenarios and checks whose names are not given here, with commas between them
+    /// Scenarios, kinds of faults and checks to leave out, with commas between them: `order,clock set`
     #[arg(long, value_delimiter = ',')]
     leave_out: Vec<String>,
     /// Where fleets are made

@@ -48,6 +48,7 @@ impl Cluster {
         let cluster = Self { dir: dir.into(), address: address.into() };
         cluster.execute(CLOCK).await?;
         cluster.execute(CLEAN).await?;
+        cluster.set_ahead(0).await?;
         Ok(cluster)
     }
 
