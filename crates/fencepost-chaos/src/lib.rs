@@ -206,10 +206,11 @@ async fn suffer(world: &World, fault: Fault) -> Result<()> {
         Fault::Freeze(link, server, span) => world.disturb(server, link, Mode::Freeze, span).await,
         Fault::Cut(link, server) => world.servers[server].link(link).cut(),
         Fault::SetClock(ms) => world.set_ahead(ms).await?,
-        Fault::CrashPostgres => match &world.postgres {
-            Some(cluster) => cluster.crash().await?,
-            None => {}
-        },
+        Fault::CrashPostgres => {
+            if let Some(cluster) = &world.postgres {
+                cluster.crash().await?;
+            }
+        }
         Fault::KillCommand => drop(world.signal_command(None, Signal::KILL)),
         Fault::FreezeCommand(span) => {
             if let Some(command) = world.signal_command(None, Signal::STOP) {
