@@ -351,7 +351,6 @@ impl Before {
         let is_own = |asked: &str| asked.splitn(3, ' ').nth(2) == Some(&self.asked.key);
         opening.repeat.retain(|did| did.asked.as_deref().is_none_or(is_own));
         opening.forget_undelivered();
-        opening.refuse_another()?;
         opening.read = answers.by_ref().take(self.reads.len()).collect();
         if self.heard.is_some() {
             let rows = answers.next().unwrap_or_default().rows;
@@ -366,9 +365,10 @@ impl Before {
         self.read(due, answers)
     }
 
-    /// Refused if the run, or the one behind the token, is not this caller's to use. (Of a name whose run has lapsed
-    /// nothing is left to protect: whoever comes begins anew.)
+    /// Refused if the request's id stands for another request, or if the run, or the one behind the token, is not this
+    /// caller's to use. (Of a name whose run has lapsed nothing is left to protect: whoever comes begins anew.)
     pub(crate) fn todo(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Vec<Todo>> {
+        opening.refuse_another()?;
         let mut todo = Vec::new();
         if let (Some(heard), Some(run)) = (&self.heard, &opening.run) {
             let (own_name, wanted) = match heard {
