@@ -283,15 +283,21 @@ impl Watch {
     /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
     /// clock was set back: for that it has to be behind even if it was read as soon as it was asked for.
     ///
-    /// A node that has seen nothing yet goes by what the others have stored.
+    /// A node that has seen nothing yet goes by what the others have stored: a clock that is not behind that was set right,
+    /// whatever the fleet was told before.
     pub fn now(&mut self, reading: Reading) -> (Time, Option<Millis>) {
         let Reading { wall, told, stored, asked, answered } = reading;
         let Some((then, at)) = self.seen else {
-            let told_now = wall.plus(told);
-            let set_back = stored.filter(|stored| told_now.plus(Millis(SECOND)) < *stored);
-            let now = set_back.unwrap_or(told_now);
+            let now = match stored {
+                Some(stored) => {
+                    let in_time = |at: &Time| at.plus(Millis(SECOND)) >= stored;
+                    [wall, wall.plus(told)].into_iter().find(in_time).unwrap_or(stored)
+                }
+                None => wall.plus(told),
+            };
             self.seen = Some((now, answered));
-            return (now, set_back.map(|now| now.since(wall)));
+            let ahead = now.since(wall);
+            return (now, (ahead != told).then_some(ahead));
         };
         let at_tick = |ticks: i64| {
             let passed = (ticks - at).max(0);
@@ -414,6 +420,8 @@ mod tests {
         assert_eq!(at(9 * hour, 0, 10 * hour), (Time(10 * hour), Some(Millis(hour))));
         assert_eq!(at(9 * hour, hour, 10 * hour), (Time(10 * hour), None));
         assert_eq!(at(8 * hour, hour, 10 * hour), (Time(10 * hour), Some(Millis(2 * hour))));
+        // Set right again, and nobody was there to take back what was told.
+        assert_eq!(at(10 * hour, hour, 10 * hour - 900), (Time(10 * hour), Some(Millis(0))));
     }
 
     #[test]
