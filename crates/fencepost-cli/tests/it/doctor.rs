@@ -98,7 +98,8 @@ on_both! {
         sealed.ok(&["add", "one"]);
         // As a fleet remembers it: its time is an hour ahead of the clock.
         if sealed.url().starts_with("postgres") {
-            damage(&sealed, "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = 3600000");
+            damage(&sealed, "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = 3600000,
+                               seen_at = (extract(epoch from clock_timestamp()) * 1000)::bigint + 3600000");
         } else {
             damage(&sealed, "update fleet set ahead_ms = ahead_ms + 3600000");
         }
