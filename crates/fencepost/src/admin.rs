@@ -9,5 +9,6 @@ verbs![
     settle::Settle,
     prune::Prune,
     restored::Restored,
+    set_clock::SetClock,
     import::Import
 ];

@@ -137,6 +137,8 @@ pub(crate) struct Opening {
     pub expired: u64,
     /// How often the fleet was restored, on PostgreSQL.
     pub epoch: i64,
+    /// How far the fleet's time is ahead of the clock that it goes by.
+    pub ahead: Millis,
 }
 
 impl Opening {

@@ -181,7 +181,7 @@ fn set_ahead() -> Millis {
     Millis(0)
 }
 
-/// A clock that a test moves. `advance` is time passing; `set_back` is somebody setting the wall clock. Whoever
+/// A clock that a test moves. `advance` is time passing; `set_back` and `set_ahead` are somebody setting the wall clock. Whoever
 /// waits for a time is woken when the hands have come to it.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<watch::Sender<Hands>>);
@@ -205,6 +205,9 @@ impl ManualClock {
     }
     pub fn set_back(&self, by: Duration) {
         self.change(|hands| hands.wall.0 -= Millis::from(by).0);
+    }
+    pub fn set_ahead(&self, by: Duration) {
+        self.change(|hands| hands.wall.0 += Millis::from(by).0);
     }
     /// The machine starts anew: time since boot begins at nothing.
     pub fn reboot(&self) {
@@ -283,8 +286,9 @@ impl Watch {
     /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
     /// clock was set back: for that it has to be behind even if it was read as soon as it was asked for.
     ///
-    /// A node that has seen nothing yet goes by what the others have stored: a clock that is not behind that was set right,
-    /// whatever the fleet was told before.
+    /// Nobody is behind what the others have stored: the clock may have been ahead for a call that this node did not see.
+    /// To a node that has seen nothing yet, a clock that is not behind that was set right, whatever the fleet was told
+    /// before.
     pub fn now(&mut self, reading: Reading) -> (Time, Option<Millis>) {
         let Reading { wall, told, stored, asked, answered } = reading;
         let Some((then, at)) = self.seen else {
@@ -312,7 +316,9 @@ impl Watch {
             (Err(expected), Err(least)) if asked >= at => (expected, least.since(wall)),
             (Err(expected), _) => (expected, told),
         };
-        if answered - at >= SECOND {
+        let set_back = stored.filter(|stored| now.plus(Millis(SECOND)) < *stored);
+        let (now, ahead) = set_back.map_or((now, ahead), |stored| (stored, stored.since(wall)));
+        if set_back.is_some() || answered - at >= SECOND {
             self.seen = Some((now, answered));
         }
         (now, ((ahead.0 - told.0).abs() >= SECOND).then_some(ahead))
@@ -422,6 +428,20 @@ mod tests {
         assert_eq!(at(8 * hour, hour, 10 * hour), (Time(10 * hour), Some(Millis(2 * hour))));
         // Set right again, and nobody was there to take back what was told.
         assert_eq!(at(10 * hour, hour, 10 * hour - 900), (Time(10 * hour), Some(Millis(0))));
+    }
+
+    #[test]
+    fn a_clock_that_another_node_saw_ahead_is_not_behind_for_this_one() {
+        let day = 24 * 3_600_000;
+        let mut watch = Watch::default();
+        let mut at = |wall, told, stored, ticks| {
+            let stored = Some(Time(stored));
+            watch.now(Reading { wall: Time(wall), told: Millis(told), stored, asked: ticks, answered: ticks })
+        };
+        assert_eq!(at(day, 0, day, 0), (Time(day), None));
+        let ahead = 40 * day - 500;
+        assert_eq!(at(day + 500, 0, 41 * day, 500), (Time(41 * day), Some(Millis(ahead))));
+        assert_eq!(at(day + 600, ahead, 41 * day, 600), (Time(41 * day + 100), None));
     }
 
     #[test]

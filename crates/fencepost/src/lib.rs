@@ -18,6 +18,7 @@ mod clock;
 mod error;
 pub mod event;
 mod fleet;
+mod in_use;
 pub mod inbox;
 mod json;
 pub mod key;

@@ -21,6 +21,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 10, sql: include_str!("migrations/0010_batches.sql") },
     Migration { version: 11, sql: include_str!("migrations/0011_place.sql") },
     Migration { version: 12, sql: include_str!("migrations/0012_asked.sql") },
+    Migration { version: 13, sql: include_str!("migrations/0013_in_use.sql") },
 ];
 
 /// Since this version the row of `fleet` says which version it is.

@@ -16,6 +16,7 @@ use crate::{
     clock::{Millis, Reading, Time, Watch},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
+    in_use::HOUR,
     migrate::{self, MIGRATIONS},
     op::AnyReply,
     params,
@@ -33,7 +34,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +72,8 @@ const PIPELINE_MAX: usize = 30;
 pub(crate) struct Postgres {
     pool: Pool,
     watch: Mutex<Watch>,
+    /// How often the clock had been put right when it was last watched.
+    resets: AtomicI64,
     /// A call is storing the time.
     storing: tokio::sync::Mutex<()>,
     /// What was committed when the log was last looked at.
@@ -98,7 +101,15 @@ struct Call {
     /// COMMIT was sent, and not answered yet.
     committing: AtomicBool,
     /// The time, if it is to be stored after this call.
-    unstored: Mutex<Option<Time>>,
+    unstored: Mutex<Option<Unstored>>,
+}
+
+/// A time that is to be stored.
+#[derive(Clone, Copy)]
+struct Unstored {
+    now: Time,
+    /// How often the clock had been put right: it is not to be set wrong again.
+    resets: i64,
 }
 
 /// What the first round trip of a transaction says.
@@ -109,6 +120,8 @@ struct Opened {
     told: Millis,
     /// The latest time that any node has stored.
     stored: Option<Time>,
+    /// How often the clock was put right.
+    resets: i64,
     /// Of the schema. It stands in the row of `fleet`: a look at `migration` takes 15 us more.
     version: i64,
     /// The fleet is not where it was: this is a copy.
@@ -122,6 +135,8 @@ struct Begun {
     opening: Opening,
     /// The latest time that any node has stored.
     stored: Option<Time>,
+    /// How often the clock was put right.
+    resets: i64,
 }
 
 impl Postgres {
@@ -147,6 +162,7 @@ impl Postgres {
             notices: Notices::new(target, pool.clone(), stats.clone()),
             pool,
             watch: Mutex::default(),
+            resets: AtomicI64::new(0),
             storing: tokio::sync::Mutex::default(),
             seen: Mutex::default(),
             held_back: AtomicBool::new(false),
@@ -169,8 +185,8 @@ impl Postgres {
         let limit = self.options.call_limit;
         let done = tokio::time::timeout(limit, self.tries(&call)).await;
         let unstored = call.unstored.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(now) = unstored {
-            self.store(now).await;
+        if let Some(unstored) = unstored {
+            self.store(unstored).await;
         }
         match done {
             Ok(result) => result,
@@ -205,9 +221,9 @@ impl Postgres {
     async fn attempt(&self, call: &Call) -> Result<AnyReply> {
         let Call { before, caller, place, work, committing, unstored } = call;
         let session = self.session().await?;
-        let Begun { mut now, mut opening, stored } = self.begin(&session, before).await?;
+        let Begun { mut now, mut opening, stored, resets } = self.begin(&session, before).await?;
         if stored.is_none_or(|stored| now.since(stored) >= STORE_EVERY) {
-            *unstored.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            *unstored.lock().unwrap_or_else(PoisonError::into_inner) = Some(Unstored { now, resets });
         }
         let todo = match before.todo(&opening, caller, now) {
             Ok(todo) => todo,
@@ -264,7 +280,7 @@ impl Postgres {
     async fn begin(&self, session: &Session, before: &Before) -> Result<Begun> {
         loop {
             let asked = self.options.clock.ticks();
-            let Opened { wall, told, stored, version, elsewhere, opening } =
+            let Opened { wall, told, stored, resets, version, elsewhere, opening } =
                 self.open(session, before).await?;
             let changed = migrate::refuse_changed(version).and_then(|()| match elsewhere {
                 true if !before.is_restore() => Err(restored_elsewhere()),
@@ -274,11 +290,21 @@ impl Postgres {
                 session.finish(changed).await?;
             }
             let answered = self.options.clock.ticks();
-            let (now, ahead) = self.watch().now(Reading { wall, told, stored, asked, answered });
-            let Some(ahead) = ahead else { return Ok(Begun { now, opening, stored }) };
+            let (now, ahead) = {
+                let mut watch = self.watch();
+                if self.resets.swap(resets, Ordering::SeqCst) != resets {
+                    *watch = Watch::default();
+                }
+                watch.now(Reading { wall, told, stored, asked, answered })
+            };
+            let Some(ahead) = ahead else {
+                let opening = Opening { ahead: now.since(wall), ..opening };
+                return Ok(Begun { now, opening, stored, resets });
+            };
             let tell = Stmt::new(
-                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1",
-                params![ahead],
+                "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1
+                 where clock_resets = ?2",
+                params![ahead, resets],
             );
             session.finish(session.pipeline(&[tell]).await).await?;
         }
@@ -286,14 +312,20 @@ impl Postgres {
 
     /// Stores the time for nodes that come after this one is gone: without it, they would not see that the database's
     /// clock was set back. A statement of its own, after the call, that waits for nobody: others are storing it, then.
-    async fn store(&self, now: Time) {
+    async fn store(&self, Unstored { now, resets }: Unstored) {
         let Ok(_only_one) = self.storing.try_lock() else { return };
         let storing = async {
             let session = self.session().await?;
             let store = Stmt::new(
-                "update fleet set seen_at = ?1 where one in (
-                   select one from fleet where seen_at is null or seen_at + ?2 <= ?1 for update skip locked)",
-                params![now, STORE_EVERY],
+                "with late as (
+                   select one, seen_at from fleet
+                   where (seen_at is null or seen_at + ?2 <= ?1) and clock_resets = ?4 for update skip locked
+                 ), unused as (
+                   insert into gap(at, ms) select ?1, ?1 - seen_at - ?3 from late where seen_at + ?3 < ?1
+                   on conflict do nothing
+                 )
+                 update fleet set seen_at = ?1 from late where fleet.one = late.one",
+                params![now, STORE_EVERY, HOUR, resets],
             );
             session.open.store(true, Ordering::SeqCst);
             let stored = session.pipeline(&[store]).await;
@@ -320,7 +352,7 @@ impl Postgres {
             concat!(
                 "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
                case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told,
-               seen_at, schema_version, epoch, ",
+               seen_at, schema_version, epoch, clock_resets, ",
                 elsewhere!(),
                 " as elsewhere from fleet"
             ),
@@ -336,6 +368,7 @@ impl Postgres {
             wall: row.get("wall")?,
             told: row.get("told")?,
             stored: row.get("seen_at")?,
+            resets: row.get("clock_resets")?,
             version: row.get("schema_version")?,
             elsewhere: row.get("elsewhere")?,
             opening: Opening { epoch: row.get("epoch")?, ..before.read_all(answers.split_off(1))? },

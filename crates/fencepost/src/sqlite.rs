@@ -13,9 +13,10 @@ mod watch;
 
 use crate::{
     before::{Before, Due, Opening, Todo, outlast},
-    clock::{Deadline, Ratchet, Time},
+    clock::{Deadline, Millis, Ratchet, Time},
     error::{Code, Error, Result},
     fleet::{Options, Stats, Work},
+    in_use::uncounted,
     op::AnyReply,
     run::sweep::sweep,
     tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
@@ -50,6 +51,8 @@ const TURN: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_micros(200);
 /// A clock row is written when the wall has moved this far ahead of what is stored.
 const CLOCK_STEP_MS: i64 = 50;
+/// So is the time, for hours in which nobody writes not to count.
+const SEEN_EVERY: Millis = Millis::minutes(1);
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
@@ -78,6 +81,7 @@ impl Sqlite {
             identity,
             turnstile,
             ratchet: Ratchet::default(),
+            resets: 0,
             boot: options.clock.boot(),
             wal: path
                 .with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy())),
@@ -158,6 +162,8 @@ struct Writer {
     identity: Arc<Identity>,
     turnstile: Turnstile,
     ratchet: Ratchet,
+    /// How often the clock had been put right when the ratchet last moved.
+    resets: i64,
     boot: Option<String>,
     wal: PathBuf,
     /// The size of the log at which to start it anew.
@@ -206,7 +212,7 @@ impl Writer {
         let opened = self.lite.exec("begin immediate").and_then(|()| self.open_batch());
         let mut batch = Batch::new(&mut self.lite);
         match opened {
-            Ok((now, due)) => (batch.now, batch.due) = (now, due),
+            Ok((now, ahead, due)) => (batch.now, batch.ahead, batch.due) = (now, ahead, due),
             Err(e) => batch.broken = Some(e),
         }
         let mut taken = 0;
@@ -230,24 +236,32 @@ impl Writer {
     }
 
     /// `now`, once the lock is ours, and what is due. Time never goes back, whoever set the wall clock.
-    fn open_batch(&mut self) -> Result<(Time, Due)> {
+    fn open_batch(&mut self) -> Result<(Time, Millis, Due)> {
         self.identity.check_file()?;
         let clock = &self.options.clock;
         let (wall, ticks) = (clock.wall(false).unwrap_or(Time(0)), clock.ticks());
         let stored = self.lite.stored_clock(&self.identity, self.boot.as_deref())?;
+        if std::mem::replace(&mut self.resets, stored.resets) != stored.resets {
+            self.ratchet = Ratchet::default();
+        }
         self.ratchet.ahead = self.ratchet.ahead.max(stored.ahead);
         let now = self.ratchet.now(wall, ticks);
         let now = stored.least.map_or(now, |least| now.max(least));
         let ahead = now.0 - ticks;
         self.ratchet.ahead = Some(ahead);
-        if stored.ahead.is_none_or(|stored| ahead - stored >= CLOCK_STEP_MS) {
+        let stepped = stored.ahead.is_none_or(|stored| ahead - stored >= CLOCK_STEP_MS);
+        if stepped || stored.seen.is_none_or(|seen| now.since(seen) >= SEEN_EVERY) {
+            if let Some(ms) = uncounted(stored.seen, now) {
+                let gap = "insert into gap(at, ms) values (?1, ?2) on conflict do nothing";
+                self.lite.run(&Stmt::new(gap, crate::params![now, ms]))?;
+            }
             self.lite.run(&Stmt::new(
                 "update fleet set boot = ?1, ahead_ms = ?2, seen_at = ?3",
                 crate::params![self.boot.as_deref(), ahead, now],
             ))?;
         }
         let due = Due::read(&self.lite.run(&Due::statement())?)?;
-        Ok((now, due))
+        Ok((now, now.since(wall), due))
     }
 
     /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
@@ -280,6 +294,8 @@ impl Writer {
 struct Batch<'a> {
     lite: &'a mut Lite,
     now: Time,
+    /// How far that is ahead of this machine's clock.
+    ahead: Millis,
     due: Due,
     /// How many things a batch of expiry changed in this transaction, if one was done since runs were last ended.
     expired: Option<u64>,
@@ -289,7 +305,7 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(lite: &'a mut Lite) -> Self {
-        Self { lite, now: Time(0), due: Due::default(), expired: None, broken: None }
+        Self { lite, now: Time(0), ahead: Millis(0), due: Due::default(), expired: None, broken: None }
     }
 
     /// Renews or ends the caller's run and does a batch of expiry, if that is due; then the op.
@@ -342,12 +358,16 @@ impl<'a> Batch<'a> {
         self.exec("savepoint op")?;
         let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening, place);
         let result = now_or_never(|| work(&mut tx));
-        let stirred = tx.stirred;
+        let (stirred, moved) = (tx.stirred, tx.clock_moved);
         self.still_open()?;
         if result.is_err() {
             self.must("rollback to savepoint op")?;
         }
         self.must("release savepoint op")?;
+        if result.is_ok() {
+            // What comes after it in this transaction has the right time.
+            (self.now.0, self.ahead.0) = (self.now.0 - moved.0, self.ahead.0 - moved.0);
+        }
         if stirred {
             self.due = Due::read(&self.run(&Due::statement())?)?;
             self.expired = None;
@@ -358,7 +378,7 @@ impl<'a> Batch<'a> {
     fn opening(&mut self, before: &Before) -> Result<Opening> {
         let answers =
             before.statements().iter().map(|statement| self.run(statement)).collect::<Result<_>>()?;
-        before.read(self.due.clone(), answers)
+        Ok(Opening { ahead: self.ahead, ..before.read(self.due.clone(), answers)? })
     }
 
     fn run(&mut self, statement: &Stmt) -> Result<Answer> {

@@ -58,6 +58,10 @@ pub struct Tx<'a> {
     pub(crate) handed: Vec<Handed>,
     /// How often the fleet was restored, on PostgreSQL: positions say it.
     pub(crate) epoch: i64,
+    /// How far `now` is ahead of the clock that the fleet goes by: this machine's, or the database's.
+    pub(crate) ahead: Millis,
+    /// The clock was put right: this much is to be taken off `now` for whoever comes next.
+    pub(crate) clock_moved: Millis,
     /// How many statements did not only read.
     writes: usize,
 }
@@ -78,7 +82,7 @@ pub(crate) enum Db<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(db: Db<'a>, now: Time, caller: Caller, opening: Opening, place: Place) -> Self {
-        let (again_at, epoch) = (opening.due.at, opening.epoch);
+        let (again_at, epoch, ahead) = (opening.due.at, opening.epoch, opening.ahead);
         Self {
             db,
             now,
@@ -92,6 +96,8 @@ impl<'a> Tx<'a> {
             wishes: Vec::new(),
             handed: Vec::new(),
             epoch,
+            ahead,
+            clock_moved: Millis(0),
             writes: 0,
         }
     }

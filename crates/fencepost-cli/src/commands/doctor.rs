@@ -65,7 +65,7 @@ impl Doctor {
             Err(e) => findings.push(problem("fleet", &e)),
             Ok(place) => {
                 findings.push(fleet(&place));
-                findings.extend(database(context, &place).await);
+                findings.extend(database(context).await);
                 findings.extend(keepers(&place));
             }
         }
@@ -106,7 +106,7 @@ fn fleet(place: &Place) -> Finding {
 }
 
 /// What can only be said with the database open.
-async fn database(context: &Context, place: &Place) -> Vec<Finding> {
+async fn database(context: &Context) -> Vec<Finding> {
     let fleet = match context.inspect().await {
         Ok(fleet) => fleet,
         Err(e) => return vec![behind(&e).unwrap_or_else(|| problem("database", &e))],
@@ -121,7 +121,7 @@ async fn database(context: &Context, place: &Place) -> Vec<Finding> {
         ok("database", format!("{} {}", facts.database.kind, facts.database.version)),
         ok("schema", format!("version {}, the newest that this fence knows", facts.database.schema_version)),
         durability(&facts),
-        clock(facts.now, before, after, place),
+        clock(&facts, before, after),
     ];
     findings.extend(integrity(&fleet).await);
     findings
@@ -150,19 +150,19 @@ fn durability(facts: &Facts) -> Finding {
 }
 
 /// This machine's clock was read before and after; what lies between cannot be told apart.
-fn clock(fleet: Time, before: Time, after: Time, place: &Place) -> Finding {
-    let (apart, side) = match fleet {
+fn clock(facts: &Facts, before: Time, after: Time) -> Finding {
+    let (apart, side) = match facts.now {
         fleet if fleet > after => (fleet.since(after), "ahead of"),
         fleet => (before.since(fleet).max(Millis(0)), "behind"),
     };
     if apart <= APART {
         return ok("clock", "the fleet's clock and this machine's agree".into());
     }
-    let hint = match place.file() {
-        Some(_) => {
-            "this machine's clock was set back; so that no dead holder lives longer, the fleet goes on from where it was until the next boot"
+    let hint = match facts.ahead_ms > APART {
+        true => {
+            "a clock was set back, or was too far ahead once; so that no dead holder lives longer, the fleet goes on from there. Set the clock right, stop the agents, then: fence call admin/set_clock"
         }
-        None => "leases end by the fleet's clock; set both by the same time servers",
+        false => "leases end by the fleet's clock; set both by the same time servers",
     };
     let apart = Millis::seconds(apart.0 / 1000);
     warning("clock", format!("the fleet's clock is {apart} {side} this machine's"), hint)

@@ -253,7 +253,7 @@ async fn a_follower_is_told_what_is_wrong() {
     for path in ["/v1/events?limit=5", "/v1/events?colour=red"] {
         told.push(world.tell(get(path)).await);
     }
-    world.clock.advance(Duration::from_secs(40 * 86_400));
+    world.pass_in_use(40 * 86_400).await;
     world.ok("event/prune", json!({})).await;
     let pruned = Follower::of(&world, "/v1/events", Some("0.0")).await;
     told.push(pruned.rest().await);

@@ -5,9 +5,12 @@ use fencepost::{Clock, Fleet, ManualClock, Options, Time, admin};
 use fencepost_server::{App, Settings, router};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 use tower::ServiceExt;
 
@@ -78,6 +81,20 @@ impl World {
         change(&mut settings);
         let app = App::new(self.fleet.clone(), settings);
         Self { router: router(app.clone()), app, ..self.clone() }
+    }
+
+    /// Time passes while the fleet is used: what may be forgotten after a while grows old only then. The same as a call in
+    /// every hour.
+    pub async fn pass_in_use(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+        let at = Clock::Manual(self.clock.clone()).read().0;
+        let used = self.fleet.transaction(move |tx| {
+            Box::pin(async move {
+                tx.execute("update fleet set seen_at = ?1", fencepost::params![at]).await?;
+                tx.execute("delete from gap where at = ?1", fencepost::params![at]).await
+            })
+        });
+        used.await.expect("time passes");
     }
 
     pub async fn assert_sound(&self) {

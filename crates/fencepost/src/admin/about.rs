@@ -1,5 +1,5 @@
 use crate::{
-    clock::Time,
+    clock::{Millis, Time},
     error::Result,
     migrate,
     op::{Access, Op, erased},
@@ -21,6 +21,9 @@ pub struct Facts {
     pub newest_schema_version: i64,
     /// The fleet's time, by which leases end.
     pub now: Time,
+    /// How far that is ahead of the clock it goes by: this machine's, or the database's. A clock was set back, or was too
+    /// far ahead once; `admin/set_clock` puts it right.
+    pub ahead_ms: Millis,
     /// Every fence from now on is above this.
     pub floor: i64,
 }
@@ -60,6 +63,12 @@ impl Op for About {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Facts> {
         let database = tx.database().await?;
         let floor = tx.query("select floor from fleet", params![]).await?[0].get("floor")?;
-        Ok(Facts { database, newest_schema_version: migrate::latest(), now: tx.now, floor })
+        Ok(Facts {
+            database,
+            newest_schema_version: migrate::latest(),
+            now: tx.now,
+            ahead_ms: tx.ahead,
+            floor,
+        })
     }
 }

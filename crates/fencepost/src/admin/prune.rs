@@ -3,6 +3,7 @@ use crate::{
     clock::Millis,
     error::Result,
     event::prune::{HISTORY, REQUESTS_KEPT},
+    in_use::InUse,
     mail,
     names::{TTL_MAX, check},
     op::{Access, Op, erased},
@@ -13,10 +14,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
+/// Nothing is asked to be kept for longer.
+const LONGEST: Millis = Millis(TTL_MAX.0 * 400);
 
 /// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, finished messages as
-/// their mailboxes say, posts that all have read, what was delivered from outside, and revoked keys. A bounded number at a
-/// time; events have a prune of their own. Boards and mailboxes stay: a board's numbers never come back, and a
+/// their mailboxes say, posts that all have read, what was delivered from outside, and revoked keys. They age only
+/// while the fleet is in use: of a longer time in which nobody called, an hour counts. A bounded number at a time; events
+/// have a prune of their own. Boards and mailboxes stay: a board's numbers never come back, and a
 /// mailbox is its settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,10 +55,11 @@ impl Op for Prune {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {
         let age = self.older_than_ms.unwrap_or(HISTORY);
-        check::span("older_than_ms", age, REQUESTS_KEPT, Millis(TTL_MAX.0 * 400))?;
-        let before = tx.now.0 - age.0;
+        check::span("older_than_ms", age, REQUESTS_KEPT, LONGEST)?;
+        let in_use = InUse::read(tx).await?;
+        let before = in_use.ago(age).0;
         let (tasks, highest_task) = tasks(tx, before).await?;
-        let messages = mail::prune::prune(tx, BATCH).await?;
+        let messages = mail::prune::prune(tx, in_use.now(), BATCH).await?;
         let (locks, highest_lock) = locks(tx, before).await?;
         let runs = tx
             .execute(
@@ -74,6 +79,7 @@ impl Op for Prune {
                 params![before],
             )
             .await?;
+        tx.execute("delete from gap where at < ?1", params![in_use.ago(LONGEST)]).await?;
         // A lock's name can come back, and a task's number by an import; their rows would start anew.
         if let Some(highest) = highest_task.max(highest_lock) {
             tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;

@@ -1,7 +1,8 @@
 use super::Position;
 use crate::{
-    clock::Millis,
+    clock::{Millis, Time},
     error::Result,
+    in_use::InUse,
     names::{TTL_MAX, check},
     op::{Access, Op, erased},
     params,
@@ -15,7 +16,8 @@ pub(crate) const HISTORY: Millis = Millis::days(30);
 pub(crate) const REQUESTS_KEPT: Millis = Millis::days(7);
 const BATCH: i64 = 1000;
 
-/// Remove old events, a bounded number at a time. What can still be asked for again is kept for 7 days.
+/// Remove old events, a bounded number at a time. What can still be asked for again is kept for 7 days. They age only while
+/// the fleet is in use: of a longer time in which nobody called, an hour counts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
@@ -41,8 +43,8 @@ impl Op for Prune {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {
         let age = self.older_than_ms.unwrap_or(HISTORY);
         check::span("older_than_ms", age, Millis(0), Millis(TTL_MAX.0 * 400))?;
-        let before = tx.now.0 - age.0;
-        let keep = tx.now.0 - REQUESTS_KEPT.0;
+        let in_use = InUse::read(tx).await?;
+        let (before, keep) = (in_use.ago(age), in_use.ago(REQUESTS_KEPT));
         // On PostgreSQL a transaction that still runs may yet write before a newer one's events. Cut only where
         // followers can read, or they would miss it.
         let oldest = tx
@@ -55,7 +57,7 @@ impl Op for Prune {
             .await?;
         let mut last = None;
         for row in &oldest {
-            let at: i64 = row.get("at")?;
+            let at: Time = row.get("at")?;
             let asked_for = row.get::<Option<String>>("request")?.is_some() && at >= keep;
             if at >= before || asked_for {
                 break;

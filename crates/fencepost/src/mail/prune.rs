@@ -2,17 +2,22 @@
 
 use super::mailboxes;
 use crate::{
+    clock::Time,
     error::Result,
     params,
     tx::{Row, Stmt, Tx, key_set},
 };
 
-/// One batch; gives how many. Their numbers never come back, so their fences need not be remembered.
-pub(crate) async fn prune(tx: &mut Tx<'_>, batch: i64) -> Result<u64> {
+/// One batch; gives how many. Their numbers never come back, so their fences need not be remembered. `now` leaves out time
+/// that does not count and is not stored in `gap` yet.
+pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, batch: i64) -> Result<u64> {
     let mut ids = keys(
         tx.query(
-            "select id from message where prune_at <= ?1 order by prune_at limit ?2 /*pg for update skip locked*/",
-            params![tx.now, batch],
+            "select id from message
+             where prune_at <= ?1 and prune_at + (
+               select cast(coalesce(sum(ms), 0) as bigint) from gap where gap.at > message.finished_at) <= ?1
+             order by prune_at limit ?2 /*pg for update skip locked*/",
+            params![now, batch],
         )
         .await?,
     )?;
@@ -28,12 +33,13 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, batch: i64) -> Result<u64> {
         let over = tx
             .query(
                 "select id from message where finished_at is not null and mailbox = ?1 and status = 'processed'
-                 and (idempotency_key is null or prune_at <= ?4) and (finished_at, id) < (
+                 and (idempotency_key is null or prune_at + (
+                   select cast(coalesce(sum(ms), 0) as bigint) from gap where gap.at > message.finished_at) <= ?4) and (finished_at, id) < (
                    select finished_at, id from message
                    where finished_at is not null and mailbox = ?1 and status = 'processed'
                    order by finished_at desc, id desc limit 1 offset ?2)
                  order by finished_at, id limit ?3 /*pg for update skip locked*/",
-                params![name, keep - 1, left, tx.now],
+                params![name, keep - 1, left, now],
             )
             .await?;
         ids.extend(keys(over)?);

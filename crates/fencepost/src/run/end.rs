@@ -113,6 +113,16 @@ pub(super) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Resul
     tx.pipeline(statements).await.map(drop)
 }
 
+/// Ends every run there is; gives how many.
+pub(crate) async fn end_all(tx: &mut Tx<'_>, reason: &str) -> Result<u64> {
+    let rows = tx.query(runs!("where ended_at is null order by key /*pg for update*/"), params![]).await?;
+    let runs = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
+    if !runs.is_empty() {
+        end(tx, &runs, reason).await?;
+    }
+    Ok(runs.len() as u64)
+}
+
 /// One write, and final. Whoever does it holds the rows' locks. The last statement settles those with empty hands.
 pub(super) fn statements(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str, hands: Hands) -> Result<Vec<Stmt>> {
     let topic = match hands {

@@ -3,7 +3,7 @@
 use super::identity::Identity;
 use crate::{
     admin::about::{Database, Setting},
-    before::Due,
+    before::{Due, Opening},
     clock::{Ratchet, Time},
     error::{Code, Error, Result},
     fleet::{Options, Stats},
@@ -30,6 +30,10 @@ pub(super) struct StoredClock {
     pub ahead: Option<i64>,
     /// After a boot: no earlier than this.
     pub least: Option<Time>,
+    /// The latest time that was stored.
+    pub seen: Option<Time>,
+    /// How often the clock was put right.
+    pub resets: i64,
 }
 
 impl Lite {
@@ -117,28 +121,31 @@ impl Lite {
     }
 
     pub(super) fn stored_clock(&mut self, identity: &Identity, boot: Option<&str>) -> Result<StoredClock> {
-        let stored = "select schema_version, restored, boot, ahead_ms, seen_at from fleet";
+        let stored = "select schema_version, restored, boot, ahead_ms, seen_at, clock_resets from fleet";
         let answer = self.run(&Stmt::new(stored, vec![]))?;
         let row = &answer.rows[0];
         identity.check_fleet(row)?;
         let same_boot = boot.is_some() && row.get::<Option<String>>("boot")?.as_deref() == boot;
         let ahead = row.get::<Option<i64>>("ahead_ms")?.filter(|_| same_boot);
         let seen: Option<Time> = row.get("seen_at")?;
+        let resets = row.get("clock_resets")?;
         if same_boot {
-            return Ok(StoredClock { ahead, least: seen });
+            return Ok(StoredClock { ahead, least: seen, seen, resets });
         }
         // A new boot, and perhaps a wrong clock: it is no earlier than the last time any run was heard.
         let heard = "select max(expires_at - ttl_ms) as heard_at from run where ended_at is null";
         let heard: Option<Time> = self.run(&Stmt::new(heard, vec![]))?.rows[0].get("heard_at")?;
-        Ok(StoredClock { ahead, least: seen.max(heard) })
+        Ok(StoredClock { ahead, least: seen.max(heard), seen, resets })
     }
 
-    pub(super) fn snapshot(&mut self, identity: &Identity, options: &Options) -> Result<(Time, Due)> {
+    pub(super) fn snapshot(&mut self, identity: &Identity, options: &Options) -> Result<(Time, Opening)> {
         let clock = &options.clock;
         let stored = self.stored_clock(identity, clock.boot().as_deref())?;
-        let now = Ratchet { ahead: stored.ahead }.now(clock.wall(false).unwrap_or(Time(0)), clock.ticks());
+        let wall = clock.wall(false).unwrap_or(Time(0));
+        let now = Ratchet { ahead: stored.ahead }.now(wall, clock.ticks());
         let now = stored.least.map_or(now, |least| now.max(least));
-        Ok((now, Due::read(&self.run(&Due::statement())?)?))
+        let due = Due::read(&self.run(&Due::statement())?)?;
+        Ok((now, Opening { due, ahead: now.since(wall), ..Opening::default() }))
     }
 }
 

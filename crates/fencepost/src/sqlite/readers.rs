@@ -2,7 +2,6 @@
 
 use super::{Identity, Lite, now_or_never, open, sqlite_error};
 use crate::{
-    before::Opening,
     clock::Deadline,
     error::{Error, Result},
     fleet::{Options, Stats, Work},
@@ -64,8 +63,7 @@ impl Readers {
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
         lite.exec("begin")?;
-        let result = lite.snapshot(&self.identity, options).and_then(|(now, due)| {
-            let opening = Opening { due, ..Opening::default() };
+        let result = lite.snapshot(&self.identity, options).and_then(|(now, opening)| {
             let mut tx = Tx::new(Db::Sqlite(&mut lite), now, caller, opening, Place::Own);
             now_or_never(|| work(&mut tx))
         });

@@ -47,7 +47,7 @@ on_both! {
             world.fleet.call(read).await.unwrap().posts[0].n
         };
         assert_eq!(prune().await, 0, "they are new");
-        world.pass(31 * 24 * 3600);
+        world.pass_in_use(31 * 24 * 3600).await;
         world.story("
             agent/join bob                              -> agent.name=bob
             agent/join eve                              -> agent.name=eve

@@ -166,12 +166,12 @@ on_both! {
             claim auth-3 run=r           -> task/auth-3@1
             done task/auth-3@1           -> completed
         ").await;
-        world.pass(20 * 86_400);
+        world.pass_in_use(20 * 86_400).await;
         world.story("
             cancel auth-2 -> cancelled
             cancel auth-4 -> cancelled
         ").await;
-        world.pass(15 * 86_400);
+        world.pass_in_use(15 * 86_400).await;
         let pruned = world.call("admin/prune", &serde_json::json!({})).await.unwrap();
         assert_eq!(pruned["tasks"], 1);
         world.story("

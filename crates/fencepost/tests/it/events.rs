@@ -19,7 +19,7 @@ impl World {
 
     /// Reads the log to its end. A follower on PostgreSQL waits for the oldest transaction that runs, which may
     /// be another test's: the end has come when all that is stored was read.
-    async fn follow(&self, from: event::List) -> Vec<event::Entry> {
+    pub async fn follow(&self, from: event::List) -> Vec<event::Entry> {
         let stored = self.log().await.len();
         eventually("the log is readable", async || {
             let all = event::List { limit: Some(1000), ..event::List::default() };
@@ -315,7 +315,7 @@ on_both! {
         let filled = world.fleet.call(event::List { limit: Some(1), ..of("task.added") }).await.unwrap();
         assert_eq!((filled.position, filled.more), (all[0].position.clone(), true), "the rest was not looked at");
 
-        world.pass(31 * 86_400);
+        world.pass_in_use(31 * 86_400).await;
         world.add("new").await;
         world.follow(event::List::default()).await;
         assert_eq!(world.fleet.call(event::Prune::default()).await.unwrap().removed, 3);
@@ -335,7 +335,7 @@ on_both! {
         world.add("old").await;
         world.add("old too").await;
         let old = world.follow(event::List::default()).await;
-        world.pass(31 * 86_400);
+        world.pass_in_use(31 * 86_400).await;
         world.add("new").await;
         world.follow(event::List::default()).await;
         let pruned = world.fleet.call(event::Prune::default()).await.unwrap();
@@ -358,7 +358,7 @@ on_both! {
             add one request=q1  -> auth-2
             add other           -> auth-3
         ").await;
-        world.clock.advance(Duration::from_millis(7 * 86_400_000));
+        world.pass_in_use(7 * 86_400).await;
         world.follow(event::List::default()).await;
         assert_eq!(world.fleet.call(now.clone()).await.unwrap().removed, 1);
         world.story("add one request=q1 -> auth-2").await;
@@ -370,7 +370,7 @@ on_both! {
     async fn pruning_is_bounded(world: World) {
         let tasks = (0..1500).map(|n| task::plan::Item { title: format!("t{n}"), ..Default::default() }).collect();
         world.fleet.call(task::Plan { tasks, ..task::Plan::default() }).await.unwrap();
-        world.pass(31 * 86_400);
+        world.pass_in_use(31 * 86_400).await;
         settled(&world).await;
         let first = world.fleet.call(event::Prune::default()).await.unwrap();
         assert_eq!((first.removed, first.more), (1000, true));

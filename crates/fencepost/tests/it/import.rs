@@ -306,7 +306,7 @@ on_both! {
             add own            -> auth-4
             cancel auth-4      -> cancelled
         ").await;
-        world.pass(8 * 24 * 3600);
+        world.pass_in_use(8 * 24 * 3600).await;
         let prune = admin::Prune { older_than_ms: Some(Millis::days(7)) };
         assert_eq!(world.fleet.call(prune.clone()).await.unwrap().tasks, 4);
         let again = world.import(tasks.clone()).await;
@@ -320,7 +320,7 @@ on_both! {
         assert_eq!(error.field("task").unwrap(), "auth-4");
 
         // When the log is pruned too, nothing is left to know it by. It begins anew, but not its fences.
-        world.pass(8 * 24 * 3600);
+        world.pass_in_use(8 * 24 * 3600).await;
         world.forget_events().await;
         assert_eq!(world.import(tasks).await.imported, ["auth-1", "auth-2", "auth-3"]);
         let stored = world.fleet.transaction(|tx| {

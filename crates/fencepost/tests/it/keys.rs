@@ -32,7 +32,7 @@ on_both! {
         }
         let prune = async || world.fleet.call(admin::Prune::default()).await.unwrap().keys;
         assert_eq!(prune().await, 0);
-        world.pass(31 * 24 * 3600);
+        world.pass_in_use(31 * 24 * 3600).await;
         assert_eq!((prune().await, prune().await), (2, 0), "the fleet knows that it had one");
     }
 

@@ -76,12 +76,12 @@ on_both! {
         let last = use_lock(&world.fleet, "deploy", 5).await;
         let held = take(&world.fleet, "held", "a").await;
         let id = world.add("first").await;
-        world.pass(15 * 86_400);
+        world.pass_in_use(15 * 86_400).await;
         world.fleet.call(fencepost::run::Renew { run: "a".into(), ttl_ms: None }).await.unwrap_err();
         let held_again = lock::Claim { ttl_ms: Some(Millis::days(30)), ..lock::Claim::new("held", "b") };
         let held_again = world.fleet.call(held_again).await.unwrap().claim;
         assert!(held_again.fence > held.fence);
-        world.pass(16 * 86_400);
+        world.pass_in_use(16 * 86_400).await;
         let pruned = world.fleet.call(admin::Prune::default()).await.unwrap();
         assert_eq!(pruned.locks, 1, "not the one that is held");
         assert_eq!(world.guard(&held_again.token).await, Verdict::Ok);

@@ -105,9 +105,9 @@ on_both! {
         ").await;
         world.pass(60);
         assert_eq!(left().await, [2, 3, 4, 6, 7, 10], "a key may be used again for a week");
-        world.pass(7 * 86_400);
+        world.pass_in_use(7 * 86_400).await;
         assert_eq!(left().await, [2, 3, 4, 6, 10]);
-        world.pass(24 * 86_400);
+        world.pass_in_use(24 * 86_400).await;
         assert_eq!(left().await, [4]);
         world.fleet.call(event::Prune::default()).await.unwrap();
         assert_eq!(crate::world::code(world.fleet.call(mail::Show { message: 2 }).await), Code::NotFound);

@@ -5,6 +5,7 @@ mod agents;
 mod changed;
 mod channels;
 mod check;
+mod clock_jumps;
 mod crowds;
 mod deliveries;
 mod dependencies;

@@ -109,6 +109,7 @@ fn every_op_is_listed() {
     admin/settle     admin
     admin/prune      admin
     admin/restored   admin
+    admin/set_clock  admin
     admin/import     admin
     "#);
 }

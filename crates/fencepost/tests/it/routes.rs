@@ -258,7 +258,7 @@ on_both! {
         let day = 24 * 60 * 60;
         world.fleet.call(said("e1", "x")).await.expect("kept");
         let week = admin::Prune { older_than_ms: Some(fencepost::Millis::days(7)) };
-        world.pass(7 * day);
+        world.pass_in_use(7 * day).await;
         assert_eq!(world.fleet.call(week.clone()).await.expect("pruned").deliveries, 0);
         assert_eq!(world.fleet.call(said("e1", "x")).await.expect("an answer").outcome, Outcome::Repeated);
         world.pass(1);

@@ -74,6 +74,20 @@ impl World {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
+    /// Time passes while the fleet is used: what may be forgotten after a while grows old only then. The same as a call in
+    /// every hour.
+    pub async fn pass_in_use(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+        let at = Clock::Manual(self.clock.clone()).read().0;
+        let used = self.fleet.transaction(move |tx| {
+            Box::pin(async move {
+                tx.execute("update fleet set seen_at = ?1", fencepost::params![at]).await?;
+                tx.execute("delete from gap where at = ?1", fencepost::params![at]).await
+            })
+        });
+        used.await.expect("time passes");
+    }
+
     /// Every promise holds over what is stored.
     pub async fn assert_sound(&self) {
         let report = self.fleet.call(admin::Check {}).await.expect("the check runs");
