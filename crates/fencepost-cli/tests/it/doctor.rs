@@ -114,7 +114,7 @@ on_both! {
         sealed.ok(&["claim"]);
         let set = sealed.ok(&["call", "admin/set_clock"]);
         // A server may have had a run of its own.
-        let set: serde_json::Value = serde_json::from_str(&set).expect("JSON");
+        let set: Value = serde_json::from_str(&set).expect("JSON");
         assert!(set["ended"].as_u64() >= Some(1), "{set:#}");
         let (code, findings, all) = examine(&sealed, &[]);
         assert_eq!((code, findings), (0, WELL.map(str::to_owned).to_vec()), "{all:#}");
