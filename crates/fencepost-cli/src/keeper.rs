@@ -14,6 +14,7 @@ mod watch;
 
 use crate::{
     context::{Context, digest, variable},
+    own::{self, Directory, Missing},
     place::{Footing, Place},
     process::{self, Process},
     whose,
@@ -23,11 +24,10 @@ pub use post::Keeper;
 use post::Post;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{BufRead, BufReader, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    rc::Rc,
 };
 
 /// What a keeper is told when it starts, on its standard input: an address may hold a password, which is nothing for
@@ -39,7 +39,7 @@ pub struct Order {
     authority: Option<PathBuf>,
     run: String,
     footing: Option<Footing>,
-    post: PathBuf,
+    directory: PathBuf,
     owner: Owner,
     /// The run was named by somebody, and is not this session's alone.
     named: bool,
@@ -77,22 +77,22 @@ pub fn owner(context: &Context) -> Result<Owner> {
 /// Sees to it that the run of this claim has a keeper, and gives its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
     let place = context.place()?;
-    let directory = directory(&place).map_err(|e| unwritable(&place, &e))?;
-    make(&directory).map_err(|e| unwritable(&place, &e))?;
+    let directory = make(&place).map_err(|e| unwritable(&place, &e))?;
     let order = Order {
         url: place.absolute_url(),
         key: context.key(),
         authority: context.authority(),
         run: claim.run.clone(),
         footing: place.footing(),
-        post: directory.join(post::file_name(&claim.run)),
+        directory: directory.path().to_owned(),
         owner,
         named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
         lease: claim.expires_at.since(claim.claimed_at),
     };
     for _ in 0..TRIES {
         // Whoever is quicker, there is one in the end: a keeper that finds another there leaves at once.
-        let found = post::join(&order.post, &order.owner).map_err(|e| unwritable(&place, &e))?;
+        let found = post::join(&directory, &post::file_name(&order.run), &order.owner)
+            .map_err(|e| unwritable(&place, &e))?;
         if let Some(pid) = found.map_or_else(|| start(&order), |pid| Ok(Some(pid)))? {
             return Ok(pid);
         }
@@ -103,30 +103,56 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
 
 /// Tells the keepers of this fleet to look at what their runs hold: something was given back.
 pub fn nudge(context: &Context) {
-    let keepers = context.place().ok().and_then(|place| fs::read_dir(directory(&place).ok()?).ok());
-    for entry in keepers.into_iter().flatten().flatten() {
-        // A keeper watches its file; to set the permissions that it has is the least that can happen to one.
-        let same = entry.metadata().map(|file| file.permissions());
-        let _ = same.and_then(|same| fs::set_permissions(entry.path(), same));
+    let places = context.place().map_or_else(|_| Vec::new(), |place| directories(&place));
+    for directory in places.iter().filter_map(|path| Directory::open(path).ok()) {
+        for name in directory.names().unwrap_or_default() {
+            // A keeper watches its file.
+            let _ = directory.file(&name, Missing::Refuse).and_then(|file| own::touch(&file));
+        }
     }
 }
 
-/// The keepers of a fleet: those that live, and those of which only the file is left.
-pub fn all(place: &Place) -> Vec<Keeper> {
-    let Some(entries) = directory(place).ok().and_then(|directory| fs::read_dir(directory).ok()) else {
-        return Vec::new();
-    };
-    let mut keepers: Vec<_> = entries.flatten().filter_map(|entry| Keeper::read(&entry.path())).collect();
-    keepers.sort_by(|a, b| a.run.cmp(&b.run));
+/// The keepers of a fleet.
+#[derive(Debug, Default)]
+pub struct Keepers {
+    /// Those that live, and those of which only the file is left.
+    pub found: Vec<Keeper>,
+    /// What is where keepers' files are, and is left alone: why.
+    pub left_alone: Vec<(PathBuf, io::Error)>,
+}
+
+pub fn all(place: &Place) -> Keepers {
+    let mut keepers = Keepers::default();
+    for path in directories(place) {
+        let listed =
+            Directory::open(&path).and_then(|directory| Ok((directory.names()?, Rc::new(directory))));
+        match listed {
+            Ok((names, directory)) => {
+                for name in names {
+                    match Keeper::read(&directory, &name) {
+                        Ok(keeper) => keepers.found.push(keeper),
+                        // It went this very moment.
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                        Err(e) => keepers.left_alone.push((path.join(name), e)),
+                    }
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => keepers.left_alone.push((path, e)),
+        }
+    }
+    keepers.found.sort_by(|a, b| a.run.cmp(&b.run));
     keepers
 }
 
 /// What a keeper process does: it takes its post, says so, and keeps the run until there is no more reason to.
 pub async fn serve(order: Order, ready: impl FnOnce()) {
+    let Ok(directory) = Directory::open(&order.directory).map(Rc::new) else { return };
     // If the post is taken, whoever started us finds that out.
-    if let Ok(Some(post)) = Post::take(&order.post, std::slice::from_ref(&order.owner)) {
+    let name = post::file_name(&order.run);
+    if let Ok(Some(post)) = Post::take(&directory, &name, std::slice::from_ref(&order.owner)) {
         ready();
-        serve::Service::new(order).run(post).await;
+        serve::Service::new(order, directory).run(post).await;
     }
 }
 
@@ -157,32 +183,35 @@ fn start(order: &Order) -> Result<Option<i32>> {
 /// What a keeper says when it has its post.
 pub const READY: &str = "ready\n";
 
-/// Beside the file that is the fleet; for one elsewhere, in the directory for what lives as long as this login.
-fn directory(place: &Place) -> std::io::Result<PathBuf> {
-    if let Some(file) = place.file() {
-        let file = std::path::absolute(file)?;
+/// Where keepers' files can be: beside the file that is the fleet; if others can write there (a shared fleet) or the fleet is
+/// elsewhere, in the directory for what lives as long as this login; if there is none, in the temporary one.
+fn directories(place: &Place) -> Vec<PathBuf> {
+    let file = place.file().and_then(|file| std::path::absolute(file).ok());
+    let beside = file.map(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        return Ok(file.with_file_name(format!("{name}-keepers")));
-    }
-    let login = variable("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("fence"));
-    let login = login.unwrap_or_else(|| {
-        std::env::temp_dir().join(format!("fence-{}", rustix::process::getuid().as_raw()))
+        file.with_file_name(format!("{name}-keepers"))
     });
-    Ok(login.join(format!("keepers-{}", digest(&place.url))))
+    let login = variable("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("fence"));
+    let temporary = std::env::temp_dir().join(format!("fence-{}", rustix::process::geteuid().as_raw()));
+    let name = format!("keepers-{}", digest(&place.absolute_url()));
+    let ours = login.into_iter().chain([temporary]).map(|directory| directory.join(&name));
+    beside.into_iter().chain(ours).collect()
 }
 
-/// A directory that is ours alone: a stranger who made it first could have us keep, or not keep, what he likes.
-fn make(directory: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let owner = fs::symlink_metadata(directory)?.uid();
-    if owner == rustix::process::geteuid().as_raw() {
-        return Ok(());
+/// The first of them that is ours alone, or can be made so.
+fn make(place: &Place) -> io::Result<Directory> {
+    let mut refused = io::Error::other("there is no directory for them");
+    for path in directories(place) {
+        match Directory::make(&path) {
+            Ok(directory) => return Ok(directory),
+            Err(e) => refused = e,
+        }
     }
-    Err(std::io::Error::other(format!("`{}` belongs to another user", directory.display())))
+    Err(refused)
 }
 
-fn unwritable(place: &Place, e: &std::io::Error) -> Error {
+fn unwritable(place: &Place, e: &io::Error) -> Error {
     Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
-        "a fleet needs to write in the directory it lives in; one that is elsewhere, in XDG_RUNTIME_DIR",
+        "they need a directory that only you can write, as can only you or root its parents: beside the fleet's file, or XDG_RUNTIME_DIR",
     )
 }

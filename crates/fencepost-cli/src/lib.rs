@@ -9,6 +9,7 @@ mod commands;
 mod context;
 mod keeper;
 mod lines;
+mod own;
 mod place;
 mod process;
 mod progress;

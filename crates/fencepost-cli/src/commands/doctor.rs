@@ -196,7 +196,8 @@ async fn integrity(fleet: &Connection) -> Vec<Finding> {
 
 /// Those that live, and what the others left behind, which is cleared away.
 fn keepers(place: &Place) -> Vec<Finding> {
-    let (alive, gone): (Vec<_>, Vec<_>) = keeper::all(place).into_iter().partition(|keeper| keeper.alive);
+    let keepers = keeper::all(place);
+    let (alive, gone): (Vec<_>, Vec<_>) = keepers.found.into_iter().partition(|keeper| keeper.alive);
     let mut findings: Vec<_> = gone
         .iter()
         .map(|keeper| {
@@ -214,7 +215,15 @@ fn keepers(place: &Place) -> Vec<Finding> {
             }
         })
         .collect();
-    if alive.is_empty() && gone.is_empty() {
+    findings.extend(keepers.left_alone.iter().map(|(path, e)| {
+        let message = format!("{} is where keepers' files are, and is left alone: {e}", path.display());
+        warning(
+            "keepers",
+            message,
+            "only your own regular files in a directory that only you can write are used: remove it",
+        )
+    }));
+    if alive.is_empty() && findings.is_empty() {
         findings.push(ok("keepers", "none".into()));
     }
     let living = |keeper: &keeper::Keeper| format!("process {} keeps run {}", keeper.pid, keeper.run);

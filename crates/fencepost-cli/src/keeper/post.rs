@@ -1,27 +1,32 @@
 //! A keeper's file: who it is, for whom it keeps, and a lock that says whether it lives.
 
 use super::Owner;
-use crate::{place::identity, process::Process};
+use crate::{
+    own::{Directory, Missing},
+    process::Process,
+};
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io::{self, Read, Seek, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::PathBuf,
+    rc::Rc,
 };
 
 /// A keeper as its file shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Keeper {
     pub run: String,
     pub pid: i32,
     pub alive: bool,
-    path: PathBuf,
+    directory: Rc<Directory>,
+    name: String,
 }
 
 /// The file of a living keeper, locked.
 #[derive(Debug)]
 pub struct Post {
-    path: PathBuf,
+    directory: Rc<Directory>,
+    name: String,
     file: File,
 }
 
@@ -38,8 +43,8 @@ pub fn file_name(run: &str) -> String {
 }
 
 /// Adds an owner to the keeper that is there, and gives its process id; `None` if there is none, or it is going.
-pub fn join(path: &Path, owner: &Owner) -> io::Result<Option<i32>> {
-    let mut file = match OpenOptions::new().read(true).append(true).open(path) {
+pub fn join(directory: &Directory, name: &str, owner: &Owner) -> io::Result<Option<i32>> {
+    let mut file = match directory.file(name, Missing::Refuse) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
@@ -53,26 +58,28 @@ pub fn join(path: &Path, owner: &Owner) -> io::Result<Option<i32>> {
         file.write_all(line("owner", owner).as_bytes())?;
     }
     // A keeper that goes takes its file away, and then reads it for the last time.
-    Ok(is_at(&file, path)?.then_some(keeper.pid))
+    Ok(directory.has(name, &file)?.then_some(keeper.pid))
 }
 
 impl Post {
     /// Takes the post for these owners; `None` if another keeper has it.
-    pub fn take(path: &Path, owners: &[Owner]) -> io::Result<Option<Self>> {
+    pub fn take(directory: &Rc<Directory>, name: &str, owners: &[Owner]) -> io::Result<Option<Self>> {
         loop {
-            let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+            let file = directory.file(name, Missing::Make)?;
             if is_locked_or_lock(&file)? {
                 return Ok(None);
             }
-            if !is_at(&file, path)? {
+            if !directory.has(name, &file)? {
+                // Others look in another directory by now, or only the file was removed.
+                directory.check_place()?;
                 continue;
             }
             if file.metadata()?.len() > 0 {
                 // One that was killed left it behind.
-                fs::remove_file(path)?;
+                directory.remove(name)?;
                 continue;
             }
-            let mut post = Self { path: path.to_owned(), file };
+            let mut post = Self { directory: directory.clone(), name: name.to_owned(), file };
             let us = Process::own_id().and_then(|pid| Process::read(pid, &[]));
             let us = us.ok_or_else(|| io::Error::other("/proc does not know this process"))?;
             let mut text = line("keeper", &Owner { pid: us.pid, started: us.started });
@@ -95,40 +102,44 @@ impl Post {
 
     /// Is the file still where others look for it?
     pub fn is_known(&self) -> bool {
-        is_at(&self.file, &self.path).unwrap_or(false)
+        self.directory.has(&self.name, &self.file).unwrap_or(false)
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
     }
 
     /// Gives the post up. Whoever was added until now is given back: nobody can be added after.
     pub fn leave(mut self) -> Vec<Owner> {
         if self.is_known() {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.directory.remove(&self.name);
         }
         self.owners()
     }
 }
 
 impl Keeper {
-    pub fn read(path: &Path) -> Option<Self> {
-        let mut file = File::open(path).ok()?;
-        let keeper = Lines::read(&mut file).ok()?.keeper;
-        let alive = is_locked(&file).ok()?;
-        let run = path.file_name()?.to_str()?.replace('%', "/");
-        Some(Self { run, pid: keeper.map_or(0, |keeper| keeper.pid), alive, path: path.to_owned() })
+    pub fn read(directory: &Rc<Directory>, name: &str) -> io::Result<Self> {
+        let mut file = directory.file(name, Missing::Refuse)?;
+        let keeper = Lines::read(&mut file)?.keeper;
+        Ok(Self {
+            run: name.replace('%', "/"),
+            pid: keeper.map_or(0, |keeper| keeper.pid),
+            alive: is_locked(&file)?,
+            directory: directory.clone(),
+            name: name.to_owned(),
+        })
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
     }
 
     /// Removes what a dead keeper left behind; one that lives by now is left alone.
     pub fn remove(&self) -> io::Result<()> {
-        let file = File::open(&self.path)?;
-        if !is_locked_or_lock(&file)? && is_at(&file, &self.path)? {
-            fs::remove_file(&self.path)?;
+        let file = self.directory.file(&self.name, Missing::Refuse)?;
+        if !is_locked_or_lock(&file)? && self.directory.has(&self.name, &file)? {
+            self.directory.remove(&self.name)?;
         }
         Ok(())
     }
@@ -175,10 +186,4 @@ fn is_locked(file: &File) -> io::Result<bool> {
         file.unlock()?;
     }
     Ok(locked)
-}
-
-/// Is this open file the one that has the name?
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let file = file.metadata()?;
-    Ok(identity(path) == Some((file.dev(), file.ino())))
 }

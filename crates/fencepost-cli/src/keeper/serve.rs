@@ -6,13 +6,14 @@ use super::{
     watch::Watch,
 };
 use crate::{
+    own::Directory,
     place::Footing,
     process::{self, Process},
     whose,
 };
 use fencepost::{Code, Error, Result, claim, run};
 use fencepost_client::Connection;
-use std::time::Duration;
+use std::{rc::Rc, time::Duration};
 // Real time, for supervision: the lease itself is decided by the fleet's clock.
 use tokio::time::Instant;
 
@@ -27,6 +28,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Service {
     order: Order,
+    directory: Rc<Directory>,
     /// The run is good until then, as far as we know.
     lease: Instant,
     /// Its lease as the last renewal showed it, and as it is since everyone we keep it for is gone.
@@ -43,9 +45,9 @@ enum Look {
 }
 
 impl Service {
-    pub fn new(order: Order) -> Self {
+    pub fn new(order: Order, directory: Rc<Directory>) -> Self {
         let lease = Instant::now() + Duration::from_millis(u64::try_from(order.lease.0).unwrap_or(0));
-        Self { order, lease, renewed: None, doubted: None }
+        Self { order, directory, lease, renewed: None, doubted: None }
     }
 
     /// Leaves its post first and looks again after: who claimed meanwhile and found us there relies on us.
@@ -56,12 +58,13 @@ impl Service {
             if owners.is_empty() || !matches!(self.renew().await, Ok(Some(_))) {
                 return;
             }
-            match Post::take(&self.order.post, &owners) {
+            let name = post::file_name(&self.order.run);
+            match Post::take(&self.directory, &name, &owners) {
                 Ok(Some(again)) => held = again,
                 // Another keeper is there by now. It is told for whom we kept.
                 _ => {
                     for owner in &owners {
-                        let _ = post::join(&self.order.post, owner);
+                        let _ = post::join(&self.directory, &name, owner);
                     }
                     return;
                 }
@@ -71,7 +74,7 @@ impl Service {
 
     async fn keep(&mut self, post: &mut Post) {
         let fleet = self.order.footing.as_ref().map(Footing::path);
-        let mut watch = Watch::new(post.path(), fleet);
+        let mut watch = Watch::new(&post.path(), fleet);
         while let Look::Again(after) = self.look(post, &mut watch).await {
             // Meanwhile the connection of this look is closed; then nothing is left that needs the thread.
             tokio::time::sleep(PAUSE).await;

@@ -87,7 +87,7 @@ fn touches(post: &Path, fleet: Option<&Path>) -> io::Result<OwnedFd> {
     // A database is written all the time, and that is no news. A file that somebody has open is not yet deleted when
     // it has lost its name, but that changes its attributes.
     let moved = W::ATTRIB | W::DELETE_SELF | W::MOVE_SELF;
-    inotify::add_watch(&events, post, moved | W::MODIFY)?;
+    inotify::add_watch(&events, post, moved | W::MODIFY | W::DONT_FOLLOW)?;
     if let Some(fleet) = fleet {
         inotify::add_watch(&events, fleet, moved)?;
         // Only what happens to the directory itself: in it, something happens whenever we look.

@@ -201,6 +201,52 @@ fn a_work_tree_with_a_database_of_its_own() {
     assert!(said.out.contains("lost/.git leads to a git directory that is not there"), "{}", said.out);
 }
 
+/// Another user, or whoever committed them to a repository, put them there.
+#[test]
+fn strange_files_among_those_of_keepers_are_left_alone() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "one"]);
+    sealed.ok(&["add", "two"]);
+    let planted = sealed.sh(
+        "mkdir -m 755 .fence/fence.db-keepers && cd .fence/fence.db-keepers && mkfifo pipe
+         echo secret > ../../secret && chmod 600 ../../secret && touch -d 2001-01-01 ../../secret && ln -s ../../secret link
+         chmod 644 ../../secret && chmod 600 ../../secret && ln -s ../../made dangling
+         [ $(id -u) != 0 ] || { touch -d 2001-01-01 other && chown 12345 other; }",
+    );
+    assert_eq!(planted.code, 0, "{planted:?}");
+    let about =
+        || sealed.sh("stat -L -c '%a %Y %Z' secret; cd .fence/fence.db-keepers; stat -c '%n %a %Y %Z' *").out;
+    let before = about();
+    assert!(before.starts_with("600 "), "{before}");
+    sealed.ok(&["claim"]);
+    sealed.ok(&["release"]);
+    sealed.ok(&["claim"]);
+    sealed.ok(&["done"]);
+    assert_eq!(about(), before, "nothing was touched");
+    // It does not wait for a pipe to be written.
+    let (code, findings, all) = examine(&sealed, &[]);
+    let strange = findings.iter().filter(|found| *found == "keepers warning").count();
+    assert_eq!((code, strange), (0, before.lines().count() - 1), "{all:#}");
+    assert!(
+        all.to_string().contains("fence.db-keepers/link is where keepers' files are, and is left alone: "),
+        "{all:#}"
+    );
+    assert_eq!(about(), before);
+    assert!(!sealed.path().join("made").exists());
+
+    // Where others can write, the files are elsewhere, and all is as ever.
+    assert_eq!(sealed.sh("rm -r .fence/fence.db-keepers && chmod 777 .fence").code, 0);
+    sealed.ok(&["claim", "--keep", "-q"]);
+    assert!(!sealed.path().join(".fence/fence.db-keepers").exists());
+    let (_, _, all) = examine(&sealed, &[]);
+    assert!(all.to_string().contains(" keeps run me"), "{all:#}");
+    sealed.ok(&["done"]);
+    crate::sealed::eventually("it was told", || {
+        (!examine(&sealed, &[]).2.to_string().contains(" keeps run me")).then_some(())
+    });
+}
+
 /// Two entries of an index change places, as a bad disk or a stray write could have it: every row is still there and
 /// every promise holds, but who asks by number does not find them.
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -80,7 +81,10 @@ pub struct Said {
 impl Sealed {
     /// The embedded database, where `fence init` puts it.
     pub fn sqlite() -> Self {
-        let sealed = Self { dir: tempfile::tempdir().expect("a directory"), db: None, server: None };
+        // Whatever the test's umask is: keepers' files are only where nobody else can write.
+        let ours = std::fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().permissions(ours).tempdir().expect("a directory");
+        let sealed = Self { dir, db: None, server: None };
         let made = sealed.command("git").args(["init", "-q"]).status().expect("git");
         assert!(made.success(), "git init: {made}");
         sealed
