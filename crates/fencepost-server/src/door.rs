@@ -39,6 +39,9 @@ pub struct Door {
     stranger_rate: Rate,
 }
 
+/// The headers by which a proxy tells for whom it calls.
+const PASSED_ON: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
+
 /// What says nothing about the fleet: anyone may ask.
 const PUBLIC: [&str; 4] = ["/healthz", "/readyz", "/docs", "/v1/openapi.json"];
 
@@ -77,7 +80,8 @@ impl Door {
         if PUBLIC.contains(&request.uri().path()) {
             return Ok(());
         }
-        if app.settings.listen.ip().is_loopback() && !app.keys.exist(&app.fleet).await? {
+        if app.settings.listen.ip().is_loopback() && !app.keys.needed(&app.fleet).await? {
+            check_passed_on(request.headers())?;
             return Ok(self.open_rate.take(|| address(peer.as_ref()))?);
         }
         let Some(secret) = bearer(request.headers()) else {
@@ -138,6 +142,17 @@ fn host(request: &Request) -> Result<Authority> {
     named
         .unwrap_or_else(|| request.uri().authority().cloned())
         .ok_or_else(|| Error::new(Code::Invalid, "the request has no header Host, or not a name in it"))
+}
+
+/// Without a key only this machine may call, and a proxy calls for others: it says so of what it passes on.
+fn check_passed_on(headers: &HeaderMap) -> Result<()> {
+    match PASSED_ON.iter().find(|name| headers.contains_key(**name)) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("the request came through a proxy (`{name}`), and the fleet has no key");
+            Err(Error::new(Code::Forbidden, message).hint("make one first: fence key add NAME --role admin"))
+        }
+    }
 }
 
 /// A browser says from which page a request comes.

@@ -1,9 +1,7 @@
 //! Who is calling: the key behind a secret, remembered for a moment.
 
-use fencepost::{
-    Error, Fleet, Result,
-    key::{self, Key},
-};
+use crate::Settings;
+use fencepost::{Code, Error, Fleet, Result, key::Key};
 use sha2::{Digest, Sha256};
 use std::{
     collections::HashMap,
@@ -23,22 +21,25 @@ pub struct Keys {
     trust: Duration,
     // Real time: it decides how often the database is asked.
     known: Mutex<HashMap<Secret, (Instant, Key)>>,
-    any: Mutex<Option<(Instant, bool)>>,
+    needed: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Keys {
     pub fn new(trust: Duration) -> Self {
-        Self { trust, known: Mutex::default(), any: Mutex::default() }
+        Self { trust, known: Mutex::default(), needed: Mutex::default() }
     }
 
-    /// Is there a key at all?
-    pub async fn exist(&self, fleet: &Fleet) -> Result<bool> {
-        if let Some(any) = self.fresh(*self.any.lock().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(any);
+    /// Whether callers must show a key. Once they must, they always must: that needs no second look.
+    pub async fn needed(&self, fleet: &Fleet) -> Result<bool> {
+        let believed = *self.needed.lock().unwrap_or_else(PoisonError::into_inner);
+        match believed {
+            Some((_, true)) => return Ok(true),
+            Some((since, false)) if since.elapsed() < self.trust => return Ok(false),
+            _ => {}
         }
-        let any = !fleet.call(key::List { limit: Some(1), ..key::List::default() }).await?.keys.is_empty();
-        *self.any.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), any));
-        Ok(any)
+        let needed = fleet.asks_for_key().await?;
+        *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), needed));
+        Ok(needed)
     }
 
     /// The key with this secret. It is remembered by a digest, so that how long the search takes tells nothing of it.
@@ -60,14 +61,23 @@ impl Keys {
         Ok(found)
     }
 
-    /// Without a key, only this machine may call.
-    pub async fn check_address(&self, fleet: &Fleet, listen: std::net::SocketAddr) -> Result<()> {
-        if listen.ip().is_loopback() || self.exist(fleet).await? {
+    /// Without a key, only this machine may call: not by another address, and not through a proxy, which is what a
+    /// name of its own is for.
+    pub async fn check_reach(&self, fleet: &Fleet, settings: &Settings) -> Result<()> {
+        let listen = settings.listen;
+        let (reached, instead) = match settings.names.first() {
+            _ if !listen.ip().is_loopback() => {
+                (format!("{listen} can be reached"), "or listen on 127.0.0.1, which needs none")
+            }
+            Some(name) => (format!("`{name}` can be called"), "or leave out --name: localhost needs none"),
+            None => return Ok(()),
+        };
+        if self.needed(fleet).await? {
             return Ok(());
         }
-        let message = format!("{listen} can be reached from other machines, and the fleet has no key");
-        Err(Error::new(fencepost::Code::Forbidden, message)
-            .hint("fence key add NAME --role admin makes one; or listen on 127.0.0.1, which needs none"))
+        let message = format!("{reached} from other machines, and the fleet has no key");
+        Err(Error::new(Code::Forbidden, message)
+            .hint(format!("fence key add NAME --role admin makes one; {instead}")))
     }
 
     fn fresh<T>(&self, believed: Option<(Instant, T)>) -> Option<T> {

@@ -32,7 +32,7 @@ impl Server {
     pub fn bind(app: App) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let listen = app.settings.listen;
-            app.keys.check_address(&app.fleet, listen).await?;
+            app.keys.check_reach(&app.fleet, &app.settings).await?;
             let tls = app.settings.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
             let taken = |e: std::io::Error| {
                 Error::unavailable(format!("cannot listen on {listen}: {e}"))

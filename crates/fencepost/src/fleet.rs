@@ -314,6 +314,12 @@ impl Fleet {
         Box::pin(async move { typed(self.store.read(Caller::default(), find).await?) })
     }
 
+    /// Whether callers from afar must show a key: the fleet has one, or ever had one.
+    pub fn asks_for_key(&self) -> BoxFuture<'_, Result<bool>> {
+        let keyed = work(|tx| Box::pin(key::is_keyed(tx)));
+        Box::pin(async move { typed(self.store.read(Caller::default(), keyed).await?) })
+    }
+
     /// The same fleet, called by who has this key: what it may not do is refused with `forbidden`.
     #[must_use]
     pub fn as_key(&self, key: &Key) -> Self {

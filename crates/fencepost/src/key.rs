@@ -69,6 +69,12 @@ pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
     if bool::from(stored.as_bytes().ct_eq(digest.as_bytes())) { Key::read(row).map(Some) } else { Ok(None) }
 }
 
+/// Whether the fleet ever had a key.
+pub(crate) async fn is_keyed(tx: &mut Tx<'_>) -> Result<bool> {
+    let rows = tx.query("select keyed from fleet", crate::params![]).await?;
+    Ok(rows[0].get::<i64>("keyed")? == 1)
+}
+
 impl Caller {
     /// May this caller call an op that asks for this much?
     pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 /// Say who may call the fleet from afar: make, list and end keys
 ///
-/// A server on an address that others can reach asks for one. A reader looks; an agent works, as one agent and on that
+/// From the first key on, every server of the fleet asks for one, also when all were revoked; on an address that others
+/// can reach it does not start without. A reader looks; an agent works, as one agent and on that
 /// agent's claims; an admin may do everything. A key is shown when it is made and never again: keep it, and set
 /// FENCE_KEY to it where the agent runs.
 ///
@@ -34,7 +35,12 @@ enum Verb {
         all: bool,
     },
     /// End a key: from now on it opens nothing
-    Revoke { name: String },
+    Revoke {
+        name: String,
+        /// Also the last admin's key: after that, keys are made only with --db, where the database is
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -76,8 +82,8 @@ impl Key {
                     keys => table(keys, context),
                 })
             }
-            Verb::Revoke { name } => {
-                let revoked = context.call(key::Revoke { name }).await?;
+            Verb::Revoke { name, force } => {
+                let revoked = context.call(key::Revoke { name, force }).await?;
                 context.print(&revoked, |revoked| format!("key {} is revoked", revoked.key.name))
             }
         }

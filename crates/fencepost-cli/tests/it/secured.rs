@@ -45,6 +45,12 @@ on_both! {
         let refused = by(&agent, "done task/auth-1@1");
         assert!(refused.code == 1 && refused.err.contains("this key is not known here, or was revoked"), "{refused:?}");
         sealed.ok(&["guard", "task/auth-1@1"]);
+        // Nor is the fleet open when its last key is gone. Where the database is, there is a way back in.
+        sealed.ok(&["key", "revoke", "eye"]);
+        eventually("it is refused, too", || (by(&reader, "list").code == 1).then_some(()));
+        let open = there.fence(&["key", "add", "me", "--role", "admin"]);
+        assert!(open.code == 1 && open.err.contains("a key is needed to call this fleet"), "{open:?}");
+        assert_eq!(by(&key("kim", "admin"), "key list").code, 0);
     }
 }
 

@@ -352,11 +352,12 @@ fn a_server_says_why_it_does_not_start() {
     let nothing = sealed.fence(&["serve", "--listen", "127.0.0.1:0"]);
     sealed.ok(&["init"]);
     let open = sealed.fence(&["serve", "--listen", "0.0.0.0:0"]);
+    let named = sealed.fence(&["serve", "--listen", "127.0.0.1:0", "--name", "fleet.example"]);
     let taken = Served::start(&sealed, &[]);
     let twice = sealed.fence(&["serve", "--listen", &taken.address]);
     let cert =
         sealed.fence(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", "no.pem", "--tls-key", "no.key"]);
-    let said = [nothing, open, twice, cert].map(|said| format!("{} (exit {})", said.err, said.code));
+    let said = [nothing, open, named, twice, cert].map(|said| format!("{} (exit {})", said.err, said.code));
     let said = said
         .join("\n\n")
         .replace(&taken.address, "ADDRESS")

@@ -209,6 +209,7 @@ on_both! {
             "key list",
             "key revoke builder",
             "key revoke nobody",
+            "key revoke kim",
             "key list",
             "key list --all",
         ];

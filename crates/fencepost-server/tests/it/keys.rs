@@ -6,16 +6,16 @@ use crate::{
     world::{World, ask, get, post, text},
 };
 use axum::{body::Body, http::Request};
-use fencepost::{
-    Access,
-    key::{self, Key},
-    op,
-};
+use fencepost::{Access, key, op};
 use fencepost_server::{App, Server, Settings};
 use serde_json::{Value, json};
 
 async fn key(world: &World, name: &str, role: Access) -> String {
     world.fleet.call(key::Add::new(name, role)).await.expect("a key").secret
+}
+
+async fn revoke(world: &World, name: &str) {
+    world.fleet.call(key::Revoke { force: true, ..key::Revoke::new(name) }).await.expect("revoked");
 }
 
 fn with(mut request: Request<Body>, secret: &str) -> Request<Body> {
@@ -88,10 +88,33 @@ async fn without_a_key_nobody_is_let_in_once_there_is_one() {
     }
     assert_eq!(world.send(get("/healthz")).await.status(), 200, "it is for anyone");
     assert_eq!(readiness(&world).await.0, 200, "it is for anyone");
-    world.fleet.call(key::Revoke { name: "lead".into() }).await.expect("revoked");
+    revoke(&world, "lead").await;
     let world = world.with(|_| {});
-    key(&world, "other", Access::Admin).await;
     assert_eq!(world.send(with(get("/v1/task/list"), &secret)).await.status(), 401, "revoked");
+    assert_eq!(
+        world.send(get("/v1/task/list")).await.status(),
+        401,
+        "the last key is gone, and nothing is open"
+    );
+    let anew = post("key/add", r#"{"name":"me","role":"admin"}"#);
+    assert_eq!(world.send(anew).await.status(), 401, "nobody makes themselves an admin");
+}
+
+/// Whoever a proxy on this machine calls for is not on this machine.
+#[tokio::test]
+async fn without_a_key_nobody_comes_through_a_proxy() {
+    let world = World::sqlite().await;
+    let through = |name: &'static str| {
+        let mut request = get("/v1/task/list");
+        request.headers_mut().insert(name, "203.0.113.7".parse().unwrap());
+        request
+    };
+    for name in ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"] {
+        assert_eq!(world.send(through(name)).await.status(), 403, "{name}");
+    }
+    let secret = key(&world, "lead", Access::Admin).await;
+    let world = world.with(|_| {});
+    assert_eq!(world.send(with(through("via"), &secret)).await.status(), 200, "with a key they may");
 }
 
 #[tokio::test]
@@ -138,11 +161,17 @@ async fn an_address_of_the_network_needs_a_key() {
     let everywhere = || App::new(world.fleet.clone(), Settings::new("0.0.0.0:0".parse().unwrap()));
     let refused = Server::bind(everywhere()).await.unwrap_err();
     insta::assert_snapshot!(serde_json::to_string(&refused).unwrap());
-    let secret = key(&world, "lead", Access::Admin).await;
+    // On loopback under a name of its own, it is behind a proxy.
+    let mut settings = Settings::new("127.0.0.1:0".parse().unwrap());
+    settings.names = vec!["fleet.example".into()];
+    let named = || App::new(world.fleet.clone(), settings.clone());
+    let refused = Server::bind(named()).await.unwrap_err();
+    insta::assert_snapshot!("a_name_needs_a_key", serde_json::to_string(&refused).unwrap());
+    key(&world, "lead", Access::Admin).await;
+    Server::bind(named()).await.expect("now it may");
     Server::bind(everywhere()).await.expect("now it may");
     // The last key is gone, and the server still there.
     let world = world.with(|settings| settings.listen = "0.0.0.0:0".parse().unwrap());
-    let Key { name, .. } = world.fleet.key(&secret).await.unwrap().unwrap();
-    world.fleet.call(key::Revoke { name }).await.expect("revoked");
+    revoke(&world, "lead").await;
     assert_eq!(world.send(get("/v1/task/list")).await.status(), 401, "no key is no reason to be open");
 }

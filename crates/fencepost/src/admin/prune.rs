@@ -71,11 +71,9 @@ impl Op for Prune {
             .await?;
         let deliveries = route::prune::prune(tx, before, BATCH).await?;
         let posts = channel::prune::prune(tx, before, BATCH).await?;
-        // The last key stays, so that the fleet knows that it had one.
         let keys = tx
             .execute(
-                "delete from access_key where revoked_at is not null and revoked_at < ?1
-                 and id < (select max(id) from access_key)",
+                "delete from access_key where revoked_at is not null and revoked_at < ?1",
                 params![before],
             )
             .await?;

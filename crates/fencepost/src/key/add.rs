@@ -10,7 +10,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make a key, with which others may call this fleet from afar. Its secret is in the reply, and nowhere else.
+/// Make a key, with which others may call this fleet from afar. Its secret is in the reply, and nowhere else. From the
+/// first key on, a server always asks for one.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
@@ -70,6 +71,7 @@ impl Op for Add {
                 format!("fence key revoke {} ends that one, and its name can be used again", self.name),
             ));
         }
+        tx.execute("update fleet set keyed = 1 where keyed = 0", params![]).await?;
         let details = serde_json::json!({ "role": self.role, "for": agent });
         let event = Event::new("key.added", format!("key/{}", self.name)).details(details).insert(tx);
         tx.one(event).await?;

@@ -10,11 +10,21 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// End a key: from now on its secret opens nothing. What was claimed with it stays claimed.
+/// End a key: from now on its secret opens nothing. What was claimed with it stays claimed. A fleet that had a key once
+/// goes on asking for one; without an admin's key, new keys are made only on the database itself.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Revoke {
     pub name: String,
+    /// Also the last key with the role admin.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Revoke {
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), force: false }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +40,19 @@ impl Op for Revoke {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Revoked> {
         check::plain_name("name", &self.name)?;
+        // Locked: of two admins who revoke each other's key at the same moment, one is refused.
+        let admins = tx
+            .query(
+                "select name from access_key where role = 'admin' and revoked_at is null order by id /*pg for update*/",
+                params![],
+            )
+            .await?;
+        if let [last] = admins.as_slice()
+            && last.get::<String>("name")? == self.name
+            && !self.force
+        {
+            return Err(last_admin(&self.name));
+        }
         let revoke = Stmt::new(
             "update access_key set revoked_at = ?2 where name = ?1 and revoked_at is null",
             params![&self.name, tx.now],
@@ -45,4 +68,13 @@ impl Op for Revoke {
                 .hint("fence key list shows the keys there are")),
         }
     }
+}
+
+fn last_admin(name: &str) -> Error {
+    Error::new(Code::Forbidden, format!("key `{name}` is the last one with the role admin"))
+        .with("field", "force")
+        .hint(format!(
+            "make another first: fence key add NAME --role admin; or end it all the same: fence key revoke {name} --force \
+             (then keys can be made only where the database is)"
+        ))
 }

@@ -25,15 +25,52 @@ fn forbidden<T: std::fmt::Debug>(result: Result<T>) -> Error {
 }
 
 on_both! {
-    async fn revoked_keys_are_pruned_but_for_the_last(world: World) {
+    async fn revoked_keys_are_pruned(world: World) {
         for name in ["one", "two", "three"] {
             world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap();
-            world.fleet.call(key::Revoke { name: name.into() }).await.unwrap();
+            world.fleet.call(key::Revoke::new(name)).await.unwrap();
         }
         let prune = async || world.fleet.call(admin::Prune::default()).await.unwrap().keys;
         assert_eq!(prune().await, 0);
         world.pass_in_use(31 * 24 * 3600).await;
-        assert_eq!((prune().await, prune().await), (2, 0), "the fleet knows that it had one");
+        assert_eq!((prune().await, prune().await), (3, 0));
+        assert!(world.fleet.asks_for_key().await.unwrap(), "the fleet knows that it had one");
+    }
+
+    async fn a_fleet_that_ever_had_a_key_asks_for_one(world: World) {
+        assert!(!world.fleet.asks_for_key().await.unwrap());
+        world.fleet.call(key::Add::new("eye", Access::Reader)).await.unwrap();
+        world.fleet.call(key::Revoke::new("eye")).await.unwrap();
+        assert!(world.fleet.asks_for_key().await.unwrap() && world.again().await.asks_for_key().await.unwrap());
+    }
+
+    async fn the_last_admins_key_is_revoked_only_by_force(world: World) {
+        let revoke = async |name: &str| world.fleet.call(key::Revoke::new(name)).await;
+        for (name, role) in [("kim", Access::Admin), ("lee", Access::Admin), ("eye", Access::Reader)] {
+            world.fleet.call(key::Add::new(name, role)).await.unwrap();
+        }
+        // Each the other's, at the same moment: one stays.
+        let both = tokio::join!(revoke("kim"), revoke("lee"));
+        let (last, refusal) = match both {
+            (Ok(_), Err(refusal)) => ("lee", refusal),
+            (Err(refusal), Ok(_)) => ("kim", refusal),
+            both => panic!("{both:?}"),
+        };
+        assert_eq!((refusal.code(), refusal.field("field")), (Code::Forbidden, Some(&"force".into())));
+        assert!(refusal.hint_text().unwrap().contains(&format!("fence key revoke {last} --force")), "{refusal}");
+        revoke("eye").await.expect("nobody needs a reader");
+        // With another there, or by force; twice is as good as once.
+        world.fleet.call(key::Add::new("pat", Access::Admin)).await.unwrap();
+        revoke(last).await.expect("it is not the last");
+        forbidden(revoke("pat").await);
+        for _twice in 0..2 {
+            let forced = world.fleet.call(key::Revoke { force: true, ..key::Revoke::new("pat") }).await.unwrap();
+            assert!(forced.key.revoked_at.is_some());
+        }
+        revoke("pat").await.expect("it is revoked already");
+        // Where the database is, there is a way back in.
+        let secret = world.fleet.call(key::Add::new("kim", Access::Admin)).await.unwrap().secret;
+        assert!(world.fleet.key(&secret).await.unwrap().is_some());
     }
 
     async fn a_secret_opens_until_it_is_revoked(world: World) {
@@ -50,11 +87,11 @@ on_both! {
         let taken = refused(Code::Invalid, world.fleet.call(key::Add::new("ci", Access::Admin)).await);
         assert_eq!(taken.field("field"), Some(&"name".into()));
         for _twice in 0..2 {
-            let revoked = world.fleet.call(key::Revoke { name: "ci".into() }).await.unwrap().key;
+            let revoked = world.fleet.call(key::Revoke::new("ci")).await.unwrap().key;
             assert!(revoked.revoked_at.is_some());
             assert_eq!(world.fleet.key(&added.secret).await.unwrap(), None);
         }
-        refused(Code::NotFound, world.fleet.call(key::Revoke { name: "cj".into() }).await);
+        refused(Code::NotFound, world.fleet.call(key::Revoke::new("cj")).await);
 
         // The name can be used again, and the old secret stays dead.
         let anew = world.fleet.call(key::Add::new("ci", Access::Admin)).await.unwrap();

@@ -88,6 +88,36 @@ async fn every_earlier_sqlite_version_becomes_the_fresh_schema_and_keeps_its_row
     }
 }
 
+/// A server asks for a key where there ever was one, also if it was revoked before the fleet could remember it.
+#[tokio::test]
+async fn a_fleet_from_before_remembers_its_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, keys, keyed) in [
+        ("none.db", "", false),
+        (
+            "one.db",
+            "insert into access_key(name, digest, role, created_at) values ('k', 'd', 'admin', 1)",
+            true,
+        ),
+        (
+            "revoked.db",
+            "insert into access_key(name, digest, role, created_at, revoked_at) values ('k', 'd', 'reader', 1, 2)",
+            true,
+        ),
+    ] {
+        let (path, url) = database(&dir, name);
+        drop(Fleet::open_with(&url, at_version(13)).await.unwrap());
+        file(&path).execute_batch(keys).unwrap();
+        assert_eq!(Fleet::open(&url).await.unwrap().asks_for_key().await.unwrap(), keyed, "{name}");
+
+        let schema = fresh_schema();
+        drop(Fleet::open_with(&postgres_url(&schema), at_version(13)).await.unwrap());
+        postgres(&schema).await.batch_execute(keys).await.unwrap();
+        let fleet = Fleet::open(&postgres_url(&schema)).await.unwrap();
+        assert_eq!(fleet.asks_for_key().await.unwrap(), keyed, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn sixteen_may_migrate_one_old_fleet_at_once() {
     for _ in 0..5 {
@@ -160,7 +190,7 @@ async fn a_newer_sqlite_fleet_is_refused() {
     let error = refused(Fleet::open(&world.url).await);
     assert_eq!(error.code(), Code::Unavailable);
     let message = error.message().replace(&world.url, "DIR/fence.db");
-    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 13");
+    insta::assert_snapshot!(message, @"`DIR/fence.db`: the fleet has schema version 99, and this fence knows versions up to 14");
     insta::assert_snapshot!(error.hint_text().unwrap(), @"use the newer fence that made it, or restore the backup it left beside the database");
 }
 
@@ -232,7 +262,7 @@ async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =
             postgres(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
-        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=13).collect::<Vec<_>>());
+        assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=14).collect::<Vec<_>>());
     }
 }
 
@@ -243,5 +273,5 @@ async fn a_newer_postgres_fleet_is_refused() {
     postgres(&schema).await.batch_execute("insert into migration(version) values (99)").await.unwrap();
     let error = refused(Fleet::open(&postgres_url(&schema)).await);
     assert_eq!(error.code(), Code::Unavailable);
-    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 13");
+    insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 14");
 }
