@@ -69,15 +69,15 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, prune::Prune, backup::Backup, call::Call, completions::Completions,
+        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, call::Call, completions::Completions,
         man::Man, keep::Keep,
     }
 }
 
 /// Those that nobody types, and what a shell or an installer asks for, look at no settings: they act on what they are
-/// told.
+/// told. Nor does the one that decides which settings are looked at.
 pub fn needs_settings(name: Option<&str>) -> bool {
-    !matches!(name, Some("keep" | "watchdog" | "completions" | "man"))
+    !matches!(name, Some("keep" | "watchdog" | "completions" | "man" | "trust"))
 }
 
 impl Default for Command {

@@ -17,6 +17,7 @@ mod screen;
 mod settings;
 mod supervise;
 mod text;
+mod trust;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -130,6 +131,7 @@ pub async fn main() -> ExitCode {
     let Cli { run, request, json, command, .. } =
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(&e));
     let context = Context::new(Said { run, request, json, settings, file });
+    context.settings().1.untrusted.iter().for_each(|found| context.warn(&found.warning()));
     let done = command.unwrap_or_default().run(&context).await;
     context.flush().await;
     match done {

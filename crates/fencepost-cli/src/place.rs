@@ -10,8 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The file within a directory that holds a fleet.
+/// The file within a directory that holds a fleet, and within `.fence`.
 const FILE: &str = ".fence/fence.db";
+pub const DATABASE: &str = "fence.db";
 
 /// Where the fleet is, and why there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +137,12 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
         return Ok(said);
     }
     let (file, why) = match (main_work_tree(here), home()) {
-        (Some(root), _) => (root.join(FILE), Why::Repository(root)),
-        (None, Some(home)) => (home.join("fence.db"), Why::Home),
+        (Some(root), _) => {
+            let file = root.join(FILE);
+            crate::trust::fleet(&file)?;
+            (file, Why::Repository(root))
+        }
+        (None, Some(home)) => (home.join(DATABASE), Why::Home),
         (None, None) => {
             return Err(Error::new(
                 Code::NotFound,
@@ -173,6 +178,16 @@ fn source_directory(source: &Source) -> Option<&Path> {
 /// Where the user's own settings are.
 pub fn config_home() -> Option<PathBuf> {
     set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))
+}
+
+/// Where the user's decisions are.
+pub fn state_home() -> Option<PathBuf> {
+    set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))
+}
+
+/// The fleet of the repository around us, whether it is there or not.
+pub fn of_repository(here: &Path) -> Option<PathBuf> {
+    main_work_tree(here).map(|root| root.join(FILE))
 }
 
 /// A `.git` above us that leads nowhere: the work tree of a repository that is elsewhere, or not mounted here.

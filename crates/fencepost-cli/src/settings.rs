@@ -1,9 +1,13 @@
-//! What is set, and by whom: flags, then `FENCE_*` variables, then `fence.toml`.
+//! What is set, and by whom: flags, then `FENCE_*` variables, then `fence.toml`. A project's `fence.toml` is read only if the
+//! user trusts it (`trust.rs`).
 //!
 //! What can be set is an argument, and in the file it has the argument's long name: what all commands take stands at
 //! the top, what one command takes in a table with its name, if a variable can give it too.
 
-use crate::context::text_variable;
+use crate::{
+    context::text_variable,
+    trust::{self, Project, Untrusted},
+};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, parser::ValueSource};
 use fencepost::{Code, Error, Result};
 use std::{
@@ -13,7 +17,7 @@ use std::{
 };
 
 /// The file's name, and the variable that names another.
-const FILE: &str = "fence.toml";
+pub const FILE: &str = "fence.toml";
 const VARIABLE: &str = "FENCE_CONFIG";
 
 /// `fence.toml`: values by key, such as `url` or `serve.listen`.
@@ -21,6 +25,8 @@ const VARIABLE: &str = "FENCE_CONFIG";
 pub struct File {
     path: PathBuf,
     values: BTreeMap<String, Vec<String>>,
+    /// Nearer ones, which were not read.
+    pub untrusted: Vec<Untrusted>,
 }
 
 /// Where a value came from.
@@ -64,18 +70,38 @@ struct Known<'c> {
 const COMMON: [&str; 5] = ["url", "db", "key", "ca", "agent"];
 
 impl File {
-    /// What `FENCE_CONFIG` names, else the nearest at or above this directory, else the user's own.
+    /// What `FENCE_CONFIG` names, else the nearest at or above this directory that the user trusts, else the user's own.
     pub fn load(command: &Command) -> Result<Self> {
-        let here = std::env::current_dir().unwrap_or_default();
-        let named = text_variable(VARIABLE)?.map(PathBuf::from);
-        let near = || here.ancestors().map(|dir| dir.join(FILE)).find(|path| path.is_file());
-        let own = || {
-            crate::place::config_home().map(|dir| dir.join("fence").join(FILE)).filter(|path| path.is_file())
-        };
-        let Some(path) = named.or_else(near).or_else(own) else { return Ok(Self::default()) };
+        if let Some(named) = text_variable(VARIABLE)?.map(PathBuf::from) {
+            return Self::read(named, command);
+        }
+        let own = own();
+        let mut untrusted = Vec::new();
+        for path in near(&std::env::current_dir().unwrap_or_default()) {
+            if own.as_ref() == Some(&path) {
+                break;
+            }
+            match trust::read(&path)? {
+                Project::Trusted(text) => {
+                    return Ok(Self { untrusted, ..Self::parse(path, &text, command)? });
+                }
+                Project::Untrusted(found) => untrusted.push(found),
+            }
+        }
+        let file = own.map_or(Ok(Self::default()), |own| Self::read(own, command))?;
+        Ok(Self { untrusted, ..file })
+    }
+
+    fn read(path: PathBuf, command: &Command) -> Result<Self> {
         let text =
             std::fs::read_to_string(&path).map_err(|e| wrong(&path, format!("it cannot be read: {e}")))?;
         Self::parse(path, &text, command)
+    }
+
+    /// The settings in it, as they are shown to people.
+    pub fn shown(path: PathBuf, text: &str, command: &Command) -> Result<Vec<(String, String)>> {
+        let values = Self::parse(path, text, command)?.values;
+        Ok(values.iter().map(|(key, values)| (key.clone(), shown(key, &values.join(", ")))).collect())
     }
 
     fn parse(path: PathBuf, text: &str, command: &Command) -> Result<Self> {
@@ -102,7 +128,7 @@ impl File {
             }
             values.insert(key, text);
         }
-        Ok(Self { path, values })
+        Ok(Self { path, values, untrusted: Vec::new() })
     }
 
     /// Words that say what the file says for this command, as far as nobody else says it.
@@ -124,6 +150,27 @@ impl File {
         })
         .collect()
     }
+}
+
+/// A value for people. A secret is nobody's business, also not that of whoever looks over a shoulder.
+pub fn shown(key: &str, value: &str) -> String {
+    match key {
+        "key" => "…".to_owned(),
+        key if key.ends_with("-secret") => "…".to_owned(),
+        "db" => crate::place::shown(value),
+        _ => value.to_owned(),
+    }
+}
+
+/// Those in this directory and above it, nearest first.
+pub fn near(here: &Path) -> impl Iterator<Item = PathBuf> {
+    here.ancestors().map(|dir| dir.join(FILE)).filter(|path| path.is_file())
+}
+
+/// The user's own, if it is there.
+fn own() -> Option<PathBuf> {
+    let own = trust::located(&crate::place::config_home()?.join("fence").join(FILE));
+    own.is_file().then_some(own)
 }
 
 /// The command line with what the file adds to it, what is in force for every command alike, and the file.

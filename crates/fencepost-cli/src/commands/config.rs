@@ -12,12 +12,13 @@ use std::process::ExitCode;
 /// Show what is set, and where each value came from
 ///
 /// Flags go first, then FENCE_* variables, then fence.toml: the one that FENCE_CONFIG names, else the nearest in this
-/// directory or above it, else fence/fence.toml in your configuration directory. In it, what every command takes stands
-/// at the top and what one command takes in a table with its name. A setting that does not exist is refused.
+/// directory or above it that you trust (see fence trust), else fence/fence.toml in your configuration directory. In
+/// it, what every command takes stands at the top and what one command takes in a table with its name. A setting that
+/// does not exist is refused.
 ///
 /// Examples:
 ///   fence config show
-///   printf 'url = "https://fence.example.com"\\n' > fence.toml
+///   printf 'url = "https://fence.example.com"\\n' > fence.toml && fence trust
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Config {
@@ -55,13 +56,7 @@ impl Config {
     }
 }
 
-/// A secret is nobody's business, also not that of whoever looks over a shoulder.
 fn shown(setting: Setting) -> Shown {
-    let value = setting.value.map(|value| match setting.key.as_str() {
-        "key" => "…".to_owned(),
-        key if key.ends_with("-secret") => "…".to_owned(),
-        "db" => crate::place::shown(&value),
-        _ => value,
-    });
+    let value = setting.value.map(|value| settings::shown(&setting.key, &value));
     Shown { key: setting.key, value, source: setting.source.to_string() }
 }

@@ -30,6 +30,7 @@ mod supervise;
 mod terminal;
 mod three_tabs;
 mod traces;
+mod trust;
 mod verbs;
 mod waiting;
 mod whose;

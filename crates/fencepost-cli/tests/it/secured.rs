@@ -90,6 +90,7 @@ fn an_https_server_is_trusted_by_who_vouches_for_it() {
     std::fs::create_dir(there.path().join("deep")).expect("made");
     std::fs::copy(sealed.path().join("ours-ca.pem"), there.path().join("ca.pem")).expect("copied");
     std::fs::write(there.path().join("fence.toml"), "ca = \"ca.pem\"\n").expect("written");
+    there.ok(&["trust"]);
     let deep =
         there.sh("cd deep && fence list && fence lock deploy -- sh -c 'cd / && fence guard $FENCE_LOCK'");
     assert!(deep.code == 0 && deep.out.contains("ok: held by run lock-"), "{deep:?}");

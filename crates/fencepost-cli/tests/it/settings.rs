@@ -20,6 +20,12 @@ fn write(sealed: &Sealed, name: &str, text: &str) {
     std::fs::write(path, text).expect("written");
 }
 
+/// A `fence.toml` of the project, which the user trusts.
+fn project(sealed: &Sealed, text: &str) {
+    write(sealed, "fence.toml", text);
+    sealed.ok(&["trust"]);
+}
+
 /// `key value source` of what is in force.
 fn in_force(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Vec<String> {
     let said = with(sealed, variables, &[words, &["--json", "config", "show"]].concat());
@@ -43,7 +49,7 @@ fn each_value_has_its_source() {
 
     let file =
         "url = \"http://file\"\nkey = \"secret\"\nagent = \"kim\"\n[serve]\nlisten = \"127.0.0.1:1\"\n";
-    write(&sealed, "fence.toml", file);
+    project(&sealed, file);
     assert_eq!(at(&[], &[], "url"), "url http://file HERE/fence.toml");
     assert_eq!(at(&[], &[], "key"), "key … HERE/fence.toml");
     assert_eq!(at(&[], &[], "agent"), "agent kim HERE/fence.toml");
@@ -88,14 +94,14 @@ fn all_that_the_server_can_be_told_can_be_set() {
         assert!(shown.iter().any(|line| line.starts_with(&format!("serve.{key} "))), "{key}: {shown:?}");
     }
     let file = "[serve]\nslack-secret = [\"new-one\", \"old-one\"]\n";
-    write(&sealed, "fence.toml", file);
+    project(&sealed, file);
     let shown = in_force(&sealed, &[("FENCE_GITHUB_SECRET", "as-agreed")], &[]);
     for line in ["serve.slack-secret … HERE/fence.toml", "serve.github-secret … FENCE_GITHUB_SECRET"] {
         assert!(shown.contains(&line.to_owned()), "{line}: {shown:?}");
     }
     let help = with(&sealed, &[("FENCE_GITHUB_SECRET", "as-agreed")], &["serve", "--help"]);
     assert!(help.out.contains("FENCE_GITHUB_SECRET") && !help.out.contains("as-agreed"), "{help:?}");
-    write(&sealed, "fence.toml", "[serve]\ntick = \"2s\"\nhistory = \"ever\"\nreader-buffer = 3\n");
+    project(&sealed, "[serve]\ntick = \"2s\"\nhistory = \"ever\"\nreader-buffer = 3\n");
     let shown = in_force(&sealed, &[("FENCE_TICK", "3s")], &[]);
     for line in [
         "serve.tick 3s FENCE_TICK",
@@ -122,7 +128,7 @@ fn which_fleet_it_is_and_why() {
         fleet(&[], &[]),
         "fleet  HERE/.fence/fence.db  (every work tree of this git repository shares it)"
     );
-    write(&sealed, "fence.toml", "db = \"fleets/one.db\"");
+    project(&sealed, "db = \"fleets/one.db\"");
     assert_eq!(fleet(&[], &[]), "fleet  HERE/fleets/one.db  (HERE/fence.toml says so)");
     assert_eq!(fleet(&[db], &[]), "fleet  variable.db  (FENCE_DB says so)");
     assert_eq!(fleet(&[db, url], &[]), "fleet  http://variable  (FENCE_URL says so)");
@@ -141,6 +147,8 @@ fn which_fleet_it_is_and_why() {
 fn what_does_not_fit_is_refused() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
+    let file = std::fs::canonicalize(sealed.path()).expect("the directory").join("fence.toml");
+    let file = file.display().to_string();
     let mut told = String::new();
     for text in [
         "ulr = \"x\"",
@@ -153,7 +161,7 @@ fn what_does_not_fit_is_refused() {
         write(&sealed, "fence.toml", text);
         // Who asks for nothing that is set in there is not in its way.
         let words: &[&str] = if text.contains("listen") { &["serve"] } else { &["list"] };
-        let said = with(&sealed, &[], words);
+        let said = with(&sealed, &[("FENCE_CONFIG", &file)], words);
         let hint = said.err.split(", serve.").next().unwrap_or_default();
         told.push_str(&format!("{text}\n  {}\n  (exit {})\n", hint.replace('\n', "\n  "), said.code));
     }
