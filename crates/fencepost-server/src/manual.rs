@@ -77,35 +77,12 @@ impl Chapter {
         example
     }
 
-    /// What it may answer instead. What is asked under a token or a run can be over; what takes things can come away
-    /// empty.
+    /// The codes of its refusals and errors. What only reads has no unknown outcome.
     pub fn codes(&self) -> Vec<Code> {
-        let has = |name: &str| self.request["properties"].get(name).is_some();
-        let mut codes = vec![Code::Invalid, Code::Unauthorized, Code::Forbidden, Code::NotFound];
-        if has("token") || has("tokens") {
-            codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
-        }
-        if self.entry.name.contains("/claim") {
-            codes.extend([Code::NoneReady, Code::BoardFinished, Code::AlreadyClaimed, Code::NotReady]);
-            codes.extend([Code::LeaseExpired, Code::AlreadyFinished, Code::Cancelled]);
-        } else if !self.entry.reads && ["task", "mail"].contains(&self.noun()) {
-            codes.extend([Code::AlreadyClaimed, Code::NotReady, Code::AlreadyFinished]);
-        }
-        if self.entry.name == "route/again" {
-            codes.extend([Code::AlreadyClaimed, Code::AlreadyFinished]);
-        }
-        if ["mail/claim", "mail/take"].contains(&self.entry.name) {
-            codes.extend([Code::NoneReady, Code::Paused]);
-        }
-        if !self.entry.reads && has("run") {
-            codes.extend([Code::NotReady, Code::LeaseExpired]);
-        }
-        codes.extend([Code::TooLarge, Code::RateLimited, Code::Unavailable, Code::Internal]);
-        if !self.entry.reads {
-            codes.push(Code::OutcomeUnknown);
-        }
+        let mut codes: Vec<Code> =
+            Code::OF_EVERY_OP.into_iter().chain(self.entry.refuses.iter().copied()).collect();
+        codes.retain(|code| !(self.entry.reads && *code == Code::OutcomeUnknown));
         codes.sort_by_key(|code| (code.http_status(), code.as_str()));
-        codes.dedup();
         codes
     }
 }

@@ -32,6 +32,19 @@ pub enum Code {
 }
 
 impl Code {
+    /// Every op may answer with these: they are about the request, its caller, or the fleet as a whole. Which other
+    /// codes an op may answer with is [`Op::REFUSES`](crate::Op::REFUSES).
+    pub const OF_EVERY_OP: [Code; 9] = [
+        Code::Invalid,
+        Code::Unauthorized,
+        Code::Forbidden,
+        Code::NotFound,
+        Code::TooLarge,
+        Code::RateLimited,
+        Code::Unavailable,
+        Code::OutcomeUnknown,
+        Code::Internal,
+    ];
     pub fn http_status(self) -> u16 {
         match self {
             Code::Internal => 500,

@@ -11,7 +11,7 @@ use crate::{
     tx::Tx,
 };
 pub use any::{AnyOp, AnyReply, typed};
-pub(crate) use any::{digest, erase, erased};
+pub(crate) use any::{digest, erase, erased, refuses};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -45,6 +45,9 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const ACCESS: Access;
     /// It changes nothing: it runs on a reader, and is also served by GET.
     const READS: bool = false;
+    /// The refusals that this op has beside those of every op ([`Code::OF_EVERY_OP`]); `refuses!` lists them. With debug
+    /// assertions any other refusal becomes an `internal` error, so a test that meets one fails.
+    const REFUSES: &'static [Code] = &[];
     type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
     /// What must outlast a refusal of this op.
@@ -140,6 +143,8 @@ pub struct Entry {
     pub access: Access,
     pub reads: bool,
     pub same: bool,
+    /// See [`Op::REFUSES`].
+    pub refuses: &'static [Code],
     /// The request's JSON Schema; its description is the op's doc comment.
     pub request: fn() -> schemars::Schema,
     pub reply: fn() -> schemars::Schema,
@@ -159,6 +164,7 @@ impl Entry {
             access: O::ACCESS,
             reads: O::READS,
             same: O::SAME,
+            refuses: O::REFUSES,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
             decode: |json| Ok(decode::<O>(json)?.erase()),

@@ -100,11 +100,13 @@ on_both! {
         }
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         world.ok("task/claim", json!({ "run": "here" })).await;
+        world.ok("agent/join", json!({ "agent": "ann" })).await;
         let old = json!({ "opened_at": "2000-01-01T00:00:00Z", "expires_at": "2000-01-01T00:00:00Z" });
         for (op, request) in [
             ("run/renew", json!({ "run": "gone" })),
             ("run/end", json!({ "run": "here", "lease": old })),
             ("run/doubt", json!({ "run": "here", "lease": old })),
+            ("agent/recall", json!({ "agent": "ann" })),
         ] {
             let (status, answer) = world.post(op, request).await;
             assert_eq!(status, 409, "{op}: {answer}");

@@ -13,7 +13,7 @@ use crate::{
     event::{Event, Topic},
     inbox,
     names::{NAME_MAX, TTL_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     run::{self, Holder},
     tx::{Answer, Row, Stmt, Tx},
@@ -94,6 +94,7 @@ impl Polled {
 impl Op for Poll {
     const NAME: &'static str = "agent/poll";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired];
     const SAME: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;

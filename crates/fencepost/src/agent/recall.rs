@@ -4,7 +4,7 @@ use crate::{
     clock::{Millis, Time},
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     run::sweep::ITEMS,
     task::{self, Status},
@@ -34,6 +34,7 @@ pub struct Recalled {
 impl Op for Recall {
     const NAME: &'static str = "agent/recall";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
     type Reply = Recalled;
     erased!();
 

@@ -7,7 +7,7 @@ use crate::{
     claim::require,
     error::{Error, Result},
     names::{Resource, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::Tx,
 };
@@ -53,6 +53,7 @@ pub struct Page {
 impl Op for Read {
     const NAME: &'static str = "channel/read";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired];
     type Reply = Page;
     erased!();
 

@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     lock, mail,
     names::{Resource, TEXT_MAX, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     task,
     tx::Tx,
 };
@@ -38,6 +38,7 @@ pub struct Released {
 impl Op for Release {
     const NAME: &'static str = "claim/release";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Released;
     erased!();
 

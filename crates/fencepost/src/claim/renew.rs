@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::Result,
     names::{Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -37,6 +37,7 @@ pub struct Renewed {
 impl Op for Renew {
     const NAME: &'static str = "claim/renew";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Renewed;
     erased!();
 

@@ -5,7 +5,7 @@ use crate::{
     json::Json,
     mail,
     names::{Resource, TaskId, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     task::{self, Task},
     tx::Tx,
 };
@@ -44,6 +44,7 @@ pub struct Delegated {
 impl Op for Delegate {
     const NAME: &'static str = "inbox/delegate";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
     const SAME: bool = true;
     type Reply = Delegated;
     erased!();

@@ -2,7 +2,7 @@ use super::{Handled, handle};
 use crate::{
     before::Before,
     error::Result,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ pub struct Read {
 impl Op for Read {
     const NAME: &'static str = "inbox/read";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
     const SAME: bool = true;
     type Reply = Handled;
     erased!();

@@ -4,7 +4,7 @@ use crate::{
     error::Result,
     json::Json,
     names::{OUTPUT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ pub struct Respond {
 impl Op for Respond {
     const NAME: &'static str = "inbox/respond";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
     const SAME: bool = true;
     type Reply = Handled;
     erased!();

@@ -5,7 +5,7 @@ use crate::{
     json::Json,
     mail::{Message, push_many},
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -50,6 +50,7 @@ pub struct Sent {
 impl Op for Send {
     const NAME: &'static str = "inbox/send";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
     type Reply = Sent;
     erased!();
 

@@ -10,7 +10,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{Resource, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     run::{self, Holder},
     tx::{Stmt, Tx},
@@ -62,6 +62,7 @@ pub struct Claimed {
 impl Op for Claim {
     const NAME: &'static str = "lock/claim";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired];
     type Reply = Claimed;
     erased!();
 

@@ -7,7 +7,7 @@ use crate::{
     claim::{Checkpoint, checkpoint::stands, written},
     error::{Error, Result},
     names::{BODY_MAX, NAME_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx},
 };
@@ -36,6 +36,7 @@ pub struct Saved {
 impl Op for SaveCheckpoint {
     const NAME: &'static str = "mail/checkpoint";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
     type Reply = Saved;
     erased!();
 

@@ -15,7 +15,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Topic,
     names::{CLAIMS_MAX, MAILBOXES_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     run::{self, Holder},
     tx::{Row, Stmt, Tx, by_keys, set},
@@ -76,6 +76,7 @@ pub struct ClaimedMessage {
 impl Op for Claim {
     const NAME: &'static str = "mail/claim";
     const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, Paused, LeaseExpired];
     type Reply = Claimed;
     erased!();
 

@@ -8,7 +8,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{ATTEMPTS_MAX, TTL_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx},
 };
@@ -48,6 +48,7 @@ pub struct Configure {
 impl Op for Configure {
     const NAME: &'static str = "mail/configure";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
     type Reply = Changed;
     erased!();
 

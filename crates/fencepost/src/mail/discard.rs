@@ -6,7 +6,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, TEXT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -31,6 +31,7 @@ pub struct Discarded {
 impl Op for Discard {
     const NAME: &'static str = "mail/discard";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished];
     type Reply = Discarded;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Error, Result},
     json::Json,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -32,6 +32,7 @@ impl Done {
 impl Op for Done {
     const NAME: &'static str = "mail/done";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
     type Reply = Changed;
     erased!();
 

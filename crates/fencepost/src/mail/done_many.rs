@@ -8,7 +8,7 @@ use crate::{
     error::{Code, Error, Result},
     json::Json,
     names::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx, by_keys, set},
 };
@@ -43,6 +43,7 @@ pub struct Outcome {
 impl Op for DoneMany {
     const NAME: &'static str = "mail/done_many";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
     type Reply = DidMany;
     erased!();
 

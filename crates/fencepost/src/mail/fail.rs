@@ -9,7 +9,7 @@ use crate::{
     clock::{Millis, Time},
     error::Result,
     names::{TEXT_MAX, TTL_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -47,6 +47,7 @@ impl Fail {
 impl Op for Fail {
     const NAME: &'static str = "mail/fail";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
     type Reply = Changed;
     erased!();
 

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     json::Json,
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -66,6 +66,7 @@ pub struct Pushed {
 impl Op for Push {
     const NAME: &'static str = "mail/push";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
     type Reply = Pushed;
     erased!();
 

@@ -10,7 +10,7 @@ use crate::{
     event::{Event, Topic},
     json::Json,
     names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     task::PRIORITY,
     tx::{Stmt, Tx, numbered, set},
@@ -64,6 +64,7 @@ pub struct PushedMany {
 impl Op for PushMany {
     const NAME: &'static str = "mail/push_many";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
     type Reply = PushedMany;
     erased!();
 

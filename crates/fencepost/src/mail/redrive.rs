@@ -7,7 +7,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Row, Stmt, Tx, by_keys},
 };
@@ -40,6 +40,7 @@ pub struct Redriven {
 impl Op for Redrive {
     const NAME: &'static str = "mail/redrive";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
     type Reply = Redriven;
     erased!();
 

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     event::Event,
     names::{CLAIMS_MAX, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -31,6 +31,7 @@ pub struct Released {
 impl Op for Release {
     const NAME: &'static str = "mail/release";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
     type Reply = Released;
     erased!();
 

@@ -11,7 +11,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::{Tx, by_keys},
 };
 use schemars::JsonSchema;
@@ -44,6 +44,7 @@ pub struct Taken {
 impl Op for Take {
     const NAME: &'static str = "mail/take";
     const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, Paused, AlreadyFinished];
     type Reply = Taken;
     erased!();
 

@@ -5,7 +5,7 @@ use super::{Access, Op};
 use crate::{
     before::Before,
     clock::Millis,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     json::Json,
     tx::{BoxFuture, Tx},
 };
@@ -89,7 +89,10 @@ impl<O: Op> AnyOp for Erased<O> {
     }
     fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>> {
         let run = self.0.clone().run(tx);
-        Box::pin(async move { Ok(Box::new(run.await?) as AnyReply) })
+        Box::pin(async move {
+            let reply = run.await.map_err(|error| listed(O::NAME, O::REFUSES, error))?;
+            Ok(Box::new(reply) as AnyReply)
+        })
     }
     fn schema(&self) -> schemars::Schema {
         schemars::schema_for!(O)
@@ -103,6 +106,15 @@ impl<O: Op> AnyOp for Erased<O> {
     fn decode_reply(&self, json: &[u8]) -> serde_json::Result<AnyReply> {
         serde_json::from_slice::<O::Reply>(json).map(|reply| Box::new(reply) as AnyReply)
     }
+}
+
+/// A refusal, if the op lists its code: documents and clients are made from that list.
+fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
+    let code = error.code();
+    if !cfg!(debug_assertions) || Code::OF_EVERY_OP.contains(&code) || refuses.contains(&code) {
+        return error;
+    }
+    Error::internal(format!("{op} does not list the refusal {code} in its `refuses!`: {}", error.message()))
 }
 
 /// Tells a repeated request from another one under the same id: a digest of the op, the caller's key and the request,
@@ -176,10 +188,26 @@ macro_rules! erased {
 }
 pub(crate) use erased;
 
+/// For an op of the engine, inside its `impl Op`: the codes of [`Op::REFUSES`].
+macro_rules! refuses {
+    [$($code:ident),+] => {
+        const REFUSES: &'static [$crate::error::Code] = &[$($crate::error::Code::$code),+];
+    };
+}
+pub(crate) use refuses;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Millis, mail, task};
+
+    #[test]
+    fn a_refusal_that_the_op_does_not_list_is_an_error() {
+        let gives = |code| listed("task/park", task::Park::REFUSES, Error::new(code, "no")).code();
+        assert_eq!(gives(Code::AlreadyClaimed), Code::AlreadyClaimed);
+        assert_eq!(gives(Code::Forbidden), Code::Forbidden);
+        assert_eq!(gives(Code::Paused), Code::Internal);
+    }
 
     #[test]
     fn a_request_is_the_same_however_it_is_written() {

@@ -6,7 +6,7 @@ use crate::{
     json::Json,
     mail,
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -30,6 +30,7 @@ pub struct Again {
 impl Op for Again {
     const NAME: &'static str = "route/again";
     const ACCESS: Access = Access::Admin;
+    refuses![AlreadyClaimed, AlreadyFinished];
     type Reply = Delivered;
     erased!();
 

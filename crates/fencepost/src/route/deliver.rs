@@ -5,7 +5,7 @@ use crate::{
     inbox::{self, Content},
     mail,
     names::{NAME_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -55,6 +55,7 @@ pub struct Deliver {
 impl Op for Deliver {
     const NAME: &'static str = "route/deliver";
     const ACCESS: Access = Access::Admin;
+    refuses![AlreadyFinished];
     type Reply = Delivered;
     erased!();
 

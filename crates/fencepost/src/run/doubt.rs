@@ -3,7 +3,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     event::Event,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx},
 };
@@ -29,6 +29,7 @@ pub struct Doubted {
 impl Op for Doubt {
     const NAME: &'static str = "run/doubt";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired];
     type Reply = Doubted;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{TEXT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx, by_keys},
 };
@@ -30,6 +30,7 @@ pub struct Ended {
 impl Op for End {
     const NAME: &'static str = "run/end";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
     type Reply = Ended;
     erased!();
 

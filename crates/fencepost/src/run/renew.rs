@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::Tx,
 };
@@ -29,6 +29,7 @@ pub struct Renewed {
 impl Op for Renew {
     const NAME: &'static str = "run/renew";
     const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired];
     type Reply = Renewed;
     erased!();
 

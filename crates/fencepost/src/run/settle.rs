@@ -11,7 +11,7 @@ use crate::{
     error::{Code, Error, Result},
     mail,
     names::{OUTPUT_MAX, Resource, TEXT_MAX, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params, task,
     tx::{Row, Stmt, Tx},
 };
@@ -80,6 +80,7 @@ pub struct Settled {
 impl Op for Settle {
     const NAME: &'static str = "run/settle";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished];
     const SAME: bool = true;
     type Reply = Settled;
     erased!();

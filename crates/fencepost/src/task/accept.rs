@@ -5,7 +5,7 @@ use crate::{
     clock::Time,
     error::{Code, Error, Result},
     names::{Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -29,6 +29,7 @@ pub struct Accept {
 impl Op for Accept {
     const NAME: &'static str = "task/accept";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

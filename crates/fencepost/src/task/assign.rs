@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::Result,
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -23,6 +23,7 @@ pub struct Assign {
 impl Op for Assign {
     const NAME: &'static str = "task/assign";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

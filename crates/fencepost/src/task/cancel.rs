@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -25,6 +25,7 @@ pub struct Cancel {
 impl Op for Cancel {
     const NAME: &'static str = "task/cancel";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

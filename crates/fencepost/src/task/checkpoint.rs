@@ -8,7 +8,7 @@ use crate::{
     claim::{Under, checkpoint::stands, written},
     error::{Error, Result},
     names::{BODY_MAX, NAME_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx},
 };
@@ -37,6 +37,7 @@ pub struct Saved {
 impl Op for SaveCheckpoint {
     const NAME: &'static str = "task/checkpoint";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Saved;
     erased!();
 

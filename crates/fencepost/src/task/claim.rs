@@ -10,7 +10,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{Resource, TaskId, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     run::{self, Holder},
     tx::{Stmt, Tx},
@@ -77,6 +77,7 @@ pub struct Claimed {
 impl Op for Claim {
     const NAME: &'static str = "task/claim";
     const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, BoardFinished, AlreadyClaimed, NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Claimed;
     erased!();
 

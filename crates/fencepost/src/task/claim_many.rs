@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     error::Result,
     names::{CLAIMS_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -47,6 +47,7 @@ pub struct ClaimedMany {
 impl Op for ClaimMany {
     const NAME: &'static str = "task/claim_many";
     const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, BoardFinished, LeaseExpired];
     type Reply = ClaimedMany;
     erased!();
 

@@ -4,7 +4,7 @@ use crate::{
     claim::Under,
     error::{Code, Error, Result},
     names::{TaskId, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx},
 };
@@ -26,6 +26,7 @@ pub struct Depend {
 impl Op for Depend {
     const NAME: &'static str = "task/depend";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

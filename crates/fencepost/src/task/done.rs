@@ -5,7 +5,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Event,
     names::{OUTPUT_MAX, Resource, TaskId, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Answer, Stmt, Tx, by_keys, set},
 };
@@ -33,6 +33,7 @@ impl Done {
 impl Op for Done {
     const NAME: &'static str = "task/done";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

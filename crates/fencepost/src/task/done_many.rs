@@ -9,7 +9,7 @@ use crate::{
     error::{Code, Error, Result},
     event::Event,
     names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -51,6 +51,7 @@ pub struct Outcome {
 impl Op for DoneMany {
     const NAME: &'static str = "task/done_many";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
     type Reply = DidMany;
     erased!();
 

@@ -9,7 +9,7 @@ use crate::{
     clock::{Millis, Time},
     error::Result,
     names::{TEXT_MAX, TTL_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -39,6 +39,7 @@ impl Fail {
 impl Op for Fail {
     const NAME: &'static str = "task/fail";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -24,6 +24,7 @@ pub struct Offer {
 impl Op for Offer {
     const NAME: &'static str = "task/offer";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -23,6 +23,7 @@ pub struct Park {
 impl Op for Park {
     const NAME: &'static str = "task/park";
     const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

@@ -8,7 +8,7 @@ use crate::{
     claim::{Under, written},
     error::Result,
     names::{TEXT_MAX, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -34,6 +34,7 @@ impl Progress {
 impl Op for Progress {
     const NAME: &'static str = "task/progress";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

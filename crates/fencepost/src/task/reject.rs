@@ -4,7 +4,7 @@ use crate::{
     claim::Under,
     error::Result,
     names::{TEXT_MAX, Token, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -29,6 +29,7 @@ pub struct Reject {
 impl Op for Reject {
     const NAME: &'static str = "task/reject";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 

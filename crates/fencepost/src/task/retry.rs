@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Code, Error, Result},
     names::{TaskId, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     params,
     tx::Tx,
 };
@@ -23,6 +23,7 @@ pub struct Retry {
 impl Op for Retry {
     const NAME: &'static str = "task/retry";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyFinished];
     type Reply = Changed;
     erased!();
 

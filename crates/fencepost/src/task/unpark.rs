@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::{Code, Error, Result},
     names::check,
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ pub struct Unpark {
 impl Op for Unpark {
     const NAME: &'static str = "task/unpark";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
 
