@@ -1,6 +1,6 @@
 //! One command, one file. A command translates: words into an op, the reply into text.
 
-use crate::context::Context;
+use crate::{context::Context, lines::is_stdin};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Millis, Result};
 use std::process::ExitCode;
@@ -144,23 +144,24 @@ fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text that begins with an `@`.
+/// A payload, a body or an output: TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text
+/// that begins with an `@`. Notes, reasons and titles are never read from elsewhere: they begin with a mention.
 fn text(given: String) -> Result<String> {
     let unreadable = |e: std::io::Error| {
         Error::new(Code::Invalid, format!("`{given}` cannot be read: {e}"))
             .hint("@FILE is a file, - is standard input; a text that begins with @ is written @@")
     };
     match given.strip_prefix('@') {
-        _ if given == "-" || given == "@-" => read(std::io::stdin()).map_err(unreadable),
+        _ if is_stdin(&given) => read(std::io::stdin()).map_err(unreadable),
         Some(rest) if rest.starts_with('@') => Ok(rest.to_owned()),
         Some(path) => std::fs::File::open(path).and_then(read).map_err(unreadable),
         None => Ok(given),
     }
 }
 
-/// What somebody says to somebody: it may begin with an `@`, so only `-` stands for something else.
+/// The body of a post or of an inbox's message: it may begin with a mention, so only standard input is read.
 fn speech(given: String) -> Result<String> {
-    if given == "-" { text(given) } else { Ok(given) }
+    if is_stdin(&given) { text(given) } else { Ok(given) }
 }
 
 /// JSON that was given as TEXT.

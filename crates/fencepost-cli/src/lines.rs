@@ -14,9 +14,9 @@ pub struct Lines<T> {
 /// Reads a file, or standard input for `-`. Empty lines are left out.
 pub fn read<T: DeserializeOwned>(file: &str) -> Result<Lines<T>> {
     let unreadable = |e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}"));
-    let text = match file {
-        "-" => std::io::read_to_string(std::io::stdin()),
-        _ => std::fs::read_to_string(file),
+    let text = match is_stdin(file) {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
     };
     let lines = parse(&text.map_err(unreadable)?)?;
     if lines.items.is_empty() {
@@ -24,6 +24,11 @@ pub fn read<T: DeserializeOwned>(file: &str) -> Result<Lines<T>> {
             .hint("each is a JSON object on a line of its own"));
     }
     Ok(lines)
+}
+
+/// Whether a file's name stands for standard input: `-`, or `@-` as for a text.
+pub fn is_stdin(file: &str) -> bool {
+    matches!(file, "-" | "@-")
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<Lines<T>> {

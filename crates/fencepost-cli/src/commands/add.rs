@@ -69,7 +69,7 @@ impl Add {
             board: self.board,
             title: self.title.unwrap_or_default(),
             body: self.body.map(text).transpose()?,
-            done_when: self.done_when.map(text).transpose()?,
+            done_when: self.done_when,
             kind: self.kind,
             priority: self.priority,
             after: self.after,

@@ -1,4 +1,3 @@
-use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -24,11 +23,7 @@ pub struct Cancel {
 
 impl Cancel {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Cancel {
-            task: self.task,
-            reason: self.reason.map(read).transpose()?,
-            request: context.request(),
-        };
+        let op = task::Cancel { task: self.task, reason: self.reason, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

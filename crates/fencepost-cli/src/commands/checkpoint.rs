@@ -1,7 +1,7 @@
-use super::{Held, text};
+use super::{Held, json};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Code, Error, Result, task};
+use fencepost::{Result, task};
 use std::process::ExitCode;
 
 /// Record how far the work has come, for whoever takes it next
@@ -27,13 +27,8 @@ pub struct Checkpoint {
 impl Checkpoint {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = self.held.token(context).await?;
-        let data = self.data.map(|given| {
-            let json = text(given)?;
-            serde_json::from_str(&json)
-                .map_err(|e| Error::new(Code::Invalid, format!("`data` is not JSON: {e}")))
-        });
-        let op =
-            task::SaveCheckpoint { token, ordinal: self.ordinal, phase: self.phase, data: data.transpose()? };
+        let data = self.data.map(|given| json("data", given)).transpose()?;
+        let op = task::SaveCheckpoint { token, ordinal: self.ordinal, phase: self.phase, data };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| format!("{} {}", reply.checkpoint.ordinal, reply.checkpoint.phase))
     }

@@ -45,7 +45,7 @@ impl Edit {
             task: self.task,
             title: self.title,
             body: self.body.map(text).transpose()?,
-            done_when: self.done_when.map(text).transpose()?,
+            done_when: self.done_when,
             kind: self.kind,
             priority: self.priority,
             tags,

@@ -1,4 +1,3 @@
-use super::text;
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, run};
@@ -25,8 +24,7 @@ pub struct End {
 impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
-        let reason = self.reason.map(text).transpose()?;
-        let reply = context.call(run::End { run, reason, ..run::End::default() }).await?;
+        let reply = context.call(run::End { run, reason: self.reason, ..run::End::default() }).await?;
         keeper::nudge(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");

@@ -1,4 +1,4 @@
-use super::{Held, duration, text};
+use super::{Held, duration};
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, task};
@@ -29,7 +29,7 @@ impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Fail {
             token: self.held.token(context).await?,
-            reason: text(self.reason)?,
+            reason: self.reason,
             retry: self.retry,
             delay_ms: self.delay,
         };

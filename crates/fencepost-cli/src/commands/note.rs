@@ -1,4 +1,3 @@
-use super::text;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, task};
@@ -8,20 +7,20 @@ use std::process::ExitCode;
 ///
 /// Examples:
 ///   fence note auth-3 "the old schema is in git"
-///   git log -3 | fence note auth-3 -
+///   fence note auth-3 "@kim: $(git log -1)"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Note {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// TEXT, @file, or - for standard input
+    /// The note, as it is written
     text: String,
 }
 
 impl Note {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Note { task: self.task, text: text(self.text)?, request: context.request() };
+        let op = task::Note { task: self.task, text: self.text, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| format!("noted with {}", reply.task.id))
     }

@@ -1,4 +1,3 @@
-use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -21,7 +20,7 @@ pub struct Park {
 
 impl Park {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = task::Park { task: self.task, reason: read(self.reason)?, request: context.request() };
+        let op = task::Park { task: self.task, reason: self.reason, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

@@ -1,4 +1,4 @@
-use super::{Held, text};
+use super::Held;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, task};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Progress {
-    /// TEXT, @file, or - for standard input
+    /// How it is going, in a few words
     text: String,
     #[command(flatten)]
     held: Held,
@@ -21,7 +21,7 @@ pub struct Progress {
 impl Progress {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = self.held.token(context).await?;
-        let op = task::Progress { token, text: text(self.text)?, request: context.request() };
+        let op = task::Progress { token, text: self.text, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }

@@ -1,4 +1,3 @@
-use super::text as read;
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, task};
@@ -23,7 +22,7 @@ impl Reject {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let token = context.own_token(&self.task).await?;
         let (agent, request) = (context.the_agent()?, context.request());
-        let op = task::Reject { task: self.task, agent, reason: read(self.reason)?, token, request };
+        let op = task::Reject { task: self.task, agent, reason: self.reason, token, request };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

@@ -1,4 +1,4 @@
-use super::{Held, text};
+use super::Held;
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Result, claim};
@@ -16,12 +16,8 @@ pub struct Release {
 
 impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context
-            .call(claim::Release {
-                token: self.held.token(context).await?,
-                note: self.note.map(text).transpose()?,
-            })
-            .await?;
+        let reply =
+            context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
         keeper::nudge(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }

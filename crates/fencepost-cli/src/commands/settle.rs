@@ -48,7 +48,7 @@ impl Settle {
             run: self.name,
             outcome,
             output: self.output.map(text).transpose()?,
-            reason: self.failed.map(text).transpose()?,
+            reason: self.failed,
             exit: self.exit,
             cost: self.cost.map(|cost| json("cost", cost)).transpose()?,
         };

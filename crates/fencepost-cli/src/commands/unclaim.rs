@@ -1,4 +1,4 @@
-use super::{resource, text};
+use super::resource;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, claim};
@@ -23,12 +23,8 @@ pub struct Unclaim {
 
 impl Unclaim {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context
-            .call(claim::Unclaim {
-                resource: resource(&self.resource),
-                reason: self.reason.map(text).transpose()?,
-            })
-            .await?;
+        let reply =
+            context.call(claim::Unclaim { resource: resource(&self.resource), reason: self.reason }).await?;
         context.print(&reply, |reply| {
             let from =
                 reply.held_by.as_ref().map_or("nobody held it".into(), |run| format!("taken from run {run}"));

@@ -58,22 +58,56 @@ on_both! {
         insta::assert_snapshot!("stuck", told);
     }
 
-    fn texts_come_from_anywhere(sealed: Sealed) {
+    /// Payloads, bodies and outputs come from files and standard input. Notes, reasons and titles are what was written:
+    /// they begin with mentions.
+    fn only_bodies_payloads_and_outputs_come_from_elsewhere(sealed: Sealed) {
         sealed.ok(&["init"]);
-        sealed.write("why.txt", "a reason\nof two lines");
+        sealed.write("why.txt", "a text\nof two lines");
         let told = sealed.story("
-            add one --done-when @why.txt
+            add @kim --done-when @why.txt --body @why.txt
+            edit main-1 --title - --done-when @kim
+            note main-1 '@alice has a look'
+            note main-1 -
             claim -q
             progress '@@kim has a look'
             progress '@kim has a look'
             fail --retry --delay 0s --reason @why.txt
             claim -q
-            release --note @why.txt
+            release --note @kim
             park main-1 --reason @why.txt
+            unpark main-1
+            claim -q
+            unclaim main-1 --reason @why.txt
             show main-1
             cancel main-1 --reason @why.txt
+            mail push box @why.txt
+            mail push box @@kim
+            mail pause box --reason @why.txt
+            mail discard 1 --reason @kim
+            add two
+            claim -q
+            done --output @why.txt
+            done --output @missing.txt
         ");
         insta::assert_snapshot!("texts", told);
+        // Standard input has the same two names wherever it is read.
+        sealed.ok(&["agent", "join", "bob"]);
+        let said = sealed.sh(r#"
+            set -e
+            for name in - @-; do
+                echo from afar | fence add three --board piped --body $name >/dev/null
+                echo from afar | fence mail push piped $name >/dev/null
+                echo from afar | fence mail push piped --lines $name >/dev/null
+                echo '{"title": "from afar"}' | fence add -f $name --board piped >/dev/null
+                echo from afar | fence inbox send bob $name >/dev/null
+                echo from afar | fence mail done $(fence mail claim piped -q) --output $name >/dev/null
+            done
+            for n in 1 2 3 4; do fence show piped-$n; done
+            fence mail peek piped --count 9; fence mail show 3; fence mail show 4; fence inbox list bob
+        "#);
+        assert_eq!(said.code, 0, "{said:?}");
+        // Four tasks, two payloads that are left, two outputs, two messages.
+        assert_eq!(said.out.matches("from afar").count(), 10, "{said:?}");
     }
 
     fn what_would_move_the_cursor_does_not(sealed: Sealed) {

@@ -40,7 +40,7 @@ pub struct Send {
     key: Option<String>,
     #[command(flatten)]
     server_key: ServerKey,
-    /// Whatever else the source said: JSON, or @file
+    /// Whatever else the source said: JSON, @file, or - for standard input
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
 }

@@ -1,4 +1,4 @@
-use super::{super::text as read_text, text};
+use super::text;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, mail};
@@ -17,8 +17,7 @@ pub struct Discard {
 
 impl Discard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reason = self.reason.map(read_text).transpose()?;
-        let reply = context.call(mail::Discard { messages: self.messages, reason }).await?;
+        let reply = context.call(mail::Discard { messages: self.messages, reason: self.reason }).await?;
         context.print(&reply, |reply| format!("gave up {}", text::how_many(reply.messages.len())))
     }
 }

@@ -19,7 +19,7 @@ pub struct Done {
     /// The claims, as `mail claim` printed them  [default: FENCE_CLAIM, else this run's only claim]
     #[arg(value_name = "TOKEN")]
     tokens: Vec<String>,
-    /// What came of it: JSON or TEXT, @file, or @- for standard input; may be given several times
+    /// What came of it: JSON or TEXT, @file, or - for standard input; may be given several times
     #[arg(long, value_name = "TEXT")]
     output: Vec<String>,
     /// How it was completed, in a word of your own  [default: done]

@@ -1,7 +1,4 @@
-use super::{
-    super::{duration, text as read_text},
-    Held, text,
-};
+use super::{super::duration, Held, text};
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, mail};
@@ -35,7 +32,7 @@ impl Fail {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = mail::Fail {
             token: self.held.token(context).await?,
-            reason: read_text(self.reason)?,
+            reason: self.reason,
             retry: self.retry,
             lost: self.lost,
             stopped: false,

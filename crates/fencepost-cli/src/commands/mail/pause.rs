@@ -1,4 +1,4 @@
-use super::{super::text as read_text, text};
+use super::text;
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, mail};
@@ -19,8 +19,7 @@ pub struct Pause {
 
 impl Pause {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reason = self.reason.map(read_text).transpose()?;
-        let reply = context.call(mail::Pause { mailbox: self.mailbox, reason }).await?;
+        let reply = context.call(mail::Pause { mailbox: self.mailbox, reason: self.reason }).await?;
         context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
     }
 }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 ///
 /// Examples:
 ///   fence mail push session/42 '{"tool": "grep", "found": 3}' --type tool_use
-///   some-hook | fence mail push session/42 @-
+///   some-hook | fence mail push session/42 -
 ///   fence mail push session/42 @notes.md --text --delay 10m --header from=kim
 ///   fence mail push imports --lines rows.jsonl --key import-7
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 pub struct Push {
     /// The mailbox, such as session/42; made if it is not there
     mailbox: String,
-    /// TEXT, @file, or @- for standard input
+    /// TEXT, @file, or - for standard input
     #[arg(conflicts_with = "lines", required_unless_present = "lines")]
     payload: Option<String>,
     /// Push each line of this file, or of standard input for -

@@ -1,7 +1,11 @@
 //! A file with a message on each line, pushed a batch at a time.
 
 use super::super::text::how_many;
-use crate::{context::Context, lines::at, progress::Progress};
+use crate::{
+    context::Context,
+    lines::{at, is_stdin},
+    progress::Progress,
+};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
 use serde::Serialize;
 use serde_json::Value;
@@ -38,9 +42,9 @@ pub async fn push(
 ) -> Result<ExitCode> {
     let unreadable =
         |e: io::Error| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")).with("file", file);
-    let input: Box<dyn BufRead> = match file {
-        "-" => Box::new(io::stdin().lock()),
-        _ => Box::new(BufReader::new(File::open(file).map_err(unreadable)?)),
+    let input: Box<dyn BufRead> = match is_stdin(file) {
+        true => Box::new(io::stdin().lock()),
+        false => Box::new(BufReader::new(File::open(file).map_err(unreadable)?)),
     };
     let mut progress = Progress::new(context.json());
     let (mut sum, mut batch, mut calls) = (Sum::default(), Batch::default(), 0);
