@@ -133,6 +133,12 @@ pub fn resource(text: &str) -> String {
     if text.contains('/') { text.to_owned() } else { format!("task/{text}") }
 }
 
+/// `0` to `100`; the engine refuses what is beyond.
+fn priority(text: &str) -> Result<i64, String> {
+    text.parse()
+        .map_err(|_| "a priority is a number from 0 to 100, higher first; 50 is the default".to_owned())
+}
+
 /// `30s`, `30m`, `2h`.
 fn duration(text: &str) -> Result<Millis, String> {
     let malformed = || "not a duration such as 30s, 30m or 2h".to_owned();

@@ -19,5 +19,5 @@ pub(crate) async fn require(tx: &mut Tx<'_>, board: &str) -> Result<()> {
 
 pub(crate) fn not_found(board: &str) -> Error {
     Error::new(Code::NotFound, format!("there is no board `{board}`"))
-        .hint("fence board list shows the boards there are")
+        .hint("fence board shows the boards there are")
 }

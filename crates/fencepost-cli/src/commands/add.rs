@@ -14,7 +14,7 @@ use std::process::ExitCode;
 ///   fence add "test it" --after auth-1 --body @notes.md -p 80
 ///   fence add -f plan.jsonl --board auth
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["new", "create"])]
 pub struct Add {
     /// What is to be done, in a line
     #[arg(required_unless_present = "file")]
@@ -39,7 +39,7 @@ pub struct Add {
     #[arg(long)]
     kind: Option<String>,
     /// 0 to 100, higher first (default: 50)
-    #[arg(long, short, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = super::priority, allow_negative_numbers = true)]
     priority: Option<i64>,
     /// What must be completed first
     #[arg(long, value_name = "ID", num_args = 1..)]

@@ -23,7 +23,7 @@ verbs![join::Join, list::List, leave::Leave, recall::Recall];
 ///   fence agent                                   who is there, and what each is doing
 ///   fence agent recall bob                        bob is gone: what waits for it is anyone's again
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "agents")]
 pub struct Agent {
     #[command(subcommand)]
     verb: Option<Verb>,

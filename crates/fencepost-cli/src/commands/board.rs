@@ -8,21 +8,22 @@ use clap::{Args, Subcommand};
 use fencepost::{Result, board, board::list::Board as Counts, task::Status};
 use std::process::ExitCode;
 
-/// List the boards, or show one with its graph
+/// Show a board with its graph; alone it lists the boards
 ///
 /// Examples:
-///   fence board list
+///   fence board                      the boards, with how many tasks are in which state
 ///   fence board show auth
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "boards")]
 pub struct Board {
     #[command(subcommand)]
-    look: Look,
+    look: Option<Look>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Look {
     /// List the boards, with how many tasks are in which state
+    #[command(alias = "ls")]
     List,
     /// Show a board: its counts, and which task waits for which
     Show {
@@ -35,7 +36,7 @@ enum Look {
 
 impl Board {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        match self.look {
+        match self.look.unwrap_or(Look::List) {
             Look::List => list(context).await,
             Look::Show { board, limit } => show(context, board, limit).await,
         }

@@ -20,7 +20,7 @@ verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::R
 ///   fence channel unread --agent bob
 ///   fence channel read general --agent bob
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "channels")]
 pub struct Channel {
     #[command(subcommand)]
     verb: Option<Verb>,

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 ///   fence claim auth-3 --ttl 10m
 ///   TOKEN=$(fence claim -q --keep)
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["take", "start", "begin", "grab", "pick"])]
 pub struct Claim {
     /// The task  [default: the best that is ready]
     #[arg(value_name = "ID", value_parser = super::task_id)]

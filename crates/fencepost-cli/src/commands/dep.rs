@@ -9,7 +9,7 @@ use std::process::ExitCode;
 ///   fence dep add auth-3 auth-1       auth-3 waits for auth-1
 ///   fence dep rm auth-3 auth-1        it does not any more
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["deps", "depend"])]
 pub struct Dep {
     #[command(subcommand)]
     change: Change,
@@ -20,6 +20,7 @@ enum Change {
     /// Make a task wait for another; circles are refused
     Add(Edge),
     /// Stop a task from waiting for another
+    #[command(aliases = ["remove", "delete"])]
     Rm(Edge),
 }
 

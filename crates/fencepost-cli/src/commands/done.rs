@@ -15,7 +15,7 @@ use std::process::ExitCode;
 ///   fence done task/auth-3@42 --output @report.md
 ///   fence done --next
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["complete", "finish", "close", "resolve"])]
 pub struct Done {
     #[command(flatten)]
     held: Held,

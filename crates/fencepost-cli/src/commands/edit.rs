@@ -10,7 +10,7 @@ use std::process::ExitCode;
 ///   fence edit auth-3 --title "write the new parser" -p 90
 ///   fence edit auth-3 --body @notes.md --tag rust --tag parser
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["update", "modify"])]
 pub struct Edit {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
@@ -28,7 +28,7 @@ pub struct Edit {
     #[arg(long)]
     kind: Option<String>,
     /// 0 to 100, higher first
-    #[arg(long, short, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = super::priority, allow_negative_numbers = true)]
     priority: Option<i64>,
     /// All its tags from now on; --tag "" for none
     #[arg(long)]

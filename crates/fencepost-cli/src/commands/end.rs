@@ -11,7 +11,7 @@ use std::process::ExitCode;
 ///   fence end claude-7f3a --reason "its process died"
 ///   fence end                        this very run
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "kill")]
 pub struct End {
     /// The run  [default: this one]
     #[arg(value_name = "RUN")]

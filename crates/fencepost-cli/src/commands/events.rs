@@ -19,7 +19,7 @@ use std::{io::Write, process::ExitCode};
 ///   fence events --follow --kind task.completed
 ///   fence events --since start --json
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "event")]
 pub struct Events {
     /// Only what came after this position; `start` for all there is
     #[arg(long, value_name = "POSITION")]

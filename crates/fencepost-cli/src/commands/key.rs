@@ -6,7 +6,7 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Say who may call the fleet from afar: make, list and end keys
+/// Say who may call the fleet from afar: make and end keys; alone it lists them
 ///
 /// From the first key on, every server of the fleet asks for one, also when all were revoked; on an address that others
 /// can reach it does not start without. A reader looks; an agent works, as one agent and on that
@@ -18,10 +18,10 @@ use std::process::ExitCode;
 ///   fence key add builder --role agent --agent codex-2
 ///   fence key revoke builder
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "keys")]
 pub struct Key {
     #[command(subcommand)]
-    command: Verb,
+    command: Option<Verb>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -29,12 +29,14 @@ enum Verb {
     /// Make a key, and show it this once
     Add(Add),
     /// List the keys that there are
+    #[command(alias = "ls")]
     List {
         /// Also those that were revoked
         #[arg(long)]
         all: bool,
     },
     /// End a key: from now on it opens nothing
+    #[command(aliases = ["rm", "remove"])]
     Revoke {
         name: String,
         /// Also the last admin's key: after that, keys are made only with --db, where the database is
@@ -73,7 +75,7 @@ impl From<Role> for Access {
 
 impl Key {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        match self.command {
+        match self.command.unwrap_or(Verb::List { all: false }) {
             Verb::Add(add) => add.run(context).await,
             Verb::List { all } => {
                 let keys = context.call(key::List { all, limit: Some(1000) }).await?;

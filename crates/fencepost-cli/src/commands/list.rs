@@ -10,7 +10,7 @@ use std::process::ExitCode;
 ///   fence list --board auth --status failed
 ///   fence list --tag rust --to kim
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["ls", "tasks"])]
 pub struct List {
     /// Only of this board
     #[arg(long)]
@@ -25,8 +25,8 @@ pub struct List {
     #[arg(long)]
     tag: Option<String>,
     /// Only what comes after this task: the last of the page before
-    #[arg(long, value_name = "ID")]
-    after: Option<String>,
+    #[arg(long, value_name = "ID", alias = "after")]
+    start_after: Option<String>,
     /// At most this many  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
@@ -41,7 +41,7 @@ impl List {
             status,
             assignee: self.to,
             tag: self.tag,
-            after: self.after,
+            after: self.start_after,
             limit: self.limit,
         };
         let reply = context.call(op).await?;
@@ -49,8 +49,9 @@ impl List {
             [] => "no tasks".into(),
             tasks => {
                 let last = tasks.last().map_or("", |task| &task.id);
-                let more =
-                    reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {last}"))));
+                let more = reply
+                    .more
+                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
                 crate::text::tasks(tasks, &context.screen) + &more.unwrap_or_default()
             }
         })

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 ///   fence note auth-3 "the old schema is in git"
 ///   fence note auth-3 "@kim: $(git log -1)"
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "comment")]
 pub struct Note {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// Give back what you hold, unfinished
 #[derive(Debug, Args)]
+#[command(alias = "abandon")]
 pub struct Release {
     #[command(flatten)]
     held: Held,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// Keep a claim alive
 #[derive(Debug, Args)]
+#[command(aliases = ["heartbeat", "extend"])]
 pub struct Renew {
     #[command(flatten)]
     held: Held,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 /// Bring back a failed or cancelled task, with all its attempts
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, aliases = ["requeue", "redo"])]
 pub struct Retry {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 ///   fence route unmatched
 ///   fence route again
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "routes")]
 pub struct Route {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -33,9 +33,11 @@ enum Verb {
     /// Add a rule, or give one that is there to another agent
     Add(Add),
     /// List the rules, in the order in which they are tried
+    #[command(alias = "ls")]
     List,
     /// End a rule
-    Remove {
+    #[command(aliases = ["remove", "delete"])]
+    Rm {
         /// Its number
         route: i64,
     },
@@ -82,8 +84,8 @@ struct Add {
 #[derive(Debug, Args)]
 struct Unmatched {
     /// Only what comes after this message: the last of the page before
-    #[arg(long, value_name = "ID")]
-    after: Option<i64>,
+    #[arg(long, value_name = "ID", alias = "after")]
+    start_after: Option<i64>,
     /// At most this many  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
@@ -101,7 +103,7 @@ impl Route {
                     routes => table(routes, &context.screen),
                 })
             }
-            Verb::Remove { route } => {
+            Verb::Rm { route } => {
                 let removed = context.call(route::Remove { route, request: context.request() }).await?;
                 context.print(&removed, |removed| format!("route {} is removed", removed.route.id))
             }
@@ -136,7 +138,7 @@ impl Add {
 
 impl Unmatched {
     async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(route::Unmatched { after: self.after, limit: self.limit }).await?;
+        let reply = context.call(route::Unmatched { after: self.start_after, limit: self.limit }).await?;
         context.print(&reply, |reply| {
             let Some(last) = reply.messages.last() else { return "nothing is unmatched".into() };
             let mut table = Table::new(&["ID", "SOURCE", "EVENT", "WHERE", "USER", "WHEN", "TEXT"]);
@@ -152,8 +154,9 @@ impl Unmatched {
                     line(content.text.lines().next().unwrap_or_default()).into(),
                 ]);
             }
-            let more =
-                reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {}", last.id))));
+            let more = reply
+                .more
+                .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {}", last.id))));
             table.render(&context.screen) + &more.unwrap_or_default()
         })
     }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 ///   fence runs
 ///   fence runs --all --limit 20
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "ps")]
 pub struct Runs {
     /// Also those that ended
     #[arg(long)]

@@ -29,7 +29,7 @@ use traces::Traces;
 ///   fence serve
 ///   fence serve --listen 0.0.0.0:7373 --name fleet.example.com --tls-cert cert.pem --tls-key key.pem
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "server")]
 pub struct Serve {
     /// The address to listen on; port 0 takes any that is free
     #[arg(long, value_name = "ADDR", env = "FENCE_LISTEN", default_value = "127.0.0.1:7373")]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 /// Show a task in full
 #[derive(Debug, Args)]
+#[command(aliases = ["view", "get", "info"])]
 pub struct Show {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// Say who you are, what you hold until when, and what is ready (the default)
 #[derive(Debug, Args)]
+#[command(alias = "st")]
 pub struct Status {}
 
 #[derive(Debug, Serialize)]

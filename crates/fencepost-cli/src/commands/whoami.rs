@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// Say which run and which agent this is, which fleet it works on, and why
 #[derive(Debug, Args)]
+#[command(alias = "who")]
 pub struct Whoami {}
 
 #[derive(Debug, Serialize)]

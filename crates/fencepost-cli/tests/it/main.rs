@@ -6,6 +6,7 @@ mod crash;
 mod docs;
 mod doctor;
 mod edges;
+mod grammar;
 mod history;
 mod import;
 mod import_swarm;

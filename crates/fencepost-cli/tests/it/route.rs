@@ -37,7 +37,7 @@ on_both! {
             route add slack --to lead
             route again
             route unmatched
-            route remove 1
+            route rm 1
             route remove 1
             route remove 9
             route list

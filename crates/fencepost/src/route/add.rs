@@ -93,7 +93,7 @@ impl Op for Add {
             let message = format!("there are {ROUTES_MAX} routes already, which is the most");
             return Err(Error::new(Code::TooLarge, message)
                 .with("max", ROUTES_MAX)
-                .hint("fence route remove ID ends one"));
+                .hint("fence route rm ID ends one"));
         }
         if let Some(there) = there.filter(|there| there.agent == self.agent && self.before.is_none()) {
             return Ok(Added { route: there.clone(), existing: true });

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// Say that an agent leaves: what is offered or assigned to it, and not begun, goes back to the pool
 #[derive(Debug, Args)]
+#[command(aliases = ["rm", "remove"])]
 pub struct Leave {
     #[command(flatten)]
     named: Named,

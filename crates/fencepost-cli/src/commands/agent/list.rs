@@ -8,6 +8,7 @@ use std::process::ExitCode;
 ///
 /// Online is who polled within five minutes, or has a run that lives.
 #[derive(Debug, Default, Args)]
+#[command(alias = "ls")]
 pub struct List {
     /// Also those that left
     #[arg(long)]

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 /// List the channels, with how many posts each has and who joined
 #[derive(Debug, Default, Args)]
+#[command(alias = "ls")]
 pub struct List {
     /// Only those that your agent joined
     #[arg(long)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 /// List an agent's inbox, oldest first: what is not dealt with yet, or all of it
 #[derive(Debug, Default, Args)]
+#[command(alias = "ls")]
 pub struct List {
     /// The agent  [default: --agent, FENCE_AGENT]
     #[arg(value_name = "AGENT")]
@@ -17,8 +18,8 @@ pub struct List {
     #[arg(long)]
     all: bool,
     /// Only what comes after this message: the last of the page before
-    #[arg(long, value_name = "ID", value_parser = super::super::mail::number)]
-    after: Option<i64>,
+    #[arg(long, value_name = "ID", value_parser = super::super::mail::number, alias = "after")]
+    start_after: Option<i64>,
     /// At most this many  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
@@ -29,14 +30,15 @@ impl List {
         let agent = self.name.map_or_else(|| context.the_agent(), Ok)?;
         let status = self.status.as_deref();
         let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
-        let op = inbox::List { agent, all: self.all, status, after: self.after, limit: self.limit };
+        let op = inbox::List { agent, all: self.all, status, after: self.start_after, limit: self.limit };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.items.as_slice() {
             [] => "no messages".into(),
             items => {
                 let last = items.last().map_or(0, |item| item.id);
-                let more =
-                    reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {last}"))));
+                let more = reply
+                    .more
+                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
                 text::items(items, &context.screen) + &more.unwrap_or_default()
             }
         })

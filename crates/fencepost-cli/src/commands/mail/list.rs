@@ -10,7 +10,7 @@ use std::process::ExitCode;
 ///   fence mail list session/42
 ///   fence mail list --status failed        what was given up, in all mailboxes
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, alias = "ls")]
 pub struct List {
     /// Only of this mailbox
     mailbox: Option<String>,
@@ -18,8 +18,8 @@ pub struct List {
     #[arg(long)]
     status: Option<String>,
     /// Only what comes after this message: the last of the page before
-    #[arg(long, value_name = "ID", value_parser = super::number)]
-    after: Option<i64>,
+    #[arg(long, value_name = "ID", value_parser = super::number, alias = "after")]
+    start_after: Option<i64>,
     /// At most this many  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
@@ -29,14 +29,15 @@ impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let status = self.status.as_deref();
         let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
-        let op = mail::List { mailbox: self.mailbox, status, after: self.after, limit: self.limit };
+        let op = mail::List { mailbox: self.mailbox, status, after: self.start_after, limit: self.limit };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.messages.as_slice() {
             [] => "no messages".into(),
             messages => {
                 let last = messages.last().map_or(0, |message| message.id);
-                let more =
-                    reply.more.then(|| format!("\n{}", context.screen.and_more(&format!("--after {last}"))));
+                let more = reply
+                    .more
+                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
                 text::messages(messages, &context.screen) + &more.unwrap_or_default()
             }
         })

@@ -1,7 +1,7 @@
 mod lines;
 
 use super::{
-    super::{ServerKey, duration, text as read_text},
+    super::{ServerKey, duration, priority, text as read_text},
     content, text,
 };
 use crate::context::Context;
@@ -42,7 +42,7 @@ pub struct Push {
     #[command(flatten)]
     server_key: ServerKey,
     /// 0 to 100, higher first  [default: 50]
-    #[arg(long, short, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = priority, allow_negative_numbers = true)]
     priority: Option<i64>,
     /// It cannot be claimed before this much time has passed
     #[arg(long, value_parser = duration)]

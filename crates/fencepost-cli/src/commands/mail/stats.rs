@@ -10,8 +10,8 @@ pub struct Stats {
     /// Only this one, with its settings
     mailbox: Option<String>,
     /// Only what comes after this name: the last of the page before
-    #[arg(long, value_name = "MAILBOX", conflicts_with = "mailbox")]
-    after: Option<String>,
+    #[arg(long, value_name = "MAILBOX", conflicts_with = "mailbox", alias = "after")]
+    start_after: Option<String>,
     /// At most this many  [default: 100]
     #[arg(long, conflicts_with = "mailbox")]
     limit: Option<i64>,
@@ -19,7 +19,7 @@ pub struct Stats {
 
 impl Stats {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = mail::Stats { mailbox: self.mailbox.clone(), after: self.after, limit: self.limit };
+        let op = mail::Stats { mailbox: self.mailbox.clone(), after: self.start_after, limit: self.limit };
         let reply = context.call(op).await?;
         if let (Some(name), []) = (&self.mailbox, reply.mailboxes.as_slice()) {
             return Err(Error::new(Code::NotFound, format!("there is no mailbox `{name}`"))
@@ -31,7 +31,10 @@ impl Stats {
             (_, mailboxes) => {
                 let last = mailboxes.last().map_or("", |mailbox| &mailbox.name);
                 let more = reply.more.then(|| {
-                    format!("\n{}", context.screen.and_more(&format!("fence mail stats --after {last}")))
+                    format!(
+                        "\n{}",
+                        context.screen.and_more(&format!("fence mail stats --start-after {last}"))
+                    )
                 });
                 text::mailboxes(mailboxes, &context.screen) + &more.unwrap_or_default()
             }

@@ -55,10 +55,10 @@ pub struct Work {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
     batch: Option<i64>,
     /// Stop after so many messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
-    max: Option<i64>,
+    #[arg(long, value_name = "N", alias = "max", value_parser = clap::value_parser!(i64).range(1..))]
+    count: Option<i64>,
     /// Stop after one command
-    #[arg(long, conflicts_with_all = ["max", "concurrency"])]
+    #[arg(long, conflicts_with_all = ["count", "concurrency"])]
     once: bool,
     /// Stop when nothing is ready
     #[arg(long)]
@@ -97,7 +97,7 @@ impl Work {
         let footing = context.place()?.footing();
         context.connection().await?;
         let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
-        let most = if self.once { Some(self.batch.unwrap_or(1)) } else { self.max };
+        let most = if self.once { Some(self.batch.unwrap_or(1)) } else { self.count };
         let worker = Worker {
             run: unique("mail-"),
             stop: Stop::default(),

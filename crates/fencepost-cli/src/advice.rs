@@ -1,0 +1,153 @@
+//! What a wrong command line is answered with, where clap's own words would mislead.
+
+use clap::{
+    Command, Error,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use std::num::{IntErrorKind, ParseIntError};
+
+/// Words that people type and that could mean several things here, each with what to type instead. A word that means one
+/// thing is an alias of its command.
+const MEANT: &[(&[&str], &[&str])] = &[
+    (
+        &["undo", "revert"],
+        &[
+            "`fence release` gives back what you hold",
+            "`fence retry TASK` brings back a task that failed or was cancelled",
+        ],
+    ),
+    (
+        &["next", "pull"],
+        &[
+            "`fence claim` takes the best task that is ready",
+            "`fence done --next` completes yours and takes the next",
+            "`fence ready` lists what could be taken",
+        ],
+    ),
+    (
+        &["rm", "remove", "delete", "drop", "del"],
+        &[
+            "`fence cancel TASK` gives a task up; it is kept",
+            "`fence release` gives back what you hold",
+            "`fence prune` removes what is long finished",
+        ],
+    ),
+    (
+        &["send", "message", "msg", "tell"],
+        &[
+            "`fence inbox send AGENT TEXT` writes to an agent",
+            "`fence channel post CHANNEL TEXT` writes to all in a channel",
+            "`fence mail push MAILBOX PAYLOAD` puts a message into a queue",
+        ],
+    ),
+    (&["post", "say", "chat"], &["`fence channel post CHANNEL TEXT` writes to a channel"]),
+    (&["push", "enqueue", "publish"], &["`fence mail push MAILBOX PAYLOAD` puts a message into a queue"]),
+    (
+        &["pop", "dequeue", "consume"],
+        &[
+            "`fence mail claim MAILBOX` takes a message",
+            "`fence mail work MAILBOX -- CMD` runs a command for each",
+        ],
+    ),
+    (
+        &["join", "register"],
+        &["`fence agent join NAME` makes an agent known", "`fence channel join CHANNEL` joins a channel"],
+    ),
+    (
+        &["pause", "hold", "block"],
+        &[
+            "`fence park TASK --reason TEXT` sets a task aside",
+            "`fence dep add TASK OTHER` makes a task wait for another",
+            "`fence mail pause MAILBOX` stops a queue",
+        ],
+    ),
+    (
+        &["resume", "unblock", "unhold"],
+        &[
+            "`fence unpark TASK` takes up a parked task again",
+            "`fence dep rm TASK OTHER` stops a task from waiting for another",
+            "`fence mail resume MAILBOX` starts a queue again",
+        ],
+    ),
+    (
+        &["tail", "follow", "watch"],
+        &["`fence events --follow` shows what happens", "`fence wait TASK` waits until a task is completed"],
+    ),
+    (
+        &["stop", "quit", "exit"],
+        &["`fence end` ends this run and gives back what it holds", "`fence release` gives back one claim"],
+    ),
+    (
+        &["run", "exec"],
+        &[
+            "`fence mail work MAILBOX -- CMD` runs a command for each message",
+            "`fence guard -- CMD` and `fence lock NAME -- CMD` run one under a claim",
+        ],
+    ),
+];
+
+/// The same error, in words that help.
+pub fn advised(error: Error, command: &Command) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => meant(error, command),
+        ErrorKind::ValueValidation => not_a_number(&error, command).unwrap_or(error),
+        _ => error,
+    }
+}
+
+/// Where a number is wanted, Rust says "invalid digit found in string".
+fn not_a_number(error: &Error, command: &Command) -> Option<Error> {
+    let source = std::error::Error::source(error)?.downcast_ref::<ParseIntError>()?;
+    let why = match source.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "it is too large",
+        _ => "it is not a whole number",
+    };
+    let (arg, value) = (error.get(ContextKind::InvalidArg)?, error.get(ContextKind::InvalidValue)?);
+    let message = format!("invalid value '{value}' for '{arg}': {why}\n");
+    Some(Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
+}
+
+/// Advice on a word that is no command.
+fn meant(mut error: Error, command: &Command) -> Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    // The same word after a noun (`fence mail next`) asks for something else.
+    let before = std::env::args().skip(1).take_while(|arg| arg != word);
+    if before.into_iter().any(|arg| command.find_subcommand(arg).is_some()) {
+        return error;
+    }
+    let Some((_, tips)) = MEANT.iter().find(|(words, _)| words.contains(&word.as_str())) else {
+        return error;
+    };
+    error.remove(ContextKind::SuggestedSubcommand);
+    let tips = tips.iter().map(|tip| clap::builder::StyledStr::from(*tip)).collect();
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is advised must be there, and a word that is one command's must not be said to be several's.
+    #[test]
+    fn advice_names_commands_that_there_are() {
+        let command = crate::command_line();
+        for (words, tips) in MEANT {
+            for word in *words {
+                assert!(command.find_subcommand(word).is_none(), "`{word}` is a command");
+            }
+            for tip in *tips {
+                for advice in tip.split('`').skip(1).step_by(2) {
+                    let words = advice.split(' ').filter(|word| word.chars().all(char::is_lowercase));
+                    let mut at = &command;
+                    for word in words.skip(1) {
+                        at = match at.find_subcommand(word) {
+                            Some(found) => found,
+                            None => panic!("`{advice}`: there is no `{word}`"),
+                        };
+                    }
+                }
+            }
+        }
+    }
+}
