@@ -31,6 +31,25 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// As it is sent on a connection that nobody will read from.
+    pub fn to_http1(&self) -> String {
+        let body = self.error.to_json().to_string();
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncache-control: no-store\r\ncontent-length: {}\r\n\
+             retry-after: {}\r\nconnection: close\r\n\r\n{body}",
+            self.status,
+            body.len(),
+            self.retry_after().unwrap_or_default(),
+        )
+    }
+
+    /// In seconds.
+    fn retry_after(&self) -> Option<u64> {
+        Some(self.error.field("retry_after_ms")?.as_u64()?.div_ceil(1000))
+    }
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let status = StatusCode::from_u16(error.code().http_status());
@@ -41,8 +60,8 @@ impl From<Error> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = json(self.status, self.error.to_json().to_string());
-        if let Some(retry) = self.error.field("retry_after_ms").and_then(serde_json::Value::as_u64) {
-            response.headers_mut().insert(header::RETRY_AFTER, retry.div_ceil(1000).into());
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response.headers_mut().extend(self.headers);
         response.extensions_mut().insert(Outcome(self.error.code()));

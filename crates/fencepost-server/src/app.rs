@@ -1,6 +1,6 @@
 //! What every handler has.
 
-use crate::{Settings, door::Door, keys::Keys, metrics::Metrics};
+use crate::{Settings, door::Door, keys::Keys, metrics::Metrics, places::Places};
 use fencepost::{Code, Error, Fleet, Result};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -19,6 +19,7 @@ pub struct Parts {
     pub metrics: Metrics,
     /// What was begun, and runs to its end whether or not a client still wants the answer.
     pub begun: TaskTracker,
+    pub connections: Places,
     waiters: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
 }
@@ -31,6 +32,7 @@ impl App {
             keys: Keys::new(settings.key_trust),
             metrics: Metrics::default(),
             begun: TaskTracker::new(),
+            connections: Places::new(settings.connections, settings.address_connections),
             waiters: Arc::new(Semaphore::new(settings.waiters)),
             stopping: watch::Sender::new(false),
             settings,
@@ -55,6 +57,11 @@ impl App {
                 .with("retry_after_ms", 1000)
                 .hint("ask again later, or without waiting; the setting `waiters` says how many may")
         })
+    }
+
+    /// How many are connected.
+    pub fn connected(&self) -> usize {
+        self.connections.taken()
     }
 
     /// How many wait, or follow the log.

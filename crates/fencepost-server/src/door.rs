@@ -16,7 +16,7 @@ use axum::{
 use fencepost::{Code, Error, Result};
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -27,6 +27,22 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
+
+impl Peer {
+    /// A request that came by no connection is this process's own.
+    pub fn of(request: &Request) -> Self {
+        let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        request.extensions().get().copied().unwrap_or(Self(own))
+    }
+
+    /// Whom limits by address count: the address, or of IPv6 its /64 network. Who has one address there has all of them.
+    pub fn origin(self) -> String {
+        match self.0.ip().to_canonical() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub struct Door {
@@ -73,16 +89,16 @@ impl Door {
     async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
         // A provider calls by whatever name leads here. What it signs is its key, and no page can make that.
         if [hooks::SLACK, hooks::GITHUB].contains(&request.uri().path()) {
-            return Ok(self.open_rate.take(|| address(request.extensions().get()))?);
+            return Ok(self.open_rate.take(|| Peer::of(request).origin())?);
         }
         self.check(request)?;
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = Peer::of(request);
         if PUBLIC.contains(&request.uri().path()) {
             return Ok(());
         }
         if app.settings.listen.ip().is_loopback() && !app.keys.needed(&app.fleet).await? {
             check_passed_on(request.headers())?;
-            return Ok(self.open_rate.take(|| address(peer.as_ref()))?);
+            return Ok(self.open_rate.take(|| peer.origin())?);
         }
         let Some(secret) = bearer(request.headers()) else {
             let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
@@ -103,8 +119,8 @@ impl Door {
     }
 
     /// A caller was not who they said.
-    pub fn guessed(&self, peer: Option<Peer>) -> Result<()> {
-        self.stranger_rate.take(|| address(peer.as_ref()))
+    pub fn guessed(&self, peer: Peer) -> Result<()> {
+        self.stranger_rate.take(|| peer.origin())
     }
 
     fn check_host(&self, host: &Authority) -> Result<()> {
@@ -116,10 +132,6 @@ impl Door {
         Err(Error::new(Code::Forbidden, format!("this server is not called `{name}`"))
             .hint(format!("fence serve --name {name} lets it be called so")))
     }
-}
-
-fn address(peer: Option<&Peer>) -> String {
-    peer.map_or(String::new(), |peer| peer.0.ip().to_string())
 }
 
 /// Lets requests in, or tells why not.
@@ -229,6 +241,15 @@ fn unauthorized(error: Error, how: &'static str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_network_is_one_caller() {
+        let origin = |ip: &str| Peer(SocketAddr::new(ip.parse().unwrap(), 1)).origin();
+        assert_eq!((origin("10.0.0.1"), origin("::ffff:10.0.0.1")), ("10.0.0.1".into(), "10.0.0.1".into()));
+        assert_eq!(origin("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!(origin("2001:db8:1:2:ffff::"), "2001:db8:1:2::/64");
+        assert_eq!(origin("2001:db8:1:3::"), "2001:db8:1:3::/64");
+    }
 
     #[test]
     fn a_rate_lets_a_second_s_worth_in_at_once_and_then_one_by_one() {

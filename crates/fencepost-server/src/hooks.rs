@@ -79,7 +79,7 @@ impl Provider {
         if secrets.is_empty() {
             return Err(self.closed().into());
         }
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = Peer::of(&request);
         let (head, body) = request.into_parts();
         let body = call::body_of(app, &head.headers, body).await.map_err(|refusal| self.advise(refusal))?;
         let said = match self.check(app, &head.headers, &body, secrets).await {

@@ -15,6 +15,8 @@ mod log;
 mod manual;
 mod metrics;
 mod openapi;
+mod paced;
+mod places;
 mod query;
 mod router;
 mod serve;

@@ -23,10 +23,6 @@ use tokio_util::sync::CancellationToken;
 /// Events in one page.
 const PAGE: i64 = 100;
 
-/// Where a connection can be cut off from within a request.
-#[derive(Debug, Clone)]
-pub struct Cut(pub CancellationToken);
-
 /// The position of the newest event that can be read.
 pub async fn end(fleet: &Fleet) -> Result<String> {
     Ok(fleet.call(event::List { last: Some(1), ..event::List::default() }).await?.position)
@@ -34,10 +30,9 @@ pub async fn end(fleet: &Fleet) -> Result<String> {
 
 pub async fn follow(State(app): State<App>, request: Request) -> Response {
     let (head, _) = request.into_parts();
-    let cut = head.extensions.get::<Cut>().cloned();
     let last = head.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     match Follower::new(app, head.uri.query().unwrap_or_default(), last).await {
-        Ok(follower) => follower.stream(cut),
+        Ok(follower) => follower.stream(),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -64,7 +59,7 @@ impl Follower {
         }
     }
 
-    fn stream(mut self, cut: Option<Cut>) -> Response {
+    fn stream(mut self) -> Response {
         let (pages, mut page) = mpsc::channel::<Bytes>(self.app.settings.reader_buffer.max(1) + 1);
         let gone = CancellationToken::new();
         let reading = gone.clone().drop_guard();
@@ -73,13 +68,8 @@ impl Follower {
             // The last word has a place of its own, however full it is.
             let Ok(farewell) = pages.clone().reserve_owned().await else { return };
             let Some(why) = self.read_on(&pages, &gone).await else { return };
+            // Who does not read that either is cut off as everyone is who does not read.
             drop(farewell.send(error(&why)));
-            drop(pages);
-            // Who does not read that either holds the connection for nothing.
-            let left = tokio::time::timeout(self.app.settings.slow_reader, gone.cancelled()).await;
-            if let (Err(_), Some(Cut(cut))) = (left, cut) {
-                cut.cancel();
-            }
         });
         let stream = futures_util::stream::poll_fn(move |context| {
             let _ = &reading;

@@ -74,6 +74,7 @@ pub struct Metrics {
     seconds: Family<Of, Histogram, fn() -> Histogram>,
     waited: Family<Of, Histogram, fn() -> Histogram>,
     refused: Family<Reason, Counter>,
+    pub turned_away: Counter,
     /// The log, counted up to a position.
     events: Family<Kind, Counter>,
     expired: Family<Noun, Counter>,
@@ -90,6 +91,7 @@ impl Default for Metrics {
             seconds: Family::new_with_constructor(seconds),
             waited: Family::new_with_constructor(waited),
             refused: Family::default(),
+            turned_away: Counter::default(),
             events: Family::default(),
             expired: Family::default(),
             position: Mutex::default(),
@@ -135,6 +137,11 @@ impl Metrics {
         registry.register("statements", "Statements run", counted(counts.statements));
         let waiters: Gauge = Gauge::default();
         waiters.set(app.waiting() as i64);
+        let connections: Gauge = Gauge::default();
+        connections.set(app.connected() as i64);
+        registry.register("connections", "Clients that are connected", connections);
+        let refused = self.turned_away.clone();
+        registry.register("connections_refused", "Connections beyond what is allowed", refused);
         registry.register("waiters", "Requests that wait, and followers of the log", waiters);
     }
 

@@ -23,6 +23,10 @@ pub struct Settings {
     pub body_time: Duration,
     /// How long a request may take, apart from what it asked to wait.
     pub request_time: Duration,
+    /// How many may be connected at the same time.
+    pub connections: usize,
+    /// How many of them may come from one address (of IPv6 from one /64 network); 0 is no limit.
+    pub address_connections: usize,
     /// How many may wait, or follow the log, at the same time.
     pub waiters: usize,
     /// Requests a second for each key, and so many at once; 0 is no limit.
@@ -35,10 +39,12 @@ pub struct Settings {
     pub key_trust: Duration,
     /// A follower of the log hears at least this often that the server is there.
     pub heartbeat: Duration,
-    /// A follower that has not taken what was sent for this long is cut off.
+    /// A client that takes nothing of what was sent for this long is cut off.
     pub slow_reader: Duration,
     /// Pages of a hundred events that are kept for a follower that is behind.
     pub reader_buffer: usize,
+    /// How long a server that is told to stop waits for what was begun.
+    pub stop_time: Duration,
     /// How often the server looks whether something is due that nobody asked for.
     pub tick: Duration,
     /// How often it removes what ended longer ago than `history`.
@@ -65,6 +71,10 @@ impl Settings {
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),
             request_time: Duration::from_secs(60),
+            // As many as wait at most, and as many more.
+            connections: 8192,
+            // Behind a proxy all come from its address; and a machine can have a thousand agents.
+            address_connections: 2048,
             waiters: 4096,
             key_rate: 10_000,
             // Who can reach a loopback address can open the database, too.
@@ -74,6 +84,8 @@ impl Settings {
             heartbeat: Duration::from_secs(15),
             slow_reader: Duration::from_secs(10),
             reader_buffer: 8,
+            // Longer than a body may take to arrive; a cluster usually kills after 30 s.
+            stop_time: Duration::from_secs(25),
             tick: Duration::from_secs(1),
             prune_every: Duration::from_secs(60 * 60),
             history: Some(Duration::from_secs(30 * 24 * 60 * 60)),

@@ -21,7 +21,7 @@ use traces::Traces;
 /// Put the fleet on the network
 ///
 /// Every command works against it by setting FENCE_URL. It says where it listens once it does, and serves until it is
-/// sent SIGTERM or SIGINT: then it finishes what was begun. A second one ends it at once. What it logs goes to
+/// sent SIGTERM or SIGINT: then it finishes what was begun, for --stop-time at most. A second one ends it at once. What it logs goes to
 /// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said). Traces go where
 /// OTEL_EXPORTER_OTLP_ENDPOINT says, if it does.
 ///
@@ -73,11 +73,11 @@ impl Serve {
         }
         let (url, shown, json) = (place.url.clone(), place.shown(), context.json());
         let logs = Logs::begin();
-        more_files();
+        let files = more_files();
         // Many calls at once need more threads than the one that a short command has.
         let serving = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Runtime::new().map_err(Error::internal)?;
-            runtime.block_on(serve(url, shown, self.settings(), json))
+            runtime.block_on(serve(url, shown, self.settings(files), json))
         });
         let served = serving.await.map_err(Error::internal);
         logs.end();
@@ -85,7 +85,7 @@ impl Serve {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn settings(self) -> Settings {
+    fn settings(self, files: Option<u64>) -> Settings {
         let mut settings = Settings::new(self.listen);
         settings.names = self.names;
         settings.tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| TlsFiles { cert, key });
@@ -93,6 +93,7 @@ impl Serve {
         settings.slack_secret = self.slack_secret.into_iter().filter_map(Secret::new).collect();
         settings.github_secret = self.github_secret.into_iter().filter_map(Secret::new).collect();
         self.limits.set(&mut settings);
+        settings.connections = fitting(settings.connections, files);
         settings
     }
 }
@@ -154,10 +155,28 @@ async fn heed(mut term: Signal, mut int: Signal, stop: oneshot::Sender<()>) {
     std::process::exit(128 + signal);
 }
 
-/// Each connection is a file, and a thousand who wait are more than a process may have open unless it asks.
-fn more_files() {
+/// Each connection is a file, and a thousand who wait are more than a process may have open unless it asks. Gives how
+/// many it may have, unless there is no limit.
+fn more_files() -> Option<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current
+}
+
+/// Files that are no connections of clients: the database's (three for each of its connections on SQLite), and our own.
+const OTHER_FILES: u64 = 128;
+
+/// As many connections as there can be files for: without one left, the database could not be opened either.
+fn fitting(wanted: usize, files: Option<u64>) -> usize {
+    let Some(files) = files else { return wanted };
+    let left = if files >= 2 * OTHER_FILES { files - OTHER_FILES } else { (files / 4).max(1) };
+    let most = usize::try_from(left).unwrap_or(wanted).min(wanted);
+    if most < wanted {
+        tracing::warn!(
+            "{most} may be connected, and not {wanted}: the process may have only {files} files open"
+        );
+    }
+    most
 }

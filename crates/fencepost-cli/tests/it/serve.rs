@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
-    process::{Child, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
     time::Duration,
@@ -34,6 +34,11 @@ impl Served {
         let mut command = sealed.command("fence");
         command.envs(variables.iter().copied());
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(words);
+        Self::run(command)
+    }
+
+    /// The server that this command starts.
+    fn run(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("fence serve");
         let mut line = String::new();
@@ -318,6 +323,28 @@ fn a_large_plan_is_taken_or_refused_clearly() {
         slow.write_all(piece).expect("it is taken");
     }
     assert_eq!(answer(slow).0, 413);
+}
+
+/// As many are let in as there are handles for; the others are told, and the server goes on.
+#[test]
+fn few_file_handles_stop_nobody_for_long() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let mut command = sealed.command("sh");
+    command.args(["-c", "ulimit -n 64; exec fence serve --listen 127.0.0.1:0 --header-time 2s"]);
+    let server = Served::run(command);
+    let silent: Vec<_> = (0..100).map(|_| server.connect()).collect();
+    let told = silent.into_iter().map(|mut stream| {
+        let mut told = String::new();
+        stream.read_to_string(&mut told).expect("it ends");
+        told
+    });
+    let full =
+        told.filter(|told| told.starts_with("HTTP/1.1 503 ") && told.contains("16 are connected")).count();
+    assert!(full > 0, "nobody is told");
+    eventually("others are served", || (server.call("admin/about", json!({})).0 == 200).then_some(()));
+    let log = server.log();
+    assert!(log.contains("16 may be connected, and not 8192"), "{log}");
 }
 
 #[test]

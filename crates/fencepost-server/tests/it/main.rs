@@ -2,6 +2,7 @@
 //! What needs a real process and real sockets is in the command line's tests.
 
 mod background;
+mod connections;
 mod documents;
 mod door;
 mod hooks;

@@ -31,6 +31,12 @@ pub struct Limits {
     /// How long a request may take, apart from what it asked to wait
     #[arg(long, value_name = "TIME", env = "FENCE_REQUEST_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.request_time))]
     request_time: Millis,
+    /// How many may be connected at the same time; fewer, if the system allows the process fewer open files
+    #[arg(long, value_name = "N", env = "FENCE_CONNECTIONS", hide_env_values = true, default_value_t = USUAL.connections)]
+    connections: usize,
+    /// How many of them may come from one address; 0 is no limit. Behind a proxy all come from its address
+    #[arg(long, value_name = "N", env = "FENCE_ADDRESS_CONNECTIONS", hide_env_values = true, default_value_t = USUAL.address_connections)]
+    address_connections: usize,
     /// How many may wait, or follow the log, at the same time
     #[arg(long, value_name = "N", env = "FENCE_WAITERS", hide_env_values = true, default_value_t = USUAL.waiters)]
     waiters: usize,
@@ -43,7 +49,7 @@ pub struct Limits {
     /// Unknown keys a second that each address may try; 0 is no limit
     #[arg(long, value_name = "N", env = "FENCE_GUESS_RATE", hide_env_values = true, default_value_t = USUAL.guess_rate)]
     guess_rate: u32,
-    /// How long a follower of the log may leave unread what was sent
+    /// How long a client may leave unread what was sent
     #[arg(long, value_name = "TIME", env = "FENCE_SLOW_READER", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.slow_reader))]
     slow_reader: Millis,
     /// How many pages, of a hundred events each, are kept for a follower that is behind
@@ -62,6 +68,9 @@ struct Intervals {
     /// How often a follower of the log hears at least that the server is there
     #[arg(long, value_name = "TIME", env = "FENCE_HEARTBEAT", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.heartbeat))]
     heartbeat: Millis,
+    /// How long a server that is told to stop waits for what was begun
+    #[arg(long, value_name = "TIME", env = "FENCE_STOP_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.stop_time))]
+    stop_time: Millis,
     /// How often the server looks for what is due that nobody asked for
     #[arg(long, value_name = "TIME", env = "FENCE_TICK", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.tick))]
     tick: Millis,
@@ -74,6 +83,8 @@ impl Limits {
     pub fn set(self, settings: &mut Settings) {
         settings.body_size = self.body_size;
         settings.header_size = self.header_size;
+        settings.connections = self.connections;
+        settings.address_connections = self.address_connections;
         settings.waiters = self.waiters;
         settings.key_rate = self.key_rate;
         settings.open_rate = self.open_rate;
@@ -85,6 +96,7 @@ impl Limits {
         settings.slow_reader = span(self.slow_reader);
         settings.key_trust = span(self.intervals.key_trust);
         settings.heartbeat = span(self.intervals.heartbeat);
+        settings.stop_time = span(self.intervals.stop_time);
         settings.tick = span(self.intervals.tick);
         settings.prune_every = span(self.intervals.prune_every);
     }
