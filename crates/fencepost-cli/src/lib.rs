@@ -10,6 +10,7 @@ mod commands;
 mod context;
 mod keeper;
 mod lines;
+mod modes;
 mod own;
 mod place;
 mod process;

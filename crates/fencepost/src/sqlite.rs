@@ -3,6 +3,7 @@
 //! The writer takes what is queued, opens one transaction, runs each op in its own savepoint, commits once,
 //! and only then replies. Nobody is told "done" before the disk has it.
 
+mod files;
 mod identity;
 mod lite;
 mod open;

@@ -1,6 +1,6 @@
 use crate::{
     context::Context,
-    keeper,
+    keeper, modes,
     place::{self, Place},
     screen::state,
 };
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// Look for what is wrong with the fleet, and say what to do about it
 ///
 /// Checks the database and the promises against what is stored, the schema, the durability, the clocks, where the fleet is and who you
-/// are, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
+/// are, who else can read its files, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
 ///
 /// Examples:
 ///   fence doctor
@@ -65,7 +65,7 @@ impl Doctor {
             Err(e) => findings.push(problem("fleet", &e)),
             Ok(place) => {
                 findings.push(fleet(&place));
-                findings.extend(database(context).await);
+                findings.extend(database(context, &place).await);
                 findings.extend(keepers(&place));
             }
         }
@@ -106,7 +106,7 @@ fn fleet(place: &Place) -> Finding {
 }
 
 /// What can only be said with the database open.
-async fn database(context: &Context) -> Vec<Finding> {
+async fn database(context: &Context, place: &Place) -> Vec<Finding> {
     let fleet = match context.inspect().await {
         Ok(fleet) => fleet,
         Err(e) => return vec![behind(&e).unwrap_or_else(|| problem("database", &e))],
@@ -124,6 +124,7 @@ async fn database(context: &Context) -> Vec<Finding> {
         clock(&facts, before, after),
     ];
     findings.extend(integrity(&fleet).await);
+    findings.extend(files(place));
     findings
 }
 
@@ -229,6 +230,13 @@ fn keepers(place: &Place) -> Vec<Finding> {
     let living = |keeper: &keeper::Keeper| format!("process {} keeps run {}", keeper.pid, keeper.run);
     findings.extend(alive.iter().map(|keeper| ok("keepers", living(keeper))));
     findings
+}
+
+/// Only if there is something to say.
+fn files(place: &Place) -> Option<Finding> {
+    let loose = modes::loose(place)?;
+    let message = format!("others can read or write what is the fleet's: {}", loose.names.join(", "));
+    Some(warning("files", message, &loose.mend))
 }
 
 /// Only if there is something to say.

@@ -1,11 +1,12 @@
-use crate::context::Context;
+use crate::{context::Context, modes};
 use clap::Args;
-use fencepost::{Error, Result, admin};
+use fencepost::{Code, Error, Result, admin};
 use fencepost_client::Connection;
 use serde::Serialize;
 use std::{
     fs::OpenOptions,
-    io::Write,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
     process::{Command, ExitCode},
 };
@@ -16,12 +17,22 @@ use std::{
 /// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url or FENCE_URL it sees
 /// whether that server answers.
 ///
+/// Nobody but you can read or write the files of a fleet. With --shared your group can, too, as with git init --shared: those who can
+/// write the database can do anything to the fleet. To choose the group: mkdir .fence; chgrp GROUP .fence; fence init --shared. A fleet
+/// that exists is changed by it. (fence claim --keep has a file for each run it keeps; for a shared fleet it is in XDG_RUNTIME_DIR,
+/// because only you may write it.)
+///
 /// Examples:
 ///   fence init
+///   fence init --shared
 ///   FENCE_DB=postgres://user@host/database fence init
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Init {}
+pub struct Init {
+    /// Let your group read and write the fleet's files
+    #[arg(long)]
+    shared: bool,
+}
 
 #[derive(Debug, Serialize)]
 struct Made {
@@ -35,8 +46,15 @@ impl Init {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let place = context.place()?;
         let existing = Connection::open_existing(&place.url).await.is_ok();
-        if let Some(directory) = place.file().and_then(Path::parent) {
-            make(directory)?;
+        if self.shared && place.file().is_none() {
+            return Err(Error::new(Code::Invalid, "--shared is about files, and this fleet is none")
+                .hint("keys, or the users of PostgreSQL, say who may use it"));
+        }
+        if let Some(file) = place.file() {
+            let is_ours = file.parent().map_or(Ok(false), make)?;
+            if self.shared {
+                modes::share(file, is_ours)?;
+            }
         }
         let connection = context.make(&place).await?;
         if place.is_remote() {
@@ -54,19 +72,24 @@ impl Init {
     }
 }
 
-/// A directory that is ours ignores itself, so that the database stays out of git.
-fn make(directory: &Path) -> Result<()> {
+/// A directory that is ours ignores itself, so that the database stays out of git. Says whether it is ours.
+fn make(directory: &Path) -> Result<bool> {
     let failed = |e| Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()));
     if directory.as_os_str().is_empty() {
-        return Ok(());
+        return Ok(false);
     }
-    let ours = !directory.exists() || directory.file_name().is_some_and(|name| name == ".fence");
-    std::fs::create_dir_all(directory).map_err(failed)?;
-    let ignore = directory.join(".gitignore");
-    if ours && !ignore.exists() {
-        std::fs::write(ignore, "*\n").map_err(failed)?;
+    let ours = !directory.exists() || modes::is_fleets(directory);
+    modes::make_directory(directory).map_err(failed)?;
+    if ours {
+        // Not through a link that somebody put there.
+        let ignore =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.join(".gitignore"));
+        match ignore.and_then(|mut file| file.write_all(b"*\n")) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+            _ => {}
+        }
     }
-    Ok(())
+    Ok(ours)
 }
 
 /// A database that somebody put into a work tree by its name is left out by the repository's own list, which is not

@@ -124,7 +124,7 @@ on_both! {
 
     /// Looking at it does not bring it up to date.
     fn a_schema_that_is_behind_is_a_warning(sealed: Sealed) {
-        std::fs::create_dir(sealed.path().join(".fence")).expect("a directory");
+        assert_eq!(sealed.sh("mkdir -m 700 .fence").code, 0);
         tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let mut old = fencepost::Options::default();
             old.schema_version = Some(1);
@@ -199,6 +199,76 @@ fn a_work_tree_with_a_database_of_its_own() {
     );
     let said = sealed.sh("mkdir lost && echo 'gitdir: /nowhere' > lost/.git && cd lost && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
     assert!(said.out.contains("lost/.git leads to a git directory that is not there"), "{}", said.out);
+}
+
+/// As they were made before, or with somebody's chmod.
+#[test]
+fn files_that_others_can_read_are_named() {
+    let sealed = Sealed::sqlite();
+    let umask = |words: &str| sealed.sh(&format!("umask 000; export FENCE_RUN=me; {words}"));
+    let modes = || sealed.sh("cd .fence; stat -c '%n %a' . * | sort").out;
+    let made = umask(
+        "fence init && fence add one && fence claim --keep -q && fence backup .fence/copy.db && fence list > /dev/null",
+    );
+    assert_eq!(made.code, 0, "{made:?}");
+    let private = modes();
+    for line in private.lines() {
+        let mode = if line.starts_with(". ") || line.contains("-keepers ") { " 700" } else { " 600" };
+        assert!(line.ends_with(mode), "{private}");
+    }
+    assert!(
+        private.contains("fence.db-queue")
+            && private.contains("fence.db-turn")
+            && private.contains("copy.db"),
+        "{private}"
+    );
+    assert_eq!(sealed.sh("stat -c %a .fence/fence.db-keepers/* .fence/.gitignore").out, "600\n600");
+    assert!(!examine(&sealed, &[]).1.contains(&"files warning".into()));
+
+    // What is there keeps its mode, until somebody does what the doctor says.
+    assert_eq!(umask("chmod 755 .fence; chmod 644 .fence/fence.db*; fence done").code, 0);
+    let (code, findings, all) = examine(&sealed, &[]);
+    assert_eq!((code, findings.contains(&"files warning".into())), (0, true), "{all:#}");
+    let found = all.as_array().expect("a list").iter().find(|found| found["name"] == "files").expect("it");
+    let message = found["message"].as_str().expect("a text");
+    assert!(message.contains("/.fence (755), ") && message.contains("fence.db-queue (644)"), "{message}");
+    let mended = sealed.sh(found["hint"].as_str().expect("a command"));
+    assert_eq!(mended.code, 0, "{mended:?}");
+    assert!(!examine(&sealed, &[]).1.contains(&"files warning".into()));
+
+    // For a group: whoever makes a file later, whatever the umask.
+    crate::sealed::eventually("the keeper has gone", || {
+        std::fs::read_dir(sealed.path().join(".fence/fence.db-keepers"))
+            .expect("it")
+            .next()
+            .is_none()
+            .then_some(())
+    });
+    let umask = |words: &str| sealed.sh(&format!("umask 077; export FENCE_RUN=me; {words}"));
+    let shared = umask(
+        "fence init --shared && rm .fence/fence.db-queue && fence add two && fence claim --keep -q && fence backup .fence/copy2.db",
+    );
+    assert_eq!(shared.code, 0, "{shared:?}");
+    assert!(!sealed.path().join(".fence/fence.db-keepers").exists());
+    let shared = modes();
+    for line in shared.lines().filter(|line| line.starts_with("fence.db") && !line.contains("-keepers")) {
+        assert!(line.ends_with(" 660"), "{shared}");
+    }
+    assert!(shared.contains(". 2770") && shared.contains("copy2.db 660"), "{shared}");
+    assert!(examine(&sealed, &[]).2.to_string().contains(" keeps run me"));
+    sealed.ok(&["done"]);
+    let (_, findings, all) = examine(&sealed, &[]);
+    assert!(!findings.contains(&"files warning".into()), "{all:#}");
+    assert_eq!(umask("chmod o+r .fence/fence.db").code, 0);
+    let (_, _, all) = examine(&sealed, &[]);
+    assert!(all.to_string().contains("chmod o-rwx "), "{all:#}");
+
+    let said = sealed.sh("mkdir -m 755 team && fence init --db team/x.db --shared");
+    assert!(said.code == 1 && said.err.ends_with("chmod g+rwxs team"), "{said:?}");
+    let said = sealed.sh("chmod g+rwxs team && fence init --db team/x.db --shared && stat -c %a team/x.db");
+    assert!(said.out.ends_with("\n660"), "{said:?}");
+    let said = sealed.fence(&["init", "--shared", "--db", "postgres://localhost/x"]);
+    assert!(said.err.contains("--shared is about files"), "{said:?}");
 }
 
 /// Another user, or whoever committed them to a repository, put them there.

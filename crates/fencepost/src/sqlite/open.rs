@@ -1,6 +1,11 @@
 //! Opening a file: is it ours, is it of a version we know, and is it safe to go on numbering fences.
 
-use super::{BUSY, sqlite_error, turnstile::Turnstile};
+use super::{
+    BUSY,
+    files::{beside, make_database},
+    sqlite_error,
+    turnstile::Turnstile,
+};
 use crate::{
     claim::jump,
     clock::Time,
@@ -9,7 +14,7 @@ use crate::{
     migrate::{self, MIGRATIONS},
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// `FENC`: tells a fleet from any other SQLite database.
 const APPLICATION_ID: i32 = 0x4645_4E43;
@@ -31,6 +36,10 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     let missing = || Error::new(Code::NotFound, "there is no fleet").hint("fence init makes it");
     if !options.create && !path.exists() {
         return Err(at(missing()));
+    }
+    if options.create {
+        // Where it cannot be made, SQLite says why.
+        let _ = make_database(path, None);
     }
     let create = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | create).map_err(at)?;
@@ -114,8 +123,9 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     let _turn = turnstile.enter()?;
     pragma(conn, "journal_mode", "wal")?;
     let from = version(conn)?;
+    // `fence.db` of version 1 is kept as `fence.db.v1.bak`.
     if from > 0 && from < target {
-        backup(conn, &backup_path(path, from))?;
+        backup(conn, path, &beside(path, &format!(".v{from}.bak")))?;
     }
     for migration in MIGRATIONS.iter().filter(|m| m.version > from && m.version <= target) {
         let script = format!(
@@ -132,22 +142,14 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     Ok(())
 }
 
-/// `fence.db` of version 1 is kept as `fence.db.v1.bak`.
-fn backup_path(path: &Path, version: i64) -> PathBuf {
-    beside(path, &format!(".v{version}.bak"))
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
-}
-
 /// A consistent copy. It is marked, so that whoever opens it in the place of the original never gives out a
-/// fence that the original gave out after the copy was made. It gets its name when it is complete and marked.
-pub(crate) fn backup(conn: &Connection, to: &Path) -> Result<()> {
+/// fence that the original gave out after the copy was made. It gets its name when it is complete and marked. Who may use the
+/// original may use the copy.
+fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
     let unfinished = beside(to, ".part");
+    let unwritable = |e| Error::unavailable(format!("cannot write `{}`: {e}", to.display()));
     let _ = std::fs::remove_file(&unfinished);
+    make_database(&unfinished, Some(from)).map_err(unwritable)?;
     let mut copy = Connection::open(&unfinished).map_err(sqlite_error)?;
     {
         let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
@@ -156,8 +158,7 @@ pub(crate) fn backup(conn: &Connection, to: &Path) -> Result<()> {
     // Without a log of its own, it is one file to be renamed.
     copy.execute_batch("pragma journal_mode=delete; update fleet set restored = 1").map_err(sqlite_error)?;
     copy.close().map_err(|(_, e)| sqlite_error(e))?;
-    std::fs::rename(&unfinished, to)
-        .map_err(|e| Error::unavailable(format!("cannot write `{}`: {e}", to.display())))
+    std::fs::rename(&unfinished, to).map_err(unwritable)
 }
 
 /// A backup of a fleet that others may be using.
@@ -166,7 +167,7 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
         return Err(Error::new(Code::Invalid, format!("`{}` exists already", to.display()))
             .hint("a backup never overwrites a file: name another"));
     }
-    backup(&reader(path, Durability::Full)?, to)
+    backup(&reader(path, Durability::Full)?, path, to)
 }
 
 /// A number is never given out twice: not after a restored backup, and not after the machine went down while

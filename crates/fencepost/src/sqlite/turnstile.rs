@@ -9,9 +9,10 @@
 //! A process that is stopped (SIGSTOP, ^Z) keeps what it has. So nobody waits for its turn for longer than [`PATIENCE`]:
 //! then it goes to the database without one, where SQLite's own lock keeps writers apart, if not fairly.
 
+use super::files::{beside, open_beside};
 use crate::error::{Error, Result};
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -160,11 +161,8 @@ impl Line {
 }
 
 pub(super) fn lock_file(database: &Path, suffix: &str) -> Result<File> {
-    let mut name = database.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    let path: PathBuf = database.with_file_name(name);
-    OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(|e| {
-        Error::unavailable(format!("cannot write `{}`: {e}", path.display()))
+    open_beside(database, suffix).map_err(|e| {
+        Error::unavailable(format!("cannot write `{}`: {e}", beside(database, suffix).display()))
             .hint("a fleet needs to write in the directory it lives in")
     })
 }
