@@ -215,17 +215,10 @@ fn home() -> Option<PathBuf> {
 /// The directory that all work trees of the repository around `here` agree on.
 fn main_work_tree(here: &Path) -> Option<PathBuf> {
     let top = here.ancestors().find(|dir| dir.join(".git").exists() || is_git_directory(dir))?;
-    let dot_git = top.join(".git");
-    if dot_git.is_dir() || is_git_directory(top) {
+    if top.join(".git").is_dir() || is_git_directory(top) {
         return Some(top.to_owned());
     }
-    // A linked work tree, a submodule, or a repository whose git directory is elsewhere.
-    let link = fs::read_to_string(&dot_git).ok()?;
-    let own = fs::canonicalize(top.join(link.trim().strip_prefix("gitdir:")?.trim())).ok()?;
-    let common = match fs::read_to_string(own.join("commondir")) {
-        Ok(common) => fs::canonicalize(own.join(common.trim())).ok()?,
-        Err(_) => own,
-    };
+    let common = common_directory(top)?;
     if common.file_name().is_some_and(|name| name == ".git") {
         return common.parent().map(Path::to_owned);
     }
@@ -240,6 +233,29 @@ fn main_work_tree(here: &Path) -> Option<PathBuf> {
             .map(|path| path.trim().to_owned())
     });
     work_tree.and_then(|path| fs::canonicalize(common.join(path)).ok()).or(Some(common))
+}
+
+/// The git directory that all work trees of a repository share.
+fn common_directory(top: &Path) -> Option<PathBuf> {
+    let dot_git = top.join(".git");
+    if dot_git.is_dir() {
+        return Some(dot_git);
+    }
+    // A linked work tree, a submodule, or a repository whose git directory is elsewhere.
+    let link = fs::read_to_string(&dot_git).ok()?;
+    let own = fs::canonicalize(top.join(link.trim().strip_prefix("gitdir:")?.trim())).ok()?;
+    match fs::read_to_string(own.join("commondir")) {
+        Ok(common) => fs::canonicalize(own.join(common.trim())).ok(),
+        Err(_) => Some(own),
+    }
+}
+
+/// The work tree that a directory is in, and the file that lists what its repository leaves out without saying so to others.
+/// Files are read for it, and git is not asked: it runs commands that a repository's configuration names.
+pub fn exclude_list(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let top = directory.ancestors().find(|dir| dir.join(".git").exists() || is_git_directory(dir))?;
+    let common = common_directory(top).filter(|common| common.join("HEAD").is_file())?;
+    Some((top.to_owned(), common.join("info/exclude")))
 }
 
 /// A bare repository, as its hooks see it. (The git directory of a work tree is found by the `.git` beside it.)

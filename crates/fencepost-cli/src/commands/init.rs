@@ -1,14 +1,14 @@
-use crate::{context::Context, modes};
+use crate::{context::Context, modes, place};
 use clap::Args;
 use fencepost::{Code, Error, Result, admin};
 use fencepost_client::Connection;
 use serde::Serialize;
 use std::{
     fs::OpenOptions,
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    process::{Command, ExitCode},
+    process::ExitCode,
 };
 
 /// Make a fleet
@@ -62,7 +62,8 @@ impl Init {
             connection.call(admin::About {}).await?;
         }
         if let Some(file) = place.file() {
-            keep_out_of_git(file);
+            // If that cannot be, git shows it.
+            let _ = keep_out_of_git(file);
         }
         let made = Made { db: place.shown(), existing, why: place.why.describe() };
         context.print(&made, |made| {
@@ -94,27 +95,29 @@ fn make(directory: &Path) -> Result<bool> {
 
 /// A database that somebody put into a work tree by its name is left out by the repository's own list, which is not
 /// committed. Where there is no git, there is nothing to keep it out of.
-fn keep_out_of_git(file: &Path) {
-    let (Some(directory), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str()))
-    else {
-        return;
-    };
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let git = |words: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(directory).args(words).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    // Not in a work tree, or ignored already.
-    let Some(prefix) = git(&["rev-parse", "--show-prefix"]) else { return };
-    if git(&["check-ignore", "-q", name]).is_some() {
-        return;
+fn keep_out_of_git(file: &Path) -> Option<()> {
+    let file = std::path::absolute(file).ok()?;
+    let directory = std::fs::canonicalize(file.parent()?).ok()?;
+    let ignored = std::fs::read_to_string(directory.join(".gitignore")).unwrap_or_default();
+    if ignored.lines().any(|line| line == "*") {
+        return None;
     }
-    let Some(exclude) = git(&["rev-parse", "--path-format=absolute", "--git-path", "info/exclude"]) else {
-        return;
-    };
-    let _ = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(exclude)
-        .and_then(|mut list| writeln!(list, "/{prefix}{name}*"));
+    let (top, list) = place::exclude_list(&directory)?;
+    let path = directory.strip_prefix(&top).ok()?.join(file.file_name()?);
+    let path = path.to_str().filter(|path| !path.contains('\n'))?;
+    let escaped = path.chars().flat_map(|c| "\\*?[".contains(c).then_some('\\').into_iter().chain([c]));
+    let line = format!("/{}*", escaped.collect::<String>());
+    // Not through links: the line would be part of a file that somebody chose.
+    if list.is_symlink() || list.parent()?.is_symlink() {
+        return None;
+    }
+    std::fs::create_dir_all(list.parent()?).ok()?;
+    let mut list = OpenOptions::new().read(true).append(true).create(true).open(list).ok()?;
+    let mut listed = String::new();
+    list.read_to_string(&mut listed).ok()?;
+    if !listed.lines().any(|listed| listed == line) {
+        let start = if listed.is_empty() || listed.ends_with('\n') { "" } else { "\n" };
+        writeln!(list, "{start}{line}").ok()?;
+    }
+    Some(())
 }

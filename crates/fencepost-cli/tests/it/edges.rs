@@ -198,13 +198,46 @@ fn only_init_makes_a_fleet() {
 fn a_database_in_a_work_tree_stays_out_of_git() {
     let sealed = Sealed::sqlite();
     std::fs::create_dir(sealed.path().join("deep")).expect("a directory");
-    for db in ["x.db", "deep/y.db"] {
+    std::fs::write(sealed.path().join(".git/info/exclude"), "no end of line").expect("written");
+    for db in ["x.db", "deep/y.db", "deep/[a]*b?.db"] {
         sealed.ok(&["init", "--db", db]);
         sealed.ok(&["--db", db, "add", "one"]);
         sealed.ok(&["init", "--db", db]);
     }
     assert_eq!(sealed.sh("git status --porcelain").out, "");
     assert_eq!(sealed.sh("grep -c y.db .git/info/exclude").out, "1");
+    // The same in a work tree of its own, whose repository has the list.
+    let said = sealed
+        .sh("git -c user.name=x -c user.email=x@x commit -q --allow-empty -m one && git worktree add -q tree
+         cd tree && fence init --db z.db > /dev/null && git status --porcelain");
+    assert_eq!((said.code, said.out.as_str()), (0, ""), "{said:?}");
+}
+
+/// A repository that was cloned or unpacked can name commands that git runs, also in one that lies within it.
+#[test]
+fn no_command_of_a_repository_is_run() {
+    let sealed = Sealed::sqlite();
+    let trap = sealed.path().join("trap").display().to_string();
+    sealed.script("trap", &format!("touch {trap}.sprung"));
+    let sprung = || std::fs::remove_file(format!("{trap}.sprung")).is_ok();
+    let set = format!(
+        "git config core.fsmonitor {trap} && git init -q --bare inner && printf '[core]\\nrepositoryformatversion=0\\nbare=false\\nworktree=.\\nfsmonitor={trap}\\n' > inner/config"
+    );
+    assert_eq!(sealed.sh(&set).code, 0);
+    for directory in [".", "inner"] {
+        // So that this test can fail.
+        sealed.sh(&format!("cd {directory} && git status"));
+        assert!(sprung(), "git does not run it in {directory}: the test shows nothing");
+        let said = sealed.sh(&format!(
+            "cd {directory} && for words in 'init' 'init --db x.db' 'add one --db x.db' 'doctor' 'claim' 'prime' 'whoami'; do fence $words; done"
+        ));
+        assert!(!sprung(), "in {directory}: {said:?}");
+        assert!(said.out.contains("the fleet is at x.db"), "{said:?}");
+    }
+    // Nor is a line of ours written where a link leads.
+    let said =
+        sealed.sh("echo mine > rc && ln -sf ../../rc .git/info/exclude && fence init --db y.db && cat rc");
+    assert!(said.code == 0 && said.out.ends_with("\nmine"), "{said:?}");
 }
 
 /// A path that is not text is refused, rather than another that looks like it used.
