@@ -138,7 +138,7 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
     }
     let (file, why) = match (main_work_tree(here), home()) {
         (Some(root), _) => {
-            let file = root.join(FILE);
+            let file = unlinked(root.join(FILE))?;
             crate::trust::fleet(&file)?;
             (file, Why::Repository(root))
         }
@@ -157,6 +157,15 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
         None => Err(Error::new(Code::Invalid, format!("the path `{}` is not UTF-8", file.display()))
             .hint("--db or FENCE_DB names a fleet elsewhere")),
     }
+}
+
+/// A link can be part of a repository that was cloned, and lead to any file of ours.
+fn unlinked(file: PathBuf) -> Result<PathBuf> {
+    let link = file.ancestors().take(2).find(|path| path.is_symlink());
+    let Some(link) = link else { return Ok(file) };
+    Err(Error::new(Code::Invalid, format!("`{}` is a symbolic link, which is not followed", link.display())).hint(
+        "it may have come with the repository. If it is yours, name the file it leads to with --db or FENCE_DB",
+    ))
 }
 
 /// What a file says of files is said of those beside it.
@@ -325,6 +334,32 @@ mod tests {
         }
         assert_eq!(stray(&root.join("linked/deep")), Some(root.join("linked/.fence/fence.db")));
         assert_eq!(stray(&root.join("main/deep")), None);
+    }
+
+    #[test]
+    fn links_that_a_repository_may_have_brought_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir_all(root.join("repo/.git")).unwrap();
+        fs::create_dir(root.join("mine")).unwrap();
+        let here = root.join("repo");
+        let found = || find(None, None, &here).map(|place| place.url);
+        let file = here.join(FILE).display().to_string();
+        assert_eq!(found().unwrap(), file);
+        std::os::unix::fs::symlink("../mine", here.join(".fence")).unwrap();
+        let refused = found().unwrap_err();
+        assert!(
+            refused.message().ends_with(".fence` is a symbolic link, which is not followed"),
+            "{refused}"
+        );
+        fs::remove_file(here.join(".fence")).unwrap();
+        fs::create_dir(here.join(".fence")).unwrap();
+        for target in ["../../mine/fence.db", "nowhere"] {
+            std::os::unix::fs::symlink(target, here.join(FILE)).unwrap();
+            assert_eq!(found().unwrap_err().code(), Code::Invalid, "{target}");
+            fs::remove_file(here.join(FILE)).unwrap();
+        }
+        assert_eq!(found().unwrap(), file);
     }
 
     #[test]

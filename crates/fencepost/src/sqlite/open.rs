@@ -84,6 +84,10 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
     // Without it SQLite looks at bound values to see whether a partial index fits, and prepares a join anew each
     // time they change: 32 us to load a task instead of 4.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite_error)?;
+    // The file may come from a stranger: its triggers and views reach nothing that could do harm, and no statement reaches the
+    // file's own structure.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(sqlite_error)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(sqlite_error)?;
     Ok(conn)
 }
 
@@ -150,7 +154,7 @@ fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
     let unwritable = |e| Error::unavailable(format!("cannot write `{}`: {e}", to.display()));
     let _ = std::fs::remove_file(&unfinished);
     make_database(&unfinished, Some(from)).map_err(unwritable)?;
-    let mut copy = Connection::open(&unfinished).map_err(sqlite_error)?;
+    let mut copy = connect(&unfinished, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     {
         let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
         backup.run_to_completion(1000, std::time::Duration::ZERO, None).map_err(sqlite_error)?;

@@ -402,3 +402,24 @@ async fn a_lock_goes_round_among_the_processes_that_wait_for_it() {
         _ = join_all([busy("a"), busy("b"), busy("c")]) => {}
     }
 }
+
+/// A database can come with a repository, or as somebody's backup.
+#[tokio::test]
+async fn a_strangers_schema_is_not_trusted() {
+    let world = World::sqlite().await;
+    let stranger = Connection::open(&world.url).unwrap();
+    stranger.execute_batch("create table leaked(file); create trigger planted after insert on event begin insert into leaked select file from pragma_database_list; end").unwrap();
+    let added = world.fleet.call(task::Add::new("auth", "work")).await;
+    assert!(added.is_err_and(|e| e.message().contains("unsafe use of virtual table")));
+    stranger.execute_batch("drop trigger planted").unwrap();
+    world.add("work").await;
+    let harm = world.fleet.transaction(|tx| {
+        Box::pin(async move {
+            tx.query("pragma writable_schema=on", params![]).await?;
+            tx.execute("update sqlite_master set sql = null where name = 'task'", params![]).await
+        })
+    });
+    assert!(harm.await.is_err_and(|e| e.message().contains("sqlite_master may not be modified")));
+    let leaked: i64 = stranger.query_row("select count(*) from leaked", [], |row| row.get(0)).unwrap();
+    assert_eq!(leaked, 0);
+}

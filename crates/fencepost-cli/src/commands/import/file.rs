@@ -1,7 +1,7 @@
 //! A SQLite file of another system, read and never written: not the file, and nothing beside it.
 
 use fencepost::{Code, Error, Result};
-use rusqlite::{Connection, OpenFlags, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ValueRef};
 use serde_json::{Map, Value};
 use std::{io::Read, path::Path};
 
@@ -79,6 +79,9 @@ pub fn open(path: &Path, kind: &Kind) -> Result<Connection> {
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |e: rusqlite::Error| kind.is_not(path, &e.to_string());
     let connection = Connection::open_with_flags(format!("{uri}?{how}"), flags).map_err(failed)?;
+    // It may come from a stranger: its views reach nothing that could do harm.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(failed)?;
     // One moment of a file that others may be writing to.
     connection.execute_batch("begin").map_err(failed)?;
     Ok(connection)
@@ -103,4 +106,29 @@ pub fn rows(connection: &Connection, sql: &str, name: fn(&str) -> String) -> rus
         Ok(columns)
     })?;
     rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_schema_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("list.db");
+        let planted = "create table t(x); create view v as select name from pragma_database_list";
+        let sql = "select count(*) from v";
+        let stranger = Connection::open(&path).unwrap();
+        stranger.execute_batch(planted).unwrap();
+        assert_eq!(
+            stranger.query_row(sql, [], |row| row.get(0)),
+            Ok(1),
+            "it can be read by whoever trusts it"
+        );
+        let opened = open(&path, &Kind { name: "a list", otherwise: "", wanted: "" }).unwrap();
+        assert_eq!(tables(&opened).unwrap(), ["t"]);
+        let refused = opened.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_err();
+        assert!(refused.to_string().contains("unsafe use of virtual table"), "{refused}");
+        assert!(opened.db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE).unwrap());
+    }
 }
