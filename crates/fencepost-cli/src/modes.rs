@@ -15,6 +15,9 @@ const OTHERS: u32 = 0o007;
 
 /// Makes what is missing of it, for us alone.
 pub fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.as_os_str().is_empty() {
+        return Ok(());
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 

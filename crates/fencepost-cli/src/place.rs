@@ -216,7 +216,8 @@ fn set(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn home() -> Option<PathBuf> {
+/// The user's own directory for what fence keeps.
+pub fn home() -> Option<PathBuf> {
     let data = set("XDG_DATA_HOME").or_else(|| Some(set("HOME")?.join(".local/share")))?;
     Some(data.join("fence"))
 }

@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::{context::Context, modes};
 use clap::Args;
 use fencepost::{Code, Error, Result};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::{path::PathBuf, process::ExitCode};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Backup {
-    /// Where to; nothing may be there
+    /// Where to; nothing may be there. Directories that are missing are made
     file: PathBuf,
 }
 
@@ -27,7 +27,13 @@ struct Copied {
 impl Backup {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let shown = self.file.display().to_string();
-        context.connection().await?.backup(&self.file).await?;
+        let fleet = context.connection().await?;
+        if let Some(directory) = self.file.parent() {
+            modes::make_directory(directory).map_err(|e| {
+                Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()))
+            })?;
+        }
+        fleet.backup(&self.file).await?;
         let size = std::fs::metadata(&self.file).map_err(|e| {
             Error::new(Code::Internal, format!("`{shown}` was written, but cannot be read: {e}"))
         })?;

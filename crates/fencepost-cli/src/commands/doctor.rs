@@ -1,7 +1,7 @@
 use crate::{
-    context::Context,
+    context::{Context, digest},
     keeper, modes,
-    place::{self, Place},
+    place::{self, Place, Why},
     screen::state,
 };
 use clap::Args;
@@ -11,12 +11,16 @@ use fencepost::{
 };
 use fencepost_client::Connection;
 use serde::Serialize;
-use std::process::ExitCode;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Look for what is wrong with the fleet, and say what to do about it
 ///
 /// Checks the database and the promises against what is stored, the schema, the durability, the clocks, where the fleet is and who you
-/// are, who else can read its files, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
+/// are, who else can read its files, whether there is a copy where git clean does not reach, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
 ///
 /// Examples:
 ///   fence doctor
@@ -61,16 +65,18 @@ const VIOLATIONS: usize = 10;
 impl Doctor {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut findings = Vec::new();
-        match context.place() {
-            Err(e) => findings.push(problem("fleet", &e)),
+        let place = context.place();
+        match &place {
+            Err(e) => findings.push(problem("fleet", e)),
             Ok(place) => {
-                findings.push(fleet(&place));
-                findings.extend(database(context, &place).await);
-                findings.extend(keepers(&place));
+                findings.push(fleet(place));
+                findings.extend(database(context, place).await);
+                findings.extend(keepers(place));
             }
         }
         findings.push(ok("run", format!("{}: {}", context.run(), context.who().why.describe())));
         findings.extend(work_tree());
+        findings.extend(place.ok().as_ref().and_then(copy));
         context.print(&findings, |findings| {
             findings.iter().map(|finding| line(finding, context)).collect::<Vec<_>>().join("\n")
         })?;
@@ -237,6 +243,33 @@ fn files(place: &Place) -> Option<Finding> {
     let loose = modes::loose(place)?;
     let message = format!("others can read or write what is the fleet's: {}", loose.names.join(", "));
     Some(warning("files", message, &loose.mend))
+}
+
+/// A fleet in a work tree goes with whatever git cleans away: is there a copy elsewhere?
+fn copy(place: &Place) -> Option<Finding> {
+    let Why::Repository(root) = &place.why else { return None };
+    if !root.join(".git").exists() || !place.file()?.exists() {
+        return None;
+    }
+    let (directory, prefix) = copies(root)?;
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    // They are named by their time.
+    let newest = names.filter(|name| name.starts_with(&prefix) && name.ends_with(".db")).max();
+    let at = Clock::System.read().to_string().replace(':', "");
+    let next = modes::quoted(&directory.join(format!("{prefix}{at}.db")));
+    let message = match newest {
+        Some(newest) => format!("the newest is {}", directory.join(newest).display()),
+        None => "git clean -fdx would delete this fleet, and no copy is elsewhere".into(),
+    };
+    Some(Finding { hint: Some(format!("fence backup {next}")), ..ok("copy", message) })
+}
+
+/// Where copies of a repository's fleet are kept, and how their names begin.
+fn copies(root: &Path) -> Option<(PathBuf, String)> {
+    let name = root.file_name().map_or("root".into(), |name| name.to_string_lossy());
+    let path = digest(&root.display().to_string());
+    Some((place::home()?.join("backups"), format!("{name}-{path}-")))
 }
 
 /// Only if there is something to say.

@@ -40,11 +40,17 @@ const WELL: [&str; 8] = [
     "run ok",
 ];
 
+/// A fleet in a work tree has a line more.
+fn well(sealed: &Sealed) -> Vec<String> {
+    let copy = sealed.is_in_its_work_tree().then_some("copy ok");
+    WELL.into_iter().chain(copy).map(str::to_owned).collect()
+}
+
 on_both! {
     fn all_is_well(sealed: Sealed) {
         sealed.ok(&["init"]);
         let (code, findings, all) = examine(&sealed, &[]);
-        assert_eq!((code, findings), (0, WELL.map(str::to_owned).to_vec()), "{all:#}");
+        assert_eq!((code, findings), (0, well(&sealed)), "{all:#}");
         assert_eq!(all[7]["message"], "me: FENCE_RUN says so");
         assert!(all[2]["message"].as_str().expect("a text").starts_with("version "), "{all:#}");
         let durability = all[3]["message"].as_str().expect("a text");
@@ -77,7 +83,7 @@ on_both! {
         sealed.ok(&["add", "one"]);
         sealed.ok(&["claim", "--keep", "-q"]);
         let (code, findings, all) = examine(&sealed, &[]);
-        assert_eq!((code, &findings), (0, &WELL.map(str::to_owned).to_vec()), "{all:#}");
+        assert_eq!((code, &findings), (0, &well(&sealed)), "{all:#}");
         let message = all[6]["message"].as_str().expect("a text");
         let pid = message.strip_prefix("process ").and_then(|rest| rest.strip_suffix(" keeps run me")).expect(message);
         let pid = rustix::process::Pid::from_raw(pid.parse().expect("a number")).expect("an id");
@@ -89,7 +95,7 @@ on_both! {
         assert_eq!(code, 0, "a warning is no problem");
         assert!(all[6]["message"].as_str().expect("a text").ends_with("was killed; the file that it left was removed"), "{all:#}");
         let (_, findings, all) = examine(&sealed, &[]);
-        assert_eq!((findings, all[6]["message"].as_str()), (WELL.map(str::to_owned).to_vec(), Some("none")));
+        assert_eq!((findings, all[6]["message"].as_str()), (well(&sealed), Some("none")));
         sealed.ok(&["done"]);
     }
 
@@ -117,7 +123,7 @@ on_both! {
         let set: Value = serde_json::from_str(&set).expect("JSON");
         assert!(set["ended"].as_u64() >= Some(1), "{set:#}");
         let (code, findings, all) = examine(&sealed, &[]);
-        assert_eq!((code, findings), (0, WELL.map(str::to_owned).to_vec()), "{all:#}");
+        assert_eq!((code, findings), (0, well(&sealed)), "{all:#}");
     }
 
     without a server:
@@ -138,7 +144,7 @@ on_both! {
             assert_eq!(all[1]["hint"], "fence init brings it up to date, as any other command does");
         }
         sealed.ok(&["init"]);
-        assert_eq!(examine(&sealed, &[]).1, WELL.map(str::to_owned).to_vec());
+        assert_eq!(examine(&sealed, &[]).1, well(&sealed));
     }
 }
 
@@ -315,6 +321,37 @@ fn strange_files_among_those_of_keepers_are_left_alone() {
     crate::sealed::eventually("it was told", || {
         (!examine(&sealed, &[]).2.to_string().contains(" keeps run me")).then_some(())
     });
+}
+
+/// A fleet in a work tree is one of the files that git ignores, and `git clean -fdx` deletes those.
+#[test]
+fn a_copy_where_git_does_not_reach_is_offered() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "one"]);
+    let copy = || {
+        let (_, _, all) = examine(&sealed, &[]);
+        let found = all.as_array().expect("a list").iter().find(|found| found["name"] == "copy").expect("it");
+        let text = |field: &str| found[field].as_str().expect("a text").to_owned();
+        (text("message"), text("hint"))
+    };
+    let (message, hint) = copy();
+    assert_eq!(message, "git clean -fdx would delete this fleet, and no copy is elsewhere");
+    // Outside of the work tree, as a home is.
+    let home = tempfile::tempdir().expect("a directory");
+    let command =
+        hint.replace(&format!("{}/.local", sealed.path().display()), &home.path().display().to_string());
+    let said = sealed.sh(&format!("{command} && git clean -qfdx && ls -A"));
+    assert_eq!(said.out.lines().last(), Some(".git"), "{said:?}");
+    let copied = command.strip_prefix("fence backup ").expect("a command");
+    let said = sealed
+        .sh(&format!("fence init && cp {copied} .fence/fence.db && rm -f .fence/fence.db-* && fence list"));
+    assert!(said.out.contains("main-1"), "{said:?}");
+    let modes = sealed.sh(&format!("stat -c %a {copied} $(dirname {copied}) && {hint}"));
+    assert_eq!(modes.out.lines().take(2).collect::<Vec<_>>(), ["600", "700"], "{modes:?}");
+    let (message, next) = copy();
+    assert_eq!(format!("fence backup {}", message.strip_prefix("the newest is ").expect("it")), hint);
+    assert!(next > hint, "a name of its own");
 }
 
 /// Two entries of an index change places, as a bad disk or a stray write could have it: every row is still there and

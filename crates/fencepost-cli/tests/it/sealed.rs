@@ -123,6 +123,11 @@ impl Sealed {
         Self { db: Some(url.into()), ..Self::sqlite() }
     }
 
+    /// Is the fleet where `fence init` puts it in a git repository?
+    pub fn is_in_its_work_tree(&self) -> bool {
+        self.db.is_none() && self.server.is_none()
+    }
+
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
