@@ -1,7 +1,7 @@
 //! What every handler has.
 
-use crate::{Settings, door::Door, keys::Keys, metrics::Metrics, places::Places};
-use fencepost::{Code, Error, Fleet, Result};
+use crate::{Settings, door::Door, keys::Keys, metrics::Metrics, places::Places, recent::Recent, room::Room};
+use fencepost::{Code, Error, Fleet, Result, admin};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -20,6 +20,11 @@ pub struct Parts {
     /// What was begun, and runs to its end whether or not a client still wants the answer.
     pub begun: TaskTracker,
     pub connections: Places,
+    /// Memory for bodies of requests.
+    pub bodies: Room,
+    /// Memory for what providers send.
+    pub hook_bodies: Room,
+    about: Recent<admin::about::Facts>,
     waiters: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
 }
@@ -32,6 +37,10 @@ impl App {
             keys: Keys::new(settings.key_trust),
             metrics: Metrics::default(),
             begun: TaskTracker::new(),
+            // A body of the largest size always fits, if it is the only one.
+            bodies: Room::new((settings.body_memory / 4 * 3).max(settings.body_size)),
+            hook_bodies: Room::new((settings.body_memory / 4).max(settings.hook_size)),
+            about: Recent::default(),
             connections: Places::new(settings.connections, settings.address_connections),
             waiters: Arc::new(Semaphore::new(settings.waiters)),
             stopping: watch::Sender::new(false),
@@ -57,6 +66,16 @@ impl App {
                 .with("retry_after_ms", 1000)
                 .hint("ask again later, or without waiting; the setting `waiters` says how many may")
         })
+    }
+
+    /// What the database said of itself a moment ago.
+    pub async fn about(&self) -> Result<admin::about::Facts> {
+        self.about.get(self.fleet.call(admin::About {})).await
+    }
+
+    /// Bytes of bodies that are in memory.
+    pub fn buffered(&self) -> usize {
+        self.bodies.taken() + self.hook_bodies.taken()
     }
 
     /// How many are connected.

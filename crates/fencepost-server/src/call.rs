@@ -6,6 +6,7 @@ use crate::{
     deliver,
     line::{Line, clip},
     query::Fields,
+    room::Room,
 };
 use axum::{
     body::Body,
@@ -15,7 +16,7 @@ use axum::{
 };
 use bytes::Bytes;
 use fencepost::{Code, Error, Fleet, Result, key::Key, op::Entry};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::Deserialize;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -41,7 +42,8 @@ impl Verb {
     pub async fn post(self: Arc<Self>, app: App, request: Request) -> Response {
         let line = Line::new(app.clone(), self.entry.name, request.headers());
         let (head, body) = request.into_parts();
-        let read = body_of(&app, &head.headers, body).await;
+        let intake = Intake { most: app.settings.body_size, option: "--body-size", room: &app.bodies };
+        let read = body_of(&app, &head.headers, body, intake).await;
         self.answer(app, line, head, read).await
     }
 
@@ -139,33 +141,38 @@ fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet
     Ok(fleet.as_agent(agent))
 }
 
+/// How much of a body is taken, and where it is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Intake<'a> {
+    pub most: usize,
+    /// The option that says so.
+    pub option: &'static str,
+    pub room: &'a Room,
+}
+
 /// The body, if it is JSON, not too large, and here in time.
-pub async fn body_of(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Bytes, Refusal> {
-    let read = read(app, headers, &mut body).await;
-    if matches!(&read, Err(refusal) if refusal.error.code() == Code::TooLarge) {
+pub async fn body_of(
+    app: &App,
+    headers: &HeaderMap,
+    mut body: Body,
+    intake: Intake<'_>,
+) -> Result<Bytes, Refusal> {
+    let read = read(app, headers, &mut body, intake).await;
+    if matches!(&read, Err(refusal) if [Code::TooLarge, Code::Unavailable].contains(&refusal.error.code())) {
         see_off(body).await;
     }
     read
 }
 
-async fn read(app: &App, headers: &HeaderMap, body: &mut Body) -> Result<Bytes, Refusal> {
+async fn read(app: &App, headers: &HeaderMap, body: &mut Body, intake: Intake<'_>) -> Result<Bytes, Refusal> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > app.settings.body_size) {
-        return Err(too_large(app));
+    if length.is_some_and(|length| length > intake.most) {
+        return Err(intake.too_large());
     }
+    let limit = app.settings.body_time;
     // Real time: a client that sends slowly is not waited for.
-    let collected =
-        tokio::time::timeout(app.settings.body_time, Limited::new(body, app.settings.body_size).collect())
-            .await;
-    let bytes = match collected {
-        Err(_) => return Err(slow(app.settings.body_time)),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => return Err(too_large(app)),
-        Ok(Err(e)) => {
-            let error = Error::new(Code::Invalid, format!("the request's body broke off: {e}"));
-            return Err(Refusal::from(error).and_close());
-        }
-        Ok(Ok(body)) => body.to_bytes(),
-    };
+    let bytes =
+        tokio::time::timeout(limit, intake.collect(body)).await.unwrap_or_else(|_| Err(slow(limit)))?;
     match headers.get(header::CONTENT_TYPE) {
         // Nothing was sent, of no type: a request with nothing in it.
         None if bytes.is_empty() => Ok(Bytes::from_static(b"{}")),
@@ -174,9 +181,43 @@ async fn read(app: &App, headers: &HeaderMap, body: &mut Body) -> Result<Bytes, 
     }
 }
 
+impl Intake<'_> {
+    /// Room is taken for what came, and not for what was announced: that costs nothing.
+    async fn collect(self, body: &mut Body) -> Result<Bytes, Refusal> {
+        let mut buffer = self.room.buffer();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| {
+                let error = Error::new(Code::Invalid, format!("the request's body broke off: {e}"));
+                Refusal::from(error).and_close()
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if buffer.len() + data.len() > self.most {
+                return Err(self.too_large());
+            }
+            buffer.push(&data).map_err(|_| crowded())?;
+        }
+        Ok(buffer.into())
+    }
+
+    fn too_large(self) -> Refusal {
+        let Self { most, option, .. } = self;
+        let error = Error::new(Code::TooLarge, format!("the request is larger than {most} bytes"))
+            .with("limit", most)
+            .hint(format!("send less at once, or let the server take more: fence serve {option}"));
+        Refusal::from(error).and_close()
+    }
+}
+
+fn crowded() -> Refusal {
+    let error = Error::unavailable("the memory for large requests is taken by others")
+        .with("retry_after_ms", 1000)
+        .hint("ask again later, or send less at once; fence serve --body-memory says how much there is");
+    Refusal::from(error).and_close()
+}
+
 /// A client that is still sending when its connection is closed may never see why. So what is too large is taken, and
 /// thrown away, for a moment.
-async fn see_off(mut body: Body) {
+pub async fn see_off(mut body: Body) {
     let gone = async { while let Some(Ok(_)) = body.frame().await {} };
     // Real time: nobody is waited for longer.
     let _ = tokio::time::timeout(SEEN_OFF, gone).await;
@@ -192,14 +233,6 @@ fn wrong_type(given: Option<&str>) -> Refusal {
     let error = Error::new(Code::Invalid, format!("the request {given}, and must be JSON"))
         .hint("send the header Content-Type: application/json");
     Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error)
-}
-
-fn too_large(app: &App) -> Refusal {
-    let most = app.settings.body_size;
-    let error = Error::new(Code::TooLarge, format!("the request is larger than {most} bytes"))
-        .with("limit", most)
-        .hint("send less at once, or let the server take more: fence serve --body-size");
-    Refusal::from(error).and_close()
 }
 
 fn slow(limit: Duration) -> Refusal {

@@ -1,8 +1,8 @@
 //! `POST /hooks/slack` and `POST /hooks/github`: what providers tell of, as deliveries that are routed to agents.
 //!
-//! A provider has no key of the fleet. It signs what it sends with a secret that it shares with this server, and the
-//! signature is looked at before anything else is: nothing of what is sent is believed, or costs the database anything,
-//! until then.
+//! A provider has no key of the fleet. It signs what it sends with a secret that it shares with this server. What the
+//! headers say of the signature is looked at before the body is taken, and the signature before anything else is: nothing
+//! of what is sent is believed, or costs the database anything, until then.
 
 mod github;
 mod payload;
@@ -11,7 +11,7 @@ mod slack;
 use crate::{
     App, Secret,
     answer::{self, Refusal},
-    call::{self, Asked},
+    call::{self, Asked, Intake},
     deliver,
     door::Peer,
     line::Line,
@@ -21,7 +21,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use fencepost::{Code, Error, Result, route};
+use fencepost::{Code, Error, Result, admin, route};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -80,17 +80,13 @@ impl Provider {
             return Err(self.closed().into());
         }
         let peer = Peer::of(&request);
-        let (head, body) = request.into_parts();
-        let body = call::body_of(app, &head.headers, body).await.map_err(|refusal| self.advise(refusal))?;
-        let said = match self.check(app, &head.headers, &body, secrets).await {
-            Ok(()) => self.read(&head.headers, &body)?,
-            Err(error) if error.code() == Code::Unauthorized => {
+        let said = self.heard(app, request, secrets).await.or_else(|refusal| {
+            if refusal.error.code() == Code::Unauthorized {
                 // Guessing is slow; who signs as agreed is not slowed down by it.
                 app.door.guessed(peer)?;
-                return Err(error.into());
             }
-            Err(error) => return Err(error.into()),
-        };
+            Err(refusal)
+        })?;
         let told = match said {
             Said::Hello(reply) => return Ok(("ok", reply.to_string())),
             Said::Told(told) => told,
@@ -100,6 +96,43 @@ impl Provider {
         line.asked(Asked { agent: delivered.agent.clone(), ..Asked::default() }, None);
         let reply = serde_json::to_string(&delivered).map_err(Error::internal)?;
         Ok((delivered.outcome.as_str(), reply))
+    }
+
+    /// What is said, if it is from whom it should be, and of now.
+    async fn heard(self, app: &App, request: Request, secrets: &[Secret]) -> Result<Said, Refusal> {
+        let (head, body) = request.into_parts();
+        let signature = match self.signature(app, &head.headers).await {
+            Ok(signature) => signature,
+            Err(error) => {
+                call::see_off(body).await;
+                return Err(Refusal::from(error).and_close());
+            }
+        };
+        let most = app.settings.hook_size.min(app.settings.body_size);
+        let intake = Intake { most, option: "--hook-size", room: &app.hook_bodies };
+        let body = call::body_of(app, &head.headers, body, intake).await;
+        let body = body.map_err(|refusal| self.advise(refusal))?;
+        if !signature.fits(secrets, &body) {
+            return Err(unsigned("the signature is not that of our secret".into()).into());
+        }
+        if let Some(at) = &signature.at {
+            // The time of the fleet, by which all else is decided, too.
+            slack::check_time(at, app.fleet.call(admin::About {}).await?.now)?;
+        }
+        Ok(self.read(&head.headers, &body)?)
+    }
+
+    /// What the headers say: it can fit only if there is one, and if it is of now, as far as that is known without
+    /// asking the database.
+    async fn signature(self, app: &App, headers: &HeaderMap) -> Result<Signature> {
+        let signature = match self {
+            Provider::Slack => slack::signature(headers)?,
+            Provider::GitHub => github::signature(headers)?,
+        };
+        if let Some(at) = &signature.at {
+            slack::check_time(at, app.about().await?.now)?;
+        }
+        Ok(signature)
     }
 
     fn op(self) -> &'static str {
@@ -113,14 +146,6 @@ impl Provider {
         match self {
             Provider::Slack => &app.settings.slack_secret,
             Provider::GitHub => &app.settings.github_secret,
-        }
-    }
-
-    /// Is it from whom it should be, and of now?
-    async fn check(self, app: &App, headers: &HeaderMap, body: &[u8], secrets: &[Secret]) -> Result<()> {
-        match self {
-            Provider::Slack => slack::check(&app.fleet, headers, body, secrets).await,
-            Provider::GitHub => github::check(headers, body, secrets),
         }
     }
 
@@ -172,13 +197,30 @@ fn unsigned(why: String) -> Error {
         .hint("what is sent here must be signed with the secret that was agreed")
 }
 
-/// Whether one of the secrets signed this. The comparison takes as long whatever differs.
-fn is_signed(secrets: &[Secret], parts: &[&[u8]], signature: &str) -> bool {
-    let Some(signature) = from_hex(signature) else { return false };
+/// A signature as the headers have it. Nothing says yet that it fits.
+#[derive(Debug)]
+struct Signature {
+    mac: [u8; 32],
+    /// When it was signed, in seconds and as it was written: Slack signs that, too.
+    at: Option<String>,
+}
+
+impl Signature {
+    /// Whether one of the secrets signed this.
+    fn fits(&self, secrets: &[Secret], body: &[u8]) -> bool {
+        match &self.at {
+            None => is_signed(secrets, &[body], &self.mac),
+            Some(at) => is_signed(secrets, &[b"v0:", at.as_bytes(), b":", body], &self.mac),
+        }
+    }
+}
+
+/// The comparison takes as long whatever differs.
+fn is_signed(secrets: &[Secret], parts: &[&[u8]], mac: &[u8; 32]) -> bool {
     secrets.iter().any(|secret| {
-        Hmac::<Sha256>::new_from_slice(secret.bytes()).is_ok_and(|mut mac| {
-            parts.iter().for_each(|part| mac.update(part));
-            mac.verify_slice(&signature).is_ok()
+        Hmac::<Sha256>::new_from_slice(secret.bytes()).is_ok_and(|mut own| {
+            parts.iter().for_each(|part| own.update(part));
+            own.verify_slice(mac).is_ok()
         })
     })
 }
@@ -212,6 +254,9 @@ mod tests {
             397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
         let signed = "a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503";
         let parts: [&[u8]; 2] = [b"v0:1531420618:", slack.as_bytes()];
+        let is_signed = |secrets: &[Secret], parts: &[&[u8]], mac: &str| {
+            from_hex(mac).is_some_and(|mac| is_signed(secrets, parts, &mac))
+        };
         assert!(is_signed(&secrets("8f742231b10e8888abcd99yyyzzz85a5"), &parts, signed));
         let other: [&[u8]; 2] = [b"v0:1531420619:", slack.as_bytes()];
         assert!(!is_signed(&secrets("8f742231b10e8888abcd99yyyzzz85a5"), &other, signed));

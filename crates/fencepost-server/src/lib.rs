@@ -18,6 +18,8 @@ mod openapi;
 mod paced;
 mod places;
 mod query;
+mod recent;
+mod room;
 mod router;
 mod serve;
 mod settings;

@@ -140,6 +140,9 @@ impl Metrics {
         let connections: Gauge = Gauge::default();
         connections.set(app.connected() as i64);
         registry.register("connections", "Clients that are connected", connections);
+        let buffered: Gauge = Gauge::default();
+        buffered.set(app.buffered() as i64);
+        registry.register("body_bytes", "Bytes of large requests that are in memory", buffered);
         let refused = self.turned_away.clone();
         registry.register("connections_refused", "Connections beyond what is allowed", refused);
         registry.register("waiters", "Requests that wait, and followers of the log", waiters);

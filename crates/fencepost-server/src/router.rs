@@ -15,7 +15,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
-use fencepost::{Code, Error, admin, op};
+use fencepost::{Code, Error, op};
 use serde_json::json;
 use std::{
     sync::{Arc, LazyLock},
@@ -63,7 +63,7 @@ async fn healthz() -> Response {
 /// The database answers, too.
 async fn readyz(State(app): State<App>) -> Response {
     // Real time: nobody who asks this can wait longer.
-    let asked = tokio::time::timeout(READY_WITHIN, app.fleet.call(admin::About {})).await;
+    let asked = tokio::time::timeout(READY_WITHIN, app.about()).await;
     let answer = asked.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
     match answer {
         Ok(facts) => {

@@ -15,6 +15,11 @@ pub struct Settings {
     pub tls: Option<Files>,
     /// The largest body of a request, in bytes.
     pub body_size: usize,
+    /// The largest event of a provider, in bytes: it comes without a key.
+    pub hook_size: usize,
+    /// How many bytes of bodies may be in memory at the same time, a quarter of it for what providers send. Of each body
+    /// 16 KiB do not count.
+    pub body_memory: usize,
     /// The largest head of a request (its line and its headers), in bytes; at least 8 KiB.
     pub header_size: usize,
     /// How long the head of a request may take to arrive.
@@ -67,6 +72,11 @@ impl Settings {
             tls: None,
             // A plan of 10,000 tasks, each with a word to say, is one request.
             body_size: 16 * 1024 * 1024,
+            // An inbox keeps half a megabyte of an event, and Slack's are smaller. GitHub sends up to 25 MB, rarely: a push
+            // of thousands of commits.
+            hook_size: 4 * 1024 * 1024,
+            // Six of the largest requests at once.
+            body_memory: 128 * 1024 * 1024,
             header_size: 16 * 1024,
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),

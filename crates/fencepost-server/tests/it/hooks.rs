@@ -4,13 +4,17 @@ use crate::{
     LIMIT, on_both,
     world::{World, get, post, text},
 };
-use axum::{body::Body, http::Request};
+use axum::{
+    body::Body,
+    http::{HeaderName, Request},
+};
+use bytes::Bytes;
 use fencepost::{Fleet, Time, inbox, key, route};
 use fencepost_server::{Secret, Settings};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 const SLACK: &str = "8f742231b10e8888abcd99yyyzzz85a5";
@@ -344,7 +348,7 @@ async fn who_has_no_secret_takes_nothing_and_says_so() {
         request.headers_mut().insert("x-hub-signature-256", signed.parse().expect("a value"));
         request
     };
-    let small = hooked_with(&bare, |settings| settings.body_size = 100);
+    let small = hooked_with(&bare, |settings| settings.hook_size = 100);
     let mut told = Vec::new();
     for (what, answer) in [
         ("no secret for Slack", bare.tell(slack(&body)).await),
@@ -383,6 +387,41 @@ async fn a_hook_needs_no_key_and_opens_nothing_else() {
         assert_eq!(world.send(get(path)).await.status(), 401, "{path}");
     }
     assert_eq!(world.send(post("route/deliver", "{}")).await.status(), 401);
+}
+
+/// Nobody waits for, or keeps, the body of what cannot be signed as agreed.
+#[tokio::test]
+async fn what_the_headers_do_not_sign_is_refused_before_its_body() {
+    let world =
+        hooked_with(&World::sqlite().await, |settings| settings.body_time = Duration::from_secs(3600));
+    let without = |mut request: Request<Body>, name: &str, value: Option<&str>| {
+        request.headers_mut().remove(name);
+        if let Some(value) = value {
+            request
+                .headers_mut()
+                .insert(HeaderName::try_from(name).expect("a name"), value.parse().expect("a value"));
+        }
+        request
+    };
+    let slack = || slack("{}");
+    let requests = [
+        without(slack(), "x-slack-signature", None),
+        without(slack(), "x-slack-signature", Some("v0=00")),
+        without(slack(), "x-slack-request-timestamp", None),
+        without(slack(), "x-slack-request-timestamp", Some("soon")),
+        slack_at(start() - 301, "{}"),
+        slack_at(start() + 400, "{}"),
+        without(github("push", "d1", "{}"), "x-hub-signature-256", None),
+        without(github("push", "d1", "{}"), "x-hub-signature-256", Some("sha1=00")),
+    ];
+    // Their bodies never end.
+    let refused = requests.into_iter().map(async |mut request| {
+        *request.body_mut() = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
+        world.hook(request).await
+    });
+    for (n, refused) in futures_util::future::join_all(refused).await.into_iter().enumerate() {
+        assert_eq!(refused, (401, "unauthorized".into()), "{n}");
+    }
 }
 
 /// Guessing is slow, and who signs as agreed is not slowed down by those who guess.

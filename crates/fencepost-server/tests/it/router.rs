@@ -7,6 +7,7 @@ use crate::{
 use axum::body::Body;
 use bytes::Bytes;
 use fencepost::op;
+use futures_util::StreamExt;
 use serde_json::json;
 use std::{convert::Infallible, time::Duration};
 
@@ -145,6 +146,41 @@ async fn a_slow_body_is_not_waited_for() {
     let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
     let request = ask("POST", "/v1/task/show").header("content-type", "application/json");
     insta::assert_snapshot!(world.tell(request.body(never).unwrap()).await);
+}
+
+/// Large bodies share a bounded memory. What does not fit is asked to come back, and what is small always fits.
+#[tokio::test]
+async fn large_bodies_are_bounded_in_all() {
+    let world = World::sqlite().await.with(|settings| {
+        (settings.body_size, settings.body_memory) = (100 * 1024, 100 * 1024);
+        (settings.body_time, settings.hook_size) = (Duration::from_secs(3600), 1024);
+    });
+    let piece = Bytes::from(vec![b' '; 90 * 1024]);
+    let request = |body: Body| {
+        ask("POST", "/v1/task/list").header("content-type", "application/json").body(body).unwrap()
+    };
+    let half = {
+        let (world, piece) = (world.clone(), piece.clone());
+        let unfinished =
+            futures_util::stream::iter([Ok::<_, Infallible>(piece)]).chain(futures_util::stream::pending());
+        tokio::spawn(async move { world.send(request(Body::from_stream(unfinished))).await })
+    };
+    let buffered = async |n: usize| {
+        let so_much = async {
+            while (world.app.buffered() > 0) != (n > 0) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, so_much).await.expect("it is in memory");
+    };
+    buffered(1).await;
+    let large = || request(Body::from([&piece[..], b"{}"].concat()));
+    insta::assert_snapshot!(world.tell(large()).await);
+    assert_eq!(world.post("task/list", json!({})).await.0, 200, "small requests are served");
+    half.abort();
+    buffered(0).await;
+    assert_eq!(world.send(large()).await.status(), 200, "it fits now");
+    assert_eq!(world.app.buffered(), 0);
 }
 
 #[tokio::test]

@@ -19,6 +19,12 @@ pub struct Limits {
     /// The largest body of a request, in bytes
     #[arg(long, value_name = "BYTES", env = "FENCE_BODY_SIZE", hide_env_values = true, default_value_t = USUAL.body_size)]
     body_size: usize,
+    /// The largest event that is taken from Slack or GitHub, in bytes; GitHub sends up to 25 MB
+    #[arg(long, value_name = "BYTES", env = "FENCE_HOOK_SIZE", hide_env_values = true, default_value_t = USUAL.hook_size)]
+    hook_size: usize,
+    /// How many bytes of large requests may be in memory at the same time, a quarter of it for Slack and GitHub
+    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_MEMORY", hide_env_values = true, default_value_t = USUAL.body_memory)]
+    body_memory: usize,
     /// The largest head of a request, in bytes; at least 8 KiB
     #[arg(long, value_name = "BYTES", env = "FENCE_HEADER_SIZE", hide_env_values = true, default_value_t = USUAL.header_size)]
     header_size: usize,
@@ -82,6 +88,8 @@ struct Intervals {
 impl Limits {
     pub fn set(self, settings: &mut Settings) {
         settings.body_size = self.body_size;
+        settings.hook_size = self.hook_size;
+        settings.body_memory = self.body_memory;
         settings.header_size = self.header_size;
         settings.connections = self.connections;
         settings.address_connections = self.address_connections;
