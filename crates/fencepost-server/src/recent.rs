@@ -21,7 +21,7 @@ impl<T: Clone> Recent<T> {
     pub async fn get(&self, ask: impl Future<Output = Result<T>>) -> Result<T> {
         let mut recent = self.0.lock().await;
         // Real time: it decides how often the database is asked.
-        if let Some((since, answer)) = recent.as_ref().filter(|(since, _)| since.elapsed() < BELIEVED) {
+        if let Some((_, answer)) = recent.as_ref().filter(|(since, _)| since.elapsed() < BELIEVED) {
             return Ok(answer.clone());
         }
         *recent = None;
