@@ -170,7 +170,7 @@ impl Context {
         place::find(self.named("url"), self.named("db"), &here())
     }
 
-    /// The same, of those that are databases: for what has to open one itself.
+    /// The database, for commands that make or serve one: only a flag names a server to them.
     pub fn database(&self) -> Result<Place> {
         let flag = self.named("url").filter(|_| self.flag("url").is_some());
         place::find(flag, self.named("db"), &here())

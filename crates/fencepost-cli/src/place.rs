@@ -120,7 +120,8 @@ pub fn shown(url: &str) -> String {
 /// An address that somebody named, and who.
 pub type Named = Option<(String, Source)>;
 
-/// What was said: a server's address goes before a database's, if both were said by the same.
+/// What was said: a flag goes before a variable, and that before a file. Two that were said in the same way are refused:
+/// whichever were taken, somebody meant the other.
 pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
     if let Some((url, source)) = url.as_ref().filter(|(url, _)| !fencepost_client::is_remote(url)) {
         return Err(Error::new(Code::Invalid, format!("`{url}` ({source}) is not the address of a server"))
@@ -131,6 +132,17 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
         Source::Variable(_) => 1,
         Source::File(_) | Source::Default => 2,
     };
+    if let (Some((url, by)), Some((db, other))) = (&url, &db)
+        && rank(by) == rank(other)
+    {
+        let (url, db) = (shown(url), shown(db));
+        let message =
+            format!("two fleets are named: the server {url} ({by}), and the database {db} ({other})");
+        return Err(Error::new(Code::Invalid, message)
+            .with("url", url)
+            .with("db", db)
+            .hint("unset one of the two; --url or --db decides for one command"));
+    }
     let said = url.into_iter().chain(db).min_by_key(|(_, source)| rank(source));
     let said = said.map(|(url, source)| Place { url: from_file(url, &source), why: Why::Said(source) });
     if let Some(said) = said {
@@ -391,9 +403,17 @@ mod tests {
         let (server, database) = ("http://host", "postgres://kim:secret@host/db?x=1");
         assert_eq!(at(variable(server, "FENCE_URL"), flag("a", "db")).url, "a");
         assert_eq!(at(flag(server, "url"), variable("b", "FENCE_DB")).url, server);
-        assert_eq!(at(variable(server, "FENCE_URL"), variable("b", "FENCE_DB")).url, server);
         assert_eq!(at(file(server), variable("b", "FENCE_DB")).why.describe(), "FENCE_DB says so");
-        assert_eq!(at(file(server), file("b")).why.describe(), "/etc/fence.toml says so");
+        assert_eq!(at(variable(server, "FENCE_URL"), file("b")).why.describe(), "FENCE_URL says so");
+        for (url, db) in
+            [(variable(server, "FENCE_URL"), variable(database, "FENCE_DB")), (file(server), file(database))]
+        {
+            let both = [&url, &db].map(|named| named.as_ref().expect("named").1.to_string());
+            let error = find(url, db, here).expect_err("which?");
+            assert_eq!(error.code(), Code::Invalid);
+            assert!(both.iter().all(|source| error.message().contains(source)), "{error}");
+            assert!(!error.to_json().to_string().contains("secret"), "{error:?}");
+        }
         assert_eq!(at(None, file("b/fence.db")).url, "/etc/b/fence.db");
         assert_eq!(at(None, file(database)).url, database);
         assert_eq!(find(flag("a.db", "url"), None, here).expect_err("no server").code(), Code::Invalid);

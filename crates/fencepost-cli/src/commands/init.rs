@@ -1,4 +1,8 @@
-use crate::{context::Context, modes, place};
+use crate::{
+    context::Context,
+    modes,
+    place::{self, Place},
+};
 use clap::Args;
 use fencepost::{Code, Error, Result, admin};
 use fencepost_client::Connection;
@@ -14,8 +18,8 @@ use std::{
 /// Make a fleet
 ///
 /// In the main work tree of this git repository, so that all its work trees share it; outside of one, in your
-/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url or FENCE_URL it sees
-/// whether that server answers.
+/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url it sees whether that
+/// server answers; FENCE_URL does not count here.
 ///
 /// Nobody but you can read or write the files of a fleet. With --shared your group can, too, as with git init --shared: those who can
 /// write the database can do anything to the fleet. To choose the group: mkdir .fence; chgrp GROUP .fence; fence init --shared. A fleet
@@ -44,7 +48,7 @@ struct Made {
 
 impl Init {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.place()?;
+        let place = context.database()?;
         let existing = Connection::open_existing(&place.url).await.is_ok();
         if self.shared && place.file().is_none() {
             return Err(Error::new(Code::Invalid, "--shared is about files, and this fleet is none")
@@ -66,11 +70,25 @@ impl Init {
             let _ = keep_out_of_git(file);
         }
         let made = Made { db: place.shown(), existing, why: place.why.describe() };
-        context.print(&made, |made| {
+        let code = context.print(&made, |made| {
             let is = if made.existing && !place.is_remote() { "was already" } else { "is" };
             format!("the fleet {is} at {}: {}", made.db, made.why)
-        })
+        })?;
+        if let Some(elsewhere) = elsewhere(&place, context) {
+            context.warn(&elsewhere);
+        }
+        Ok(code)
     }
+}
+
+/// Other commands also look at the name of a server.
+fn elsewhere(place: &Place, context: &Context) -> Option<Error> {
+    let message = match context.place() {
+        Ok(other) if other.url == place.url => return None,
+        Ok(other) => format!("other commands use {}: {}", other.shown(), other.why.describe()),
+        Err(e) => format!("other commands will be refused: {}", e.message()),
+    };
+    Some(Error::new(Code::Invalid, message))
 }
 
 /// A directory that is ours ignores itself, so that the database stays out of git. Says whether it is ours.

@@ -2,7 +2,7 @@ mod limits;
 mod logs;
 mod traces;
 
-use crate::context::Context;
+use crate::context::{Context, variable};
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
 use fencepost_server::{App, Secret, Server, Settings, TlsFiles};
@@ -112,7 +112,9 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     let line = match json {
         true => serde_json::json!({ "url": at }).to_string(),
         false if std::io::stdout().is_terminal() => {
-            format!("serving {shown} at {at}\nuse it:  export FENCE_URL={at}")
+            // With both set, a command would refuse to choose.
+            let unset = variable("FENCE_DB").map_or("", |_| "unset FENCE_DB; ");
+            format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}")
         }
         false => format!("serving {shown} at {at}"),
     };

@@ -221,7 +221,7 @@ fn a_server_that_is_down_is_one_line_and_a_hint() {
         "
         list
         add one
-        init
+        --url http://127.0.0.1:9 init
         --json list
         backup copy.db
     "

@@ -196,6 +196,10 @@ impl Sealed {
 
     /// `fence` with these words, for run `me` unless they say otherwise.
     pub fn fence(&self, words: &[&str]) -> Said {
+        if self.server.is_some() && words == ["init"] {
+            // It was made where it is served.
+            return Said { code: 0, out: String::new(), err: String::new() };
+        }
         said(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
     }
 

@@ -131,7 +131,7 @@ fn which_fleet_it_is_and_why() {
     project(&sealed, "db = \"fleets/one.db\"");
     assert_eq!(fleet(&[], &[]), "fleet  HERE/fleets/one.db  (HERE/fence.toml says so)");
     assert_eq!(fleet(&[db], &[]), "fleet  variable.db  (FENCE_DB says so)");
-    assert_eq!(fleet(&[db, url], &[]), "fleet  http://variable  (FENCE_URL says so)");
+    assert_eq!(fleet(&[url], &[]), "fleet  http://variable  (FENCE_URL says so)");
     assert_eq!(fleet(&[db, url], &["--db", "flag.db"]), "fleet  flag.db  (--db says so)");
     assert_eq!(fleet(&[db, url], &["--url", "http://flag"]), "fleet  http://flag  (--url says so)");
     let both = with(&sealed, &[], &["--db", "a", "--url", "http://b", "whoami"]);
@@ -141,6 +141,37 @@ fn which_fleet_it_is_and_why() {
         wrong.err.lines().next(),
         Some("error: `fence.db` (FENCE_URL) is not the address of a server")
     );
+}
+
+#[test]
+fn two_fleets_are_one_too_many() {
+    let sealed = Sealed::sqlite();
+    let both = [("FENCE_URL", "http://127.0.0.1:9"), ("FENCE_DB", "postgres://kim:secret@h/d")];
+    let refused = "error: two fleets are named: the server http://127.0.0.1:9 (FENCE_URL), and the database \
+                   postgres://kim:…@h/d (FENCE_DB)\nhint: unset one of the two; --url or --db decides for one command";
+    for words in [&["list"][..], &["key", "add", "kim", "--role", "admin"], &["claim", "--keep"]] {
+        let said = with(&sealed, &both, words);
+        assert_eq!((said.code, said.err.as_str()), (1, refused), "{words:?}: {said:?}");
+    }
+    // Whoever makes or serves a database looks for one.
+    let both = [both[0], ("FENCE_DB", "here.db")];
+    let made = with(&sealed, &both, &["init"]);
+    assert_eq!((made.code, made.out.as_str()), (0, "the fleet is at here.db: FENCE_DB says so"), "{made:?}");
+    let warned = "warning: other commands will be refused: two fleets are named: the server http://127.0.0.1:9 (FENCE_URL)";
+    assert!(made.err.starts_with(warned), "{made:?}");
+    let added = with(&sealed, &both, &["--db", "here.db", "add", "one", "--board", "auth"]);
+    assert_eq!(added.code, 0, "{added:?}");
+    let server = crate::serve::Served::start_with(&sealed, &[], &both);
+    let there = with(&sealed, &both, &["--url", &format!("http://{}", server.address), "show", "auth-1"]);
+    assert!(there.code == 0 && there.out.contains("one"), "{there:?}");
+    let alone = with(&sealed, &both[..1], &["init"]);
+    assert!(alone.out.contains("HERE/.fence/fence.db"), "{alone:?}");
+    assert_eq!(alone.err, "warning: other commands use http://127.0.0.1:9: FENCE_URL says so");
+    // Also in one file.
+    write(&sealed, "both.toml", "url = \"http://127.0.0.1:9\"\ndb = \"here.db\"\n");
+    let filed = with(&sealed, &[("FENCE_CONFIG", "both.toml")], &["list"]);
+    assert!(filed.code == 1 && filed.err.contains("http://127.0.0.1:9 (both.toml)"), "{filed:?}");
+    assert!(filed.err.contains("here.db (both.toml)"), "{filed:?}");
 }
 
 #[test]
