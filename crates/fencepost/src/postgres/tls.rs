@@ -19,25 +19,32 @@ pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect> {
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(Error::internal)?;
-    let config = match target.ssl {
-        SslMode::Disable | SslMode::Prefer | SslMode::Require => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Lenient { provider, chain: None }))
-            .with_no_client_auth(),
-        SslMode::VerifyFull => {
-            builder.with_root_certificates(roots(target.root_cert.as_deref())?).with_no_client_auth()
-        }
-        SslMode::VerifyCa => {
-            let roots = Arc::new(roots(target.root_cert.as_deref())?);
-            let chain = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
-            let chain = Some(chain.map_err(Error::internal)?);
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Lenient { provider, chain }))
-                .with_no_client_auth()
-        }
+    let roots = || roots(target.root_cert.as_deref());
+    // An authority that is named is asked, also by modes that would else trust any certificate: as libpq has it.
+    let checks = match target.ssl {
+        SslMode::Disable => Checks::Nothing,
+        SslMode::Prefer | SslMode::Require if target.root_cert.is_none() => Checks::Nothing,
+        SslMode::Prefer | SslMode::Require | SslMode::VerifyCa => Checks::Authority,
+        SslMode::VerifyFull => Checks::AuthorityAndName,
     };
-    Ok(MakeRustlsConnect::new(config))
+    let lenient = |chain| Arc::new(Lenient { provider: provider.clone(), chain });
+    let config = match checks {
+        Checks::Nothing => builder.dangerous().with_custom_certificate_verifier(lenient(None)),
+        Checks::Authority => {
+            let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots()?), provider.clone());
+            let chain = chain.build().map_err(Error::internal)?;
+            builder.dangerous().with_custom_certificate_verifier(lenient(Some(chain)))
+        }
+        Checks::AuthorityAndName => builder.with_root_certificates(roots()?),
+    };
+    Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
+}
+
+/// Of the server's certificate.
+enum Checks {
+    Nothing,
+    Authority,
+    AuthorityAndName,
 }
 
 /// The certificates of `sslrootcert`, or the system's.
@@ -58,10 +65,13 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     for certificate in CertificateDer::pem_file_iter(path).map_err(|e| unreadable(&e))? {
         store.add(certificate.map_err(|e| unreadable(&e))?).map_err(|e| unreadable(&e))?;
     }
+    if store.is_empty() {
+        return Err(unreadable(&"there is no certificate in it"));
+    }
     Ok(store)
 }
 
-/// `require` trusts any certificate; `verify-ca` checks who signed it, but not the host's name.
+/// Without a chain it trusts any certificate; with one it checks who signed it, but not the host's name.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,

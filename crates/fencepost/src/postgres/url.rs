@@ -9,15 +9,22 @@ use std::path::PathBuf;
 /// Our tables have names like `task` and `event`, so by default they live in a schema of their own.
 const DEFAULT_SCHEMA: &str = "fencepost";
 
+/// The `sslrootcert` that stands for those whom the system trusts.
+const SYSTEM: &str = "system";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub config: tokio_postgres::Config,
     pub schema: String,
     pub ssl: SslMode,
+    /// Who vouches for the server, if not those whom the system trusts.
     pub root_cert: Option<PathBuf>,
 }
 
-/// As libpq has them: `require` encrypts but trusts any certificate, the `verify` modes check it.
+/// As libpq has them: `require` encrypts but trusts any certificate unless an authority is named, the `verify` modes
+/// check it. Unlike libpq, an authority that cannot be read is an error in every mode that encrypts, `prefer` does not
+/// go on unencrypted if the certificate is refused, and without `sslrootcert` the `verify` modes ask the system's
+/// authorities and not a file in the home directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SslMode {
     Disable,
@@ -31,17 +38,30 @@ impl Target {
     pub fn parse(url: &str) -> Result<Self> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let mut schema = DEFAULT_SCHEMA.to_owned();
-        let (mut ssl, mut root_cert) = (SslMode::Prefer, None);
+        let (mut ssl, mut root_cert) = (None, None);
         let mut rest = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("schema", name)) => schema = name.into(),
-                Some(("sslmode", mode)) => ssl = SslMode::parse(mode)?,
-                Some(("sslrootcert", path)) => root_cert = Some(unescape(path).into()),
+                Some(("sslmode", mode)) => ssl = Some(SslMode::parse(mode)?),
+                Some(("sslrootcert", path)) => {
+                    root_cert = Some(unescape(path)).filter(|path| !path.is_empty())
+                }
                 _ => rest.push(pair),
             }
         }
         check::plain_name("schema", &schema)?;
+        let (ssl, root_cert) = match (ssl, root_cert.as_deref()) {
+            (None | Some(SslMode::VerifyFull), Some(SYSTEM)) => (SslMode::VerifyFull, None),
+            // Anybody can have a certificate for another name that the system trusts.
+            (Some(_), Some(SYSTEM)) => {
+                return Err(Error::invalid(
+                    "sslmode",
+                    "is too weak for sslrootcert=system; it must be verify-full",
+                ));
+            }
+            (ssl, root_cert) => (ssl.unwrap_or(SslMode::Prefer), root_cert.map(PathBuf::from)),
+        };
         let plain = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
         let mut config: tokio_postgres::Config = plain.parse().map_err(|e: tokio_postgres::Error| {
             Error::new(Code::Invalid, format!("the PostgreSQL address cannot be read: {}", detail(&e)))
@@ -128,6 +148,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (url, says) in [
             ("postgres://h/d?sslmode=maybe", "sslmode"),
+            ("postgres://h/d?sslmode=verify-ca&sslrootcert=system", "verify-full"),
             ("postgres://h/d?schema=a%20b", "schema"),
             ("postgres://h/d?nonsense=1", "nonsense"),
             ("postgres://h:port/d", "port"),

@@ -42,34 +42,62 @@ async fn is_encrypted(fleet: &Fleet) -> bool {
     ask.await.unwrap()
 }
 
-#[tokio::test]
-async fn every_mode_but_disable_encrypts() {
-    let way = Way::new();
-    for (query, encrypts) in [
-        ("".to_owned(), true),
-        ("sslmode=disable".into(), false),
-        ("sslmode=prefer".into(), true),
-        ("sslmode=require".into(), true),
-        (way.verified("verify-ca"), true),
-        (way.verified("verify-full"), true),
-    ] {
-        let fleet = way.open(&query).await.unwrap_or_else(|e| panic!("{query}: {e}"));
-        assert_eq!(is_encrypted(&fleet).await, encrypts, "{query}");
+/// What comes of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Is {
+    Plain,
+    Encrypted,
+    /// The server's certificate was not believed.
+    Distrusted,
+    /// The address itself is wrong, and says so.
+    Wrong,
+}
+
+async fn outcome(way: &Way, query: &str) -> Is {
+    match way.open(query).await {
+        Ok(fleet) if is_encrypted(&fleet).await => Is::Encrypted,
+        Ok(_) => Is::Plain,
+        Err(error) if error.code() == Code::Invalid => {
+            assert!(["sslrootcert", "sslmode"].iter().any(|word| error.message().contains(word)), "{error}");
+            Is::Wrong
+        }
+        Err(error) => {
+            assert_eq!(error.code(), Code::Unavailable, "{query}: {error:?}");
+            assert!(error.message().starts_with("PostgreSQL cannot be trusted: "), "{query}: {error:?}");
+            Is::Distrusted
+        }
     }
 }
 
+/// libpq's table, and `sslrootcert=system`. No authority of the system signed the test server's certificate.
 #[tokio::test]
-async fn a_certificate_that_no_trusted_authority_signed_is_refused() {
+async fn every_mode_with_every_authority() {
+    use Is::{Distrusted, Encrypted, Plain, Wrong};
     let way = Way::new();
-    for mode in ["verify-ca", "verify-full"] {
-        let error = refused(way.open(&format!("sslmode={mode}")).await);
-        assert_eq!(error.code(), Code::Unavailable, "{error:?}");
-        let said = format!("{} {}", error.message(), error.hint_text().unwrap_or_default());
-        assert!(said.contains("certificate"), "{mode}: {said}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (other, empty) = (file("other.crt", OTHER), file("empty.crt", ""));
+    let missing = dir.path().join("missing.crt").display().to_string();
+    let authorities = ["", &way.root_cert, &other, &missing, &empty, "system"];
+    for (mode, outcomes) in [
+        //              none        the right one  another     missing  empty  the system's
+        ("", [Encrypted, Encrypted, Distrusted, Wrong, Wrong, Distrusted]),
+        ("disable", [Plain, Plain, Plain, Plain, Plain, Wrong]),
+        ("prefer", [Encrypted, Encrypted, Distrusted, Wrong, Wrong, Wrong]),
+        ("require", [Encrypted, Encrypted, Distrusted, Wrong, Wrong, Wrong]),
+        ("verify-ca", [Distrusted, Encrypted, Distrusted, Wrong, Wrong, Wrong]),
+        ("verify-full", [Distrusted, Encrypted, Distrusted, Wrong, Wrong, Distrusted]),
+    ] {
+        for (authority, expected) in authorities.into_iter().zip(outcomes) {
+            let mode = if mode.is_empty() { String::new() } else { format!("sslmode={mode}&") };
+            let query = format!("{mode}sslrootcert={authority}");
+            assert_eq!(outcome(&way, &query).await, expected, "{query}");
+        }
     }
-    let error = refused(way.open("sslmode=verify-full&sslrootcert=no-such.crt").await);
-    assert_eq!(error.code(), Code::Invalid);
-    assert!(error.message().contains("no-such.crt"), "{error}");
 }
 
 #[tokio::test]
@@ -79,9 +107,27 @@ async fn only_verify_full_minds_the_hosts_name() {
     // Another address of this machine, which the certificate does not name.
     let proxy = Proxy::at("127.0.0.2:0", &server).await;
     way.base = way.base.replace(&server, &format!("127.0.0.2:{}", proxy.port));
-    let fleet = way.open(&way.verified("verify-ca")).await.expect("the name is not looked at");
-    assert!(is_encrypted(&fleet).await);
+    for mode in ["prefer", "require", "verify-ca"] {
+        assert_eq!(
+            outcome(&way, &way.verified(mode)).await,
+            Is::Encrypted,
+            "{mode}: the name is not looked at"
+        );
+    }
     let error = refused(way.open(&way.verified("verify-full")).await);
     assert_eq!(error.code(), Code::Unavailable, "{error:?}");
     assert!(error.message().contains("certificate"), "{error:?}");
 }
+
+/// An authority that signed nothing here.
+const OTHER: &str = "-----BEGIN CERTIFICATE-----
+MIIBjjCCATWgAwIBAgIUYGzRhhvwijpOwi/jKNwAm1NQUDkwCgYIKoZIzj0EAwIw
+HDEaMBgGA1UEAwwRYW5vdGhlciBhdXRob3JpdHkwIBcNMjYxMTE2MTk1OTUwWhgP
+MjEyNjEwMjMxOTU5NTBaMBwxGjAYBgNVBAMMEWFub3RoZXIgYXV0aG9yaXR5MFkw
+EwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEeFJNWWqmFVbvaT61PcTStd8I3Ro5/tX+
+/f/z7MPdPNC5tCIgVCglIXAvKr+knOroBs0SkE+nRii4BsXQSYZctKNTMFEwHQYD
+VR0OBBYEFN9K0OoWIb65V5kPyn/MdHBGJpkkMB8GA1UdIwQYMBaAFN9K0OoWIb65
+V5kPyn/MdHBGJpkkMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDRwAwRAIg
+cd0TrWXxeQoVdyGnJDJSuWeIKRVLgeuC9rYT2ydKEnACIBG7SzBTORRX/Rt2dvLF
+UWTak9LqYFxBVIon/RTRvXy5
+-----END CERTIFICATE-----";
