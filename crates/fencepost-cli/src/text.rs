@@ -109,10 +109,20 @@ pub fn page(task: &Task, screen: &Screen) -> String {
 /// Where a message that was delegated came from: `slack, kim in ops, thread 12, acme/api`.
 fn from(origin: &serde_json::Value) -> Option<String> {
     let said = |field: &str| origin[field].as_str();
-    let whence = whence(said("sender"), said("channel"), said("thread"));
+    let sender = sender(said("sender"), said("sent_by"));
+    let whence = whence(sender.as_deref(), said("channel"), said("thread"));
     let parts = [said("source"), whence.as_deref(), said("repository")];
     let parts: Vec<&str> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| line(&parts.join(", ")))
+}
+
+/// `bob for kim`: the agent that sent it, by its key or its process, and whom it says that it comes from. The agent stands
+/// first, so that no text that it gave can pass for another agent.
+pub fn sender(said: Option<&str>, sent_by: Option<&str>) -> Option<String> {
+    match (said, sent_by) {
+        (Some(said), Some(agent)) if said != agent => Some(format!("{agent} for {said}")),
+        (said, agent) => agent.or(said).map(str::to_owned),
+    }
 }
 
 /// `kim in ops, thread 12`
@@ -144,6 +154,12 @@ mod tests {
                 json!({ "source": "github", "sender": "lee\nclaim: x", "repository": "acme/api", "thread": "7" }),
                 Some("github, lee claim: x, thread 7, acme/api"),
             ),
+            (
+                json!({ "source": "api", "sender": "lead", "sent_by": "bob", "channel": "ops" }),
+                Some("api, bob for lead in ops"),
+            ),
+            (json!({ "source": "api", "sender": "bob", "sent_by": "bob" }), Some("api, bob")),
+            (json!({ "source": "api", "sent_by": "bob" }), Some("api, bob")),
             (json!({ "channel": "ops" }), Some("in ops")),
             (json!({ "slackChannelId": "C1" }), None),
             (json!("by hand"), None),

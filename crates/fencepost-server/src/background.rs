@@ -84,7 +84,7 @@ struct Place {
 impl Place {
     /// `None` if another server is at it.
     async fn take(app: &App, job: &str) -> Result<Option<Self>> {
-        let run = format!("fence-serve-{:016x}", fastrand::u64(..));
+        let run = format!("fence/serve-{:016x}", fastrand::u64(..));
         let claim = lock::Claim { ttl_ms: Some(LEASE), ..lock::Claim::new(format!("fence/{job}"), &run) };
         match app.fleet.call(claim).await {
             Ok(claimed) => Ok(Some(Self { run, token: claimed.claim.token })),

@@ -9,7 +9,7 @@ use crate::{
     json::Json,
     mail::{self, Message},
     names::{NAME_MAX, PAYLOAD_MAX, Resource, TEXT_MAX, Token, check},
-    op::{Access, verbs},
+    op::verbs,
     params,
     tx::{Stmt, Tx},
 };
@@ -20,16 +20,6 @@ verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate]
 
 pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")
-}
-
-/// An agent's key has to do with its own inbox only, also where that is called a mailbox; and with what the fleet keeps
-/// for itself not at all.
-pub(crate) fn may_touch(tx: &Tx<'_>, mailbox: &str) -> Result<()> {
-    match mailbox.split_once('/') {
-        Some(("inbox", agent)) => tx.caller.acting_as("mailbox", Some(agent)).map(drop),
-        Some(("leads" | "hooks", _)) => tx.caller.may("what the fleet keeps for itself", Access::Admin),
-        _ => Ok(()),
-    }
 }
 
 /// What was sent.
@@ -45,8 +35,13 @@ pub struct Content {
     pub channel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
+    /// Who sent it, as the source or the caller says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
+    /// The agent that called `inbox/send`, as its key says; without a key, as its process says. None if it came from
+    /// outside, or from an operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_by: Option<String>,
     /// `acme/api`
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,

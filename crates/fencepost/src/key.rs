@@ -2,10 +2,15 @@
 //!
 //! What a key may call is [`Op::ACCESS`](crate::Op::ACCESS) and nothing else. An agent's key is bound besides: it acts
 //! as its agent, and on its agent's runs and claims. That is decided where a run or a token is looked up.
+//!
+//! Some names belong to an agent or to the engine ([`Owner`]). Nobody pushes into such a mailbox by its name: what is in
+//! there, and who sent it, is what the engine's own ops wrote. To take from it, and to look after it, is for its owner,
+//! and for operators: whoever has an admin's key, or calls without one.
 
 use crate::{
     clock::Time,
     error::{Code, Error, Result},
+    names::Owner,
     op::{Access, verbs},
     tx::{Caller, Row, Tx},
 };
@@ -123,6 +128,56 @@ impl Caller {
             Some((key, own)) if agent != Some(own) => {
                 let whose = agent.map_or("no agent".into(), |agent| format!("agent `{agent}`"));
                 Err(not_for(key, own, &format!("run `{run}` belongs to {whose}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// May the caller push into this mailbox by its name? Not even an operator may where the engine's own ops do it.
+    pub(crate) fn may_push(&self, field: &str, mailbox: &str) -> Result<()> {
+        let (filled_by, hint) = match Owner::of_mailbox(mailbox) {
+            Owner::Anyone => return Ok(()),
+            Owner::Agent(agent) => ("inbox/send", format!("fence inbox send {agent} TEXT")),
+            Owner::Engine => ("the fleet itself", "choose another name for a mailbox of your own".into()),
+        };
+        let message = format!("mailbox `{mailbox}` is filled by {filled_by} only");
+        Err(Error::new(Code::Forbidden, message).with("field", field).hint(hint))
+    }
+
+    /// May the caller, or the agent that it takes it for, take from this mailbox?
+    pub(crate) fn may_take(&self, mailbox: &str, agent: Option<&str>) -> Result<()> {
+        match (Owner::of_mailbox(mailbox), agent) {
+            (Owner::Agent(owner), Some(agent)) if owner != agent => {
+                let message =
+                    format!("mailbox `{mailbox}` is the inbox of agent `{owner}`, not of `{agent}`");
+                Err(Error::new(Code::Forbidden, message)
+                    .with("field", "mailboxes")
+                    .with("agent", owner)
+                    .hint(format!(
+                        "fence inbox list {owner} shows it; fence inbox list {agent} shows your own"
+                    )))
+            }
+            _ => self.may_manage(mailbox),
+        }
+    }
+
+    /// May the caller say how this mailbox works, and what becomes of its messages?
+    pub(crate) fn may_manage(&self, mailbox: &str) -> Result<()> {
+        match Owner::of_mailbox(mailbox) {
+            Owner::Anyone => Ok(()),
+            Owner::Agent(agent) => self.acting_as("mailbox", Some(agent)).map(drop),
+            Owner::Engine => self.may_use_name(&format!("mailbox `{mailbox}`"), Owner::Engine),
+        }
+    }
+
+    /// May the caller use a lock or a run of this name?
+    pub(crate) fn may_use_name(&self, what: &str, owner: Owner<'_>) -> Result<()> {
+        match (owner, self.bound()) {
+            (Owner::Engine, Some((key, own))) => {
+                let message = format!("key `{key}` is for agent `{own}`: {what} belongs to the fleet itself");
+                Err(Error::new(Code::Forbidden, message)
+                    .with("agent", own)
+                    .hint("choose another name, or use an admin's key to repair it"))
             }
             _ => Ok(()),
         }

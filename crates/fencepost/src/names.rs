@@ -137,6 +137,31 @@ impl Token {
     }
 }
 
+/// To whom a mailbox, a lock or a run's name belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner<'n> {
+    /// Any agent may use it.
+    Anyone,
+    /// This agent's inbox: `inbox/send` fills it, and only this agent takes from it.
+    Agent(&'n str),
+    /// Only the engine's own ops fill it, and no agent takes it.
+    Engine,
+}
+
+impl<'n> Owner<'n> {
+    pub fn of_mailbox(name: &'n str) -> Self {
+        match name.split_once('/') {
+            Some(("inbox", agent)) => Owner::Agent(agent),
+            Some(("hooks" | "leads" | "wakeups", _)) => Owner::Engine,
+            _ => Self::of_name(name),
+        }
+    }
+    /// Of a lock, or a run.
+    pub fn of_name(name: &'n str) -> Self {
+        if name.starts_with("fence/") { Owner::Engine } else { Owner::Anyone }
+    }
+}
+
 const PLAIN: &str = "._-";
 const PATH: &str = "._-:/";
 
@@ -274,6 +299,28 @@ mod tests {
             "task/a\n-1@1",
         ] {
             assert!(bad.parse::<Token>().is_err(), "{bad:?} was taken for a token");
+        }
+    }
+
+    #[test]
+    fn names_that_belong_to_somebody() {
+        use Owner::*;
+        for (name, mailbox, other) in [
+            ("builds", Anyone, Anyone),
+            ("inbox", Anyone, Anyone),
+            ("inbox/ann", Agent("ann"), Anyone),
+            ("inbox/ann/b", Agent("ann/b"), Anyone),
+            ("Inbox/ann", Anyone, Anyone),
+            ("session/inbox/ann", Anyone, Anyone),
+            ("hooks/unmatched", Engine, Anyone),
+            ("leads/finished", Engine, Anyone),
+            ("wakeups/ann", Engine, Anyone),
+            ("wakeups", Anyone, Anyone),
+            ("fence/expiry", Engine, Engine),
+            ("fence", Anyone, Anyone),
+            ("fencepost/x", Anyone, Anyone),
+        ] {
+            assert_eq!((Owner::of_mailbox(name), Owner::of_name(name)), (mailbox, other), "{name}");
         }
     }
 

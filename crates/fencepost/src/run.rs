@@ -7,7 +7,7 @@ use crate::{
     claim::Hold,
     clock::{Millis, Time},
     error::{Code, Error, Result},
-    names::check,
+    names::{Owner, check},
     op::verbs,
     params,
     tx::{Row, Stmt, Tx},
@@ -183,6 +183,7 @@ impl Holder {
     /// The caller's run as the transaction found it.
     pub fn of(tx: &Tx<'_>, name: &str, agent: Option<&str>, ttl: Option<Millis>) -> Result<Self> {
         let agent = tx.caller.acting_as("agent", agent)?;
+        tx.caller.may_use_name(&format!("run `{name}`"), Owner::of_name(name))?;
         let agent = agent.as_deref();
         match &tx.opening.run {
             Some(run) if run.is_alive(tx.now) => {

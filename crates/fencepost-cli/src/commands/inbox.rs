@@ -13,7 +13,8 @@ verbs![send::Send, list::List, read::Read, respond::Respond, delegate::Delegate]
 ///
 /// A message is unread until somebody deals with it. `fence poll` gives unread ones to a run of the agent, under a claim;
 /// then only who names the claim's token may (with keys: whose key is that agent's). An answer is stored with the message;
-/// posting it where the message came from is yours. Underneath it is the mailbox `inbox/AGENT`.
+/// posting it where the message came from is yours. Underneath it is the mailbox `inbox/AGENT`, which only `inbox send` fills
+/// and only AGENT claims from; an operator (an admin's key, or no key) may repair it with `fence mail`.
 ///
 /// Examples:
 ///   fence inbox send lead "the site is down" --source slack --channel ops --sender kim

@@ -23,8 +23,8 @@ on_both! {
         for (delivery, text) in [("Ev1", "deploy it"), ("Ev2", "hello\nthere"), ("Ev3", "is anybody there?"), ("Ev2", "hello")] {
             deliver(delivery, text);
         }
-        sealed.ok(&["mail", "push", "hooks/unmatched", "junk"]);
         told += &sealed.story("
+            mail push hooks/unmatched junk
             route unmatched
             route unmatched --limit 1
             route again

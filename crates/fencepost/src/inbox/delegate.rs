@@ -117,7 +117,7 @@ impl Delegate {
         check::optional_name("to", self.to.as_deref())?;
         let origin = serde_json::json!({
             "message": message.id, "source": content.source, "channel": content.channel, "thread": content.thread,
-            "sender": content.sender, "repository": content.repository,
+            "sender": content.sender, "sent_by": content.sent_by, "repository": content.repository,
             // The message keeps the rest.
             "data": content.data.filter(|data| data.to_string().len() <= DATA_MAX),
         });

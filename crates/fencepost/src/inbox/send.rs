@@ -24,6 +24,7 @@ pub struct Send {
     pub channel: Option<String>,
     #[serde(default)]
     pub thread: Option<String>,
+    /// Whom it comes from, as the source calls them. The message says beside it which agent sent it (`sent_by`).
     #[serde(default)]
     pub sender: Option<String>,
     /// The words that brought it here.
@@ -67,6 +68,7 @@ impl Op for Send {
             channel: self.channel,
             thread: self.thread,
             sender: self.sender,
+            sent_by: tx.caller.agent.clone(),
             matched: self.matched,
             data: self.data,
             ..Content::default()

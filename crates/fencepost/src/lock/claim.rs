@@ -9,7 +9,7 @@ use crate::{
     clock::Millis,
     error::{Code, Error, Result},
     event::{Event, Topic},
-    names::{Resource, check},
+    names::{Owner, Resource, check},
     op::{Access, Op, erased, refuses},
     params,
     run::{self, Holder},
@@ -80,6 +80,7 @@ impl Op for Claim {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
         check::path_name("name", &self.name)?;
+        tx.caller.may_use_name(&format!("lock `{}`", self.name), Owner::of_name(&self.name))?;
         run::check_name(&self.run)?;
         check::optional_name("agent", self.agent.as_deref())?;
         check::lease("ttl_ms", self.ttl_ms)?;

@@ -114,6 +114,7 @@ impl Op for Claim {
             given => given,
         };
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), ttl)?;
+        names.iter().try_for_each(|name| tx.caller.may_take(name, holder.agent.as_deref()))?;
         let (entered, found) = pick(tx, Some(holder.enter(tx.now)), &names, count).await?;
         let run_key = holder.key(&entered)?;
         Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms, None).await? })
@@ -249,7 +250,6 @@ pub(super) async fn pick(
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
-    names.iter().try_for_each(|name| crate::inbox::may_touch(tx, name))?;
     tx.wishes = vec![Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
     let own = before.is_some();
     let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();

@@ -54,7 +54,7 @@ impl Op for Configure {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;
-        crate::inbox::may_touch(tx, &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
         check::lease("ttl_ms", self.ttl_ms)?;
         check::range("max_attempts", self.max_attempts.unwrap_or(1), 1, ATTEMPTS_MAX)?;
         check::span("backoff_ms", self.backoff_ms.unwrap_or_default(), Millis(0), TTL_MAX)?;

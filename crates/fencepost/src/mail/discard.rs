@@ -45,7 +45,7 @@ impl Op for Discard {
         let mut changes: Vec<(Record, Record)> = Vec::with_capacity(ids.len());
         for id in ids {
             let message = found.remove(&id).ok_or_else(|| not_found(id))?;
-            crate::inbox::may_touch(tx, &message.mailbox)?;
+            tx.caller.may_manage(&message.mailbox)?;
             match (message.status, &message.hold) {
                 (Status::Processing, Some(hold)) if hold.is_alive(tx.now) => {
                     let text = format!("message {id} is held by {}", hold.describe());

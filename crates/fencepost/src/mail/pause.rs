@@ -32,7 +32,7 @@ impl Op for Pause {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;
-        crate::inbox::may_touch(tx, &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let reason = self.reason.filter(|reason| !reason.trim().is_empty());
         let reason = reason.unwrap_or_else(|| "no reason was given".into());

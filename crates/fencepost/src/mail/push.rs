@@ -76,6 +76,7 @@ impl Op for Push {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pushed> {
         check::request(self.request.as_deref())?;
+        tx.caller.may_push("mailbox", &self.mailbox)?;
         let item = Item {
             mailbox: self.mailbox,
             payload: self.payload,

@@ -75,6 +75,9 @@ impl Op for PushMany {
     async fn run(self, tx: &mut Tx<'_>) -> Result<PushedMany> {
         check::request(self.request.as_deref())?;
         check::range("messages", self.messages.len() as i64, 1, CLAIMS_MAX)?;
+        for (i, item) in self.messages.iter().enumerate() {
+            tx.caller.may_push(&format!("messages[{i}].mailbox"), &item.mailbox)?;
+        }
         push(tx, self.messages).await
     }
 }

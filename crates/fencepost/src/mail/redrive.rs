@@ -51,7 +51,7 @@ impl Op for Redrive {
         let mut changes = Vec::with_capacity(ids.len());
         for id in &ids {
             let message = found.remove(id).ok_or_else(|| not_found(*id))?;
-            crate::inbox::may_touch(tx, &message.mailbox)?;
+            tx.caller.may_manage(&message.mailbox)?;
             match message.status {
                 Status::Failed | Status::Held => {
                     let back = bring_back(&message, tx);

@@ -23,7 +23,7 @@ impl Op for Resume {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::path_name("mailbox", &self.mailbox)?;
-        crate::inbox::may_touch(tx, &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
         set_paused(tx, &self.mailbox, None).await
     }
 }

@@ -69,6 +69,7 @@ impl Op for Take {
         if tx.opening.is_repeat("message.taken", None)? {
             return repeated(tx).await;
         }
+        names.iter().try_for_each(|name| tx.caller.may_take(name, tx.caller.agent.as_deref()))?;
         let (_, mut found) = pick(tx, Some(lane::lock_next(&names, count)?), &names, count).await?;
         if found.iter().any(|message| message.lane.is_some()) {
             let ids: Vec<i64> = found.iter().map(|message| message.id).collect();

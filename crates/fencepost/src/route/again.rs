@@ -65,7 +65,7 @@ fn unknown(id: i64) -> Error {
         .hint("fence route unmatched shows those there are")
 }
 
-/// Anybody may push into any mailbox.
+/// Earlier versions let anybody push into any mailbox.
 fn strange(id: i64) -> Error {
     Error::new(Code::Invalid, format!("message {id} did not come from outside, and no rule can fit it"))
         .hint(format!("fence mail show {id} shows it, fence mail discard {id} gives it up"))

@@ -77,6 +77,7 @@ impl Op for Deliver {
             channel: self.channel,
             thread: self.thread,
             sender: self.sender,
+            sent_by: None,
             repository: self.repository,
             bot: self.bot,
             matched: None,

@@ -1,7 +1,7 @@
 //! Keys: what each may call, and whose claims it may touch.
 
 use crate::{on_both, registry::least_request};
-use fencepost::{Access, Code, Error, Fleet, Result, admin, claim, key, lock, op, run, task};
+use fencepost::{Access, Code, Error, Fleet, Result, admin, claim, inbox, key, lock, mail, op, run, task};
 
 /// A key with this role, as whoever shows its secret finds it.
 async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
@@ -235,5 +235,82 @@ on_both! {
         assert_eq!(taken.agent.as_deref(), Some("bob"));
         let log = world.log().await;
         assert!(log.iter().any(|line| line.starts_with("run.ended run/shell")), "{log:#?}");
+    }
+
+    /// Inboxes, and what the fleet keeps for itself, are mailboxes and locks with names that anybody can say.
+    async fn names_belong_to_an_agent_or_to_the_fleet(world: World) {
+        let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
+        let admin = world.fleet.as_key(&key_of(&world.fleet, "root", Access::Admin).await);
+        let send = |text: &str| inbox::Send {
+            agent: "bob".into(),
+            text: text.into(),
+            sender: Some("lead".into()),
+            ..inbox::Send::default()
+        };
+        // Whoever sends it can call themselves what they like; the message says who they are.
+        let sent = ann.as_agent("lead").call(send("do it")).await.unwrap().item;
+        let content = sent.content.unwrap();
+        assert_eq!((content.sender.as_deref(), content.sent_by.as_deref()), (Some("lead"), Some("ann")));
+        let unnamed = admin.call(send("by an operator")).await.unwrap().item.content.unwrap();
+        assert_eq!((unnamed.sender.as_deref(), unnamed.sent_by), (Some("lead"), None));
+        let held = inbox::Delegate { message: sent.id.to_string(), ..inbox::Delegate::default() };
+        let origin = bob.call(held).await.unwrap().task.origin.unwrap();
+        assert_eq!((&origin["sender"], &origin["sent_by"]), (&"lead".into(), &"ann".into()));
+
+        // Nobody fills them by name, with or without a key: what is in there would be anybody's word.
+        let forged = serde_json::json!({ "source": "slack", "text": "x", "sent_by": "lead" });
+        for mailbox in ["inbox/bob", "inbox/ann", "hooks/unmatched", "leads/finished", "wakeups/bob", "fence/x"] {
+            for fleet in [&ann, &admin, &world.fleet] {
+                let error = forbidden(fleet.call(mail::Push::new(mailbox, forged.clone())).await);
+                assert_eq!(error.field("field"), Some(&"mailbox".into()), "{mailbox}");
+                let item = |mailbox: &str| mail::push_many::Item { mailbox: mailbox.into(), ..Default::default() };
+                let many = mail::PushMany { messages: vec![item("builds"), item(mailbox)], request: None };
+                let error = forbidden(fleet.call(many).await);
+                assert_eq!(error.field("field"), Some(&"messages[1].mailbox".into()));
+            }
+        }
+        let hint = forbidden(ann.call(mail::Push::new("inbox/bob", "x")).await);
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(hint.message(), @"mailbox `inbox/bob` is filled by inbox/send only");
+            insta::assert_snapshot!(hint.hint_text().unwrap(), @"fence inbox send bob TEXT");
+        }
+
+        // To take from them, and to look after them, is for their owner.
+        let claim = |mailbox: &str, run: &str| mail::Claim::next(mailbox, run);
+        for mailbox in ["inbox/bob", "hooks/unmatched", "leads/finished", "wakeups/ann", "fence/x"] {
+            forbidden(ann.call(claim(mailbox, "r-ann")).await);
+            forbidden(ann.call(mail::Take { mailboxes: vec!["builds".into(), mailbox.into()], ..Default::default() }).await);
+            forbidden(ann.call(mail::Configure { mailbox: mailbox.into(), ..Default::default() }).await);
+            forbidden(ann.call(mail::Pause { mailbox: mailbox.into(), reason: None }).await);
+            forbidden(ann.call(mail::Resume { mailbox: mailbox.into() }).await);
+        }
+        let left: i64 = 2;
+        forbidden(ann.call(mail::Discard { messages: vec![left], reason: None }).await);
+        forbidden(ann.call(mail::Redrive { messages: vec![left], mailbox: None }).await);
+        let token = bob.call(claim("inbox/bob", "r-bob")).await.unwrap().claims[0].claim.token.clone();
+        bob.call(claim::Release::new(token)).await.unwrap();
+
+        // An operator repairs, but not in the name of another agent.
+        for fleet in [&admin, &world.fleet] {
+            let posing = mail::Claim { agent: Some("ann".into()), ..claim("inbox/bob", "r-posing") };
+            let error = forbidden(fleet.call(posing).await);
+            insta::allow_duplicates! {
+                insta::assert_snapshot!(error.message(), @"mailbox `inbox/bob` is the inbox of agent `bob`, not of `ann`");
+            }
+            let token = fleet.call(claim("inbox/bob", "r-root")).await.unwrap().claims[0].claim.token.clone();
+            fleet.call(claim::Release::new(token)).await.unwrap();
+            fleet.call(mail::Discard { messages: vec![left], reason: None }).await.unwrap();
+            fleet.call(mail::Redrive { messages: vec![left], mailbox: None }).await.unwrap();
+            refused(Code::NoneReady, fleet.call(claim("hooks/unmatched", "r-root")).await);
+        }
+
+        // The same for the locks and the runs of the servers' own jobs.
+        forbidden(ann.call(lock::Claim::new("fence/expiry", "r-ann")).await);
+        forbidden(ann.call(lock::Claim::new("deploy", "fence/serve-1")).await);
+        forbidden(ann.call(task::Claim::next("auth", "fence/serve-1")).await);
+        ann.call(lock::Claim::new("inbox/bob", "r-ann")).await.unwrap();
+        let job = admin.call(lock::Claim::new("fence/expiry", "fence/serve-1")).await.unwrap().claim.token;
+        forbidden(ann.call(claim::Release::new(&job)).await);
+        admin.call(claim::Release::new(job)).await.unwrap();
     }
 }

@@ -184,8 +184,15 @@ on_both! {
             route/again 3                                   -> outcome=routed agent=eve
             route/again 1                                   -> outcome=routed agent=bob
             route/again 99                                  -> refused not_found
-            mail/push hooks/unmatched payload=junk          -> mailbox=hooks/unmatched
+            mail/push hooks/unmatched payload=junk          -> refused forbidden
+            route/deliver junk source=other delivery=e9     -> outcome=unmatched
         ").await;
+        // As anybody could push it with an earlier version.
+        let spoiled = world.fleet.transaction(|tx| Box::pin(async move {
+            let junk = "update message_doc set payload = '\"junk\"' where payload like '%junk%'";
+            tx.execute(junk, params![]).await
+        }));
+        assert_eq!(spoiled.await.expect("one row"), 1);
         let junk = world.fleet.call(again(unmatched(&world.fleet).await[0])).await;
         assert_eq!(code(junk), Code::Invalid);
         assert_eq!(code(world.fleet.call(again(bob[0].id)).await), Code::NotFound, "it is in an inbox");

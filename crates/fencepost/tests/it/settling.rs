@@ -105,12 +105,12 @@ const ENDINGS: &[(&str, &str, &str)] = &[
     (
         "message",
         "left",
-        "mail/configure inbox/{agent} retain_count=1; mail/done {token}; +1s mail/push inbox/{agent}; mail/take inbox/{agent}; admin/prune",
+        "mail/configure inbox/{agent} retain_count=1; mail/done {token}; +1s inbox/send {agent} text=x; mail/take inbox/{agent}; admin/prune",
     ),
     (
         "message",
         "lost",
-        "mail/configure inbox/{agent} retain_count=1; +61s inbox/read {item}; +1s mail/push inbox/{agent}; mail/take inbox/{agent}; admin/prune",
+        "mail/configure inbox/{agent} retain_count=1; +61s inbox/read {item}; +1s inbox/send {agent} text=x; mail/take inbox/{agent}; admin/prune",
     ),
     ("mention", "settled", "channel/read talk agent={agent} token={token}"),
     ("mention", "settled", "channel/read talk agent={agent}"),

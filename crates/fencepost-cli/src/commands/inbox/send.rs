@@ -29,7 +29,7 @@ pub struct Send {
     /// The thread, the issue, … that it belongs to
     #[arg(long)]
     thread: Option<String>,
-    /// Who said it
+    /// Who said it; which agent sent it is stored beside this
     #[arg(long, value_name = "WHO")]
     sender: Option<String>,
     /// The words that brought it here

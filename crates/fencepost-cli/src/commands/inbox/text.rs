@@ -2,7 +2,7 @@
 
 use crate::{
     screen::{Cell, Screen, Table, line, quoted},
-    text::whence,
+    text::{sender, whence},
 };
 use fencepost::inbox::{Content, Item};
 use std::fmt::Write;
@@ -29,7 +29,8 @@ pub fn item(item: &Item, screen: &Screen) -> String {
 }
 
 fn from(content: &Content) -> Option<String> {
-    whence(content.sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
+    let sender = sender(content.sender.as_deref(), content.sent_by.as_deref());
+    whence(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
 /// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
@@ -68,6 +69,7 @@ pub fn page(item: &Item, screen: &Screen) -> String {
     say("thread", content.thread.as_deref());
     say("repository", content.repository.as_deref());
     say("from", content.sender.as_deref());
+    say("sent by", content.sent_by.as_deref());
     say("because of", content.matched.as_deref());
     // A provider's whole event is longer than what it is about.
     let more = content.data.as_ref().map(|data| format!("{} bytes of JSON (--json)", data.to_string().len()));
