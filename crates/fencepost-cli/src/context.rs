@@ -1,6 +1,7 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
 use crate::{
+    foreign, out,
     place::{self, Named, Place},
     screen::Screen,
     settings::{File, Setting, Source},
@@ -12,11 +13,11 @@ use fencepost::{
     run,
 };
 use fencepost_client::Connection;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use std::{
+    borrow::Cow,
     cell::OnceCell,
-    io::{IsTerminal, Write},
     path::PathBuf,
     process::{Command, ExitCode},
     sync::Arc,
@@ -142,7 +143,7 @@ impl Context {
         op: impl Fn(Option<Millis>) -> O,
         show: impl FnMut(&Result<O::Reply>),
     ) -> Result<O::Reply> {
-        let step = if std::io::stderr().is_terminal() { WATCHED } else { WAIT_MAX };
+        let step = if out::error_width().is_some() { WATCHED } else { WAIT_MAX };
         self.call_in_steps(step, limit, op, show).await
     }
 
@@ -306,20 +307,39 @@ impl Context {
         Ok(self.claims().await?.into_iter().find(|claim| claim.resource == resource).map(|claim| claim.token))
     }
 
-    /// Prints a reply: as JSON if that was asked for, else as text.
-    pub fn print<T: Serialize>(&self, reply: &T, text: impl FnOnce(&T) -> String) -> Result<ExitCode> {
-        let text =
-            if self.json() { serde_json::to_string(reply).map_err(Error::internal)? } else { text(reply) };
-        say(text.trim_end())?;
+    /// Prints a reply: as JSON if that was asked for, else as text. The text is made of a reply in which all that others
+    /// wrote was made safe to show, so that no command has to think of it.
+    pub fn print<T: Serialize + DeserializeOwned>(
+        &self,
+        reply: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<ExitCode> {
+        let json = serde_json::to_string(reply).map_err(Error::internal)?;
+        let text = match foreign::shown_in_json(&json) {
+            // A payload is carried as it was written, and may be written in several lines.
+            _ if self.json() => return self.print_json(&json.replace('\n', " ")),
+            Cow::Borrowed(_) => text(reply),
+            Cow::Owned(safe) => match serde_json::from_str(&safe) {
+                Ok(safe) => text(&safe),
+                Err(_) => return self.print_json(&json),
+            },
+        };
+        out::say(text.trim_end())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Prints JSON, whatever was asked for.
+    pub fn print_json(&self, json: &str) -> Result<ExitCode> {
+        out::say_json(json)?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Something went wrong beside what was asked for, which was done.
     pub fn warn(&self, error: &Error) {
-        complain(match self.json() {
-            true => serde_json::json!({ "warning": error }).to_string(),
-            false => format!("warning: {}", error.message()),
-        });
+        match self.json() {
+            true => out::complain_json(&serde_json::json!({ "warning": error }).to_string()),
+            false => out::complain(&out::label("warning", error.message())),
+        }
     }
 
     /// The words with which nobody can do twice what may have been done. Over the network the error has the id, because
@@ -338,36 +358,19 @@ impl Context {
     }
 
     pub fn fail(&self, error: &Error) -> ExitCode {
-        let mut text =
-            if self.json() { error.to_json().to_string() } else { format!("error: {}", error.message()) };
-        if let (false, Some(hint)) = (self.json(), error.hint_text()) {
-            text.push_str(&format!("\nhint: {hint}"));
+        if self.json() {
+            out::complain_json(&error.to_json().to_string());
+        } else {
+            let again = self.to_ask_again(error);
+            let again = again.map(|words| format!("the same command with {words} does it at most once"));
+            let hints = error.hint_text().into_iter().chain(again.as_deref());
+            let lines = [out::label("error", error.message())].into_iter();
+            out::complain(
+                &lines.chain(hints.map(|hint| out::label("hint", hint))).collect::<Vec<_>>().join("\n"),
+            );
         }
-        if let (false, Some(words)) = (self.json(), self.to_ask_again(error)) {
-            text.push_str(&format!("\nhint: the same command with {words} does it at most once"));
-        }
-        complain(text);
         ExitCode::from(error.code().exit_code())
     }
-}
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
-/// tell, a token perhaps, was not told.
-pub fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::unavailable(format!("what was done cannot be told: standard output: {e}"))
-                .hint("it is done all the same; fence claims and fence show tell it again"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Writes lines to standard error, if that can be. All at once: where several write to one place, none comes in between.
-pub fn complain(mut text: String) {
-    text.push('\n');
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn missing(error: Error, place: &Place) -> Error {

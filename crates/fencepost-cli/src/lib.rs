@@ -8,9 +8,11 @@
 mod advice;
 mod commands;
 mod context;
+mod foreign;
 mod keeper;
 mod lines;
 mod modes;
+mod out;
 mod own;
 mod place;
 mod process;
@@ -23,9 +25,9 @@ mod trust;
 mod whose;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use context::{Context, Said, complain};
+use context::{Context, Said};
 use fencepost::{Code, Error};
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 /// Exactly-once work for fleets of AI agents.
 ///
@@ -104,16 +106,26 @@ fn reflowed(command: clap::Command) -> clap::Command {
 }
 
 /// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
-fn wrong(error: clap::Error, command: &clap::Command) -> ! {
-    let error = advice::advised(error, command);
-    if !error.use_stderr() || !std::env::args_os().any(|word| word == "--json") {
+fn wrong(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
+    if !error.use_stderr() {
         error.exit();
     }
-    let text = error.render().to_string();
-    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
-    let message = message.trim_start_matches("error: ").trim();
-    let error = Error::new(Code::Invalid, message).hint(hint.trim());
-    complain(error.to_json().to_string());
+    // It quotes what was typed. The same words with escapes have the same fault.
+    let safe: Vec<_> = words.iter().map(|word| foreign::in_a_line(&word.to_string_lossy())).collect();
+    let error = command.clone().try_get_matches_from(safe).err().unwrap_or(error);
+    let error = advice::advised(error, command);
+    let text = error.render();
+    if std::env::args_os().any(|word| word == "--json") {
+        let text = text.to_string();
+        let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
+        let message = message.trim_start_matches("error: ").trim();
+        let error = Error::new(Code::Invalid, message).hint(hint.trim());
+        out::complain_json(&error.to_json().to_string());
+    } else if out::error_width().is_some() && out::colours_are_wanted() {
+        out::complain_as_clap(&text.ansi().to_string());
+    } else {
+        out::complain_as_clap(&text.to_string());
+    }
     std::process::exit(2);
 }
 
@@ -122,8 +134,9 @@ fn wrong(error: clap::Error, command: &clap::Command) -> ! {
 pub async fn main() -> ExitCode {
     let command = command_line();
     let words: Vec<_> = std::env::args_os().collect();
-    let first = command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(e, &command));
-    let parsed = settings::read(&command, words, &first);
+    let first =
+        command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(e, &command, &words));
+    let parsed = settings::read(&command, words.clone(), &first);
     let (matches, settings, file) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -132,7 +145,7 @@ pub async fn main() -> ExitCode {
         }
     };
     let Cli { run, request, json, command, .. } =
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(e, &command));
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(e, &command, &words));
     let context = Context::new(Said { run, request, json, settings, file });
     context.settings().1.untrusted.iter().for_each(|found| context.warn(&found.warning()));
     let done = command.unwrap_or_default().run(&context).await;

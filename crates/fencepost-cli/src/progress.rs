@@ -1,15 +1,14 @@
 //! A line on long work, for whoever watches it on a terminal. Elsewhere, and with `--json`, there is none.
 
-use crate::screen::cut;
-use std::{
-    io::{IsTerminal, Write},
-    time::Duration,
+use crate::{
+    out,
+    screen::{self, cut},
 };
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Quick enough to look alive, seldom enough to cost nothing.
 const EVERY: Duration = Duration::from_millis(100);
-const CLEAR: &str = "\r\x1b[K";
 
 /// One line that is drawn over itself, and gone at the end.
 #[derive(Debug)]
@@ -22,9 +21,7 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(json: bool) -> Self {
-        let err = std::io::stderr();
-        let width = (!json && err.is_terminal()).then(|| crate::screen::width(&err));
-        Self { width, drawn: None }
+        Self { width: out::error_width().filter(|_| !json), drawn: None }
     }
 
     /// Says how far it is, unless it has just been said.
@@ -34,14 +31,14 @@ impl Progress {
             return;
         }
         // The last column stays free: some terminals go on to the next line once it is filled.
-        write(&format!("{CLEAR}{}", cut(&line(), width.saturating_sub(1))));
+        out::draw(&cut(&screen::line(&line()), width.saturating_sub(1)));
         self.drawn = Some(Instant::now());
     }
 
     /// Takes the line away, for something that is to stay.
     pub fn clear(&mut self) {
         if self.drawn.take().is_some() {
-            write(CLEAR);
+            out::draw("");
         }
     }
 }
@@ -50,10 +47,4 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-/// A terminal that went away is nobody's loss.
-fn write(text: &str) {
-    let mut err = std::io::stderr();
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }

@@ -1,12 +1,15 @@
 //! What a person sees: tables that fit, times from now, colour by state. Elsewhere plain text.
 
+use crate::{
+    foreign::{self, BREAK},
+    out::{self, QUOTE},
+};
 use anstyle::{AnsiColor, Style};
 use fencepost::{Millis, Time};
-use std::{io::IsTerminal, os::fd::AsFd};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What stands before each line that others wrote.
-const QUOTE: &str = "    ";
+/// The same, as text.
+const BREAK_TEXT: &str = "\u{fdd0}";
 
 /// Where the output goes.
 #[derive(Debug, Clone, Copy)]
@@ -19,10 +22,8 @@ pub struct Screen {
 
 impl Screen {
     pub fn of_stdout(now: Time) -> Self {
-        let out = std::io::stdout();
-        let width = out.is_terminal().then(|| width(&out));
-        let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
-        Self { width, colour: width.is_some() && unset("NO_COLOR"), now }
+        let width = out::width();
+        Self { width, colour: width.is_some() && out::colours_are_wanted(), now }
     }
 
     /// `in 29m`, `3m ago`; elsewhere the moment itself.
@@ -54,7 +55,7 @@ impl Screen {
     }
 
     pub fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        if self.colour && !text.is_empty() { out::styled(style, text) } else { text.to_owned() }
     }
 
     /// How a tree is drawn: a fork, the last branch, and a branch that goes on. Glyphs only on a terminal.
@@ -83,12 +84,6 @@ impl Screen {
     pub fn dim(&self, text: &str) -> String {
         self.paint(Style::new().dimmed(), text)
     }
-}
-
-/// How wide a terminal is.
-pub fn width(terminal: &impl AsFd) -> usize {
-    let size = rustix::termios::tcgetwinsize(terminal).map_or(0, |size| usize::from(size.ws_col));
-    if size == 0 { 80 } else { size }
 }
 
 /// The two largest units that matter: `45s`, `29m`, `2h 5m`, `3d 4h`.
@@ -227,20 +222,29 @@ impl Table {
     }
 }
 
-/// One line of text: several, or one that moves the cursor, would break what stands around it.
+/// One line of text: several would break what stands around it.
 pub fn line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    lines(text).replace([BREAK, '\t'], " ")
 }
 
-/// A text of several lines, without what would move the cursor.
-pub fn lines(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
+/// A text that others wrote, or that was made safe to show already.
+fn lines(text: &str) -> String {
+    text.split(BREAK).map(foreign::shown).collect::<Vec<_>>().join(BREAK_TEXT)
+}
+
+/// JSON that was made safe to show: within its texts, a line's end is an escape again.
+pub fn json(json: &impl ToString) -> String {
+    json.to_string().replace(BREAK, "\\n")
 }
 
 /// What others wrote, as lines of their own: none begins at the margin, where only this program speaks.
 pub fn quoted(text: &str) -> String {
     let line = |line: &str| if line.is_empty() { String::new() } else { format!("{QUOTE}{line}") };
-    lines(text.trim_end()).split('\n').map(line).collect::<Vec<_>>().join("\n")
+    lines(text.trim_end_matches(|c: char| c.is_whitespace() || c == BREAK))
+        .split(BREAK)
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The same behind a label: it begins on the label's line.
@@ -284,12 +288,13 @@ mod tests {
     #[test]
     fn plain_tables_are_aligned_and_whole() {
         let plain = table().render(&screen(None));
-        assert_eq!(plain, "auth-1   5  write the 構文解析器 today\na-2     50  two lines [2J");
+        assert_eq!(plain, "auth-1   5  write the 構文解析器 today\na-2     50  two lines\\u{1b}[2J");
     }
 
     #[test]
     fn what_others_wrote_never_begins_at_the_margin() {
-        assert_eq!(quoted("a\nclaim: b\r\n\n\tc\n"), "    a\n    claim: b \n\n    \tc");
+        assert_eq!(quoted("a\nclaim: b\r\n\n\tc\n"), "    a\n    claim: b\n\n    \tc");
+        assert_eq!(quoted("a\u{fdd0}\x1bb\u{fdd0}"), "    a\n    \\u{1b}b");
         assert_eq!(labelled("a\nclaim: b"), "a\n    claim: b");
         assert_eq!(labelled("\nclaim: b"), "\n    claim: b");
         assert_eq!(quoted(""), "");
@@ -302,7 +307,10 @@ mod tests {
             assert!(shown.lines().all(|line| line.width() <= width), "{width}:\n{shown}");
         }
         let shown = table().render(&screen(Some(30)));
-        assert_eq!(shown, "ID      PRI  TITLE\nauth-1    5  write the 構文解…\na-2      50  two lines [2J");
+        assert_eq!(
+            shown,
+            "ID      PRI  TITLE\nauth-1    5  write the 構文解…\na-2      50  two lines\\u{1b}[…"
+        );
     }
 
     #[test]
@@ -327,6 +335,7 @@ mod tests {
         let screen = Screen { colour: true, ..screen(Some(80)) };
         let mut table = Table::new(&["STATUS"]);
         table.row(vec![Cell::state("failed")]);
-        assert!(table.render(&screen).ends_with("\x1b[31mfailed\x1b[0m"), "{:?}", table.render(&screen));
+        let shown = out::rendered(&table.render(&screen));
+        assert!(shown.ends_with("\x1b[31mfailed\x1b[0m"), "{shown:?}");
     }
 }

@@ -13,7 +13,7 @@ mod rule;
 mod signals;
 pub mod watchdog;
 
-use crate::context::{Context, complain};
+use crate::{context::Context, out};
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use group::Group;
 pub use group::Seat;
@@ -155,7 +155,7 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         _ => (126, error.to_string()),
     };
     // A lock is held, and is to be given back whether this can be said or not.
-    complain(format!("error: `{program}`: {what}"));
+    out::complain(&out::label("error", &format!("`{program}`: {what}")));
     Ended::NotStarted(code)
 }
 

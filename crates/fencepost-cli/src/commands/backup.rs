@@ -1,7 +1,7 @@
 use crate::{context::Context, modes};
 use clap::Args;
 use fencepost::{Code, Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, process::ExitCode};
 
 /// Copy the fleet to a new file, while others use it
@@ -18,7 +18,7 @@ pub struct Backup {
     file: PathBuf,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Copied {
     file: String,
     bytes: u64,

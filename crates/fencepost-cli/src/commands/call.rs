@@ -26,7 +26,10 @@ impl Call {
         let Some(name) = self.name else { return list(context) };
         op::find(&name)?;
         let reply = context.connection().await?.call_by_name(&name, &text(self.request)?).await?;
-        context.print(&reply, |reply| serde_json::to_string_pretty(reply).unwrap_or_default())
+        match context.json() {
+            true => context.print_json(&reply.to_string()),
+            false => context.print_json(&serde_json::to_string_pretty(&reply).unwrap_or_default()),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use crate::context::{Context, say};
+use crate::{context::Context, out};
 use clap::Args;
 use clap_complete::Shell;
 use fencepost::Result;
@@ -20,7 +20,7 @@ impl Completions {
     pub async fn run(self, _: &Context) -> Result<ExitCode> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut script);
-        say(&String::from_utf8_lossy(&script))?;
+        out::say(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }
 }

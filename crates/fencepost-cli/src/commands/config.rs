@@ -6,7 +6,7 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use fencepost::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Show what is set, and where each value came from
@@ -32,7 +32,7 @@ enum Verb {
     Show,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Shown {
     key: String,
     value: Option<String>,

@@ -10,7 +10,7 @@ use fencepost::{
     admin::{self, about::Facts},
 };
 use fencepost_client::Connection;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -30,16 +30,16 @@ use std::{
 pub struct Doctor {}
 
 /// What was looked at, and what was found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Finding {
-    name: &'static str,
+    name: String,
     level: Level,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
     Ok,
@@ -93,18 +93,18 @@ fn line(finding: &Finding, context: &Context) -> String {
 }
 
 fn ok(name: &'static str, message: String) -> Finding {
-    Finding { name, level: Level::Ok, message, hint: None }
+    Finding { name: name.into(), level: Level::Ok, message, hint: None }
 }
 
 fn warning(name: &'static str, message: String, hint: &str) -> Finding {
-    Finding { name, level: Level::Warning, message, hint: Some(hint.into()) }
+    Finding { name: name.into(), level: Level::Warning, message, hint: Some(hint.into()) }
 }
 
 fn problem(name: &'static str, error: &Error) -> Finding {
     let hint = error.hint_text().map(str::to_owned);
     // What this key may not see may be well.
     let level = if error.code() == Code::Forbidden { Level::Warning } else { Level::Problem };
-    Finding { name, level, message: error.message().into(), hint }
+    Finding { name: name.into(), level, message: error.message().into(), hint }
 }
 
 fn fleet(place: &Place) -> Finding {
@@ -190,7 +190,7 @@ async fn integrity(fleet: &Connection) -> Vec<Finding> {
         .map(|violation| format!("`{}`: not true that {}", violation.resource, violation.promise));
     let found = damage.chain(broken).take(VIOLATIONS);
     let mut broken: Vec<_> = found
-        .map(|message| Finding { name: "integrity", level: Level::Problem, message, hint: None })
+        .map(|message| Finding { name: "integrity".into(), level: Level::Problem, message, hint: None })
         .collect();
     if let Some(last) = broken.last_mut() {
         last.hint = Some(

@@ -2,7 +2,7 @@ use super::{Held, text};
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Resource, Result, Token, task};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Complete a task that you hold
@@ -28,7 +28,7 @@ pub struct Done {
 }
 
 /// The completion, and the claim that follows it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Both {
     done: task::Changed,
     next: task::claim::Claimed,

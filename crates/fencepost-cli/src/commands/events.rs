@@ -1,13 +1,14 @@
 use crate::{
     context::Context,
-    screen::{Cell, Screen, Table},
+    out,
+    screen::{Cell, Screen, Table, json},
 };
 use clap::Args;
 use fencepost::{
-    Error, Result,
+    Result,
     event::{self, Entry, list::Events as Page},
 };
-use std::{io::Write, process::ExitCode};
+use std::process::ExitCode;
 
 /// Read the log: who did what, when, from which state to which, under which fence
 ///
@@ -97,14 +98,11 @@ impl Events {
         let mut page = first;
         loop {
             for event in &page.events {
-                let line = match context.json() {
-                    true => serde_json::to_string(event).map_err(Error::internal)?,
-                    false => line(event, &context.screen),
-                };
-                // Whoever read along has seen enough.
-                if writeln!(std::io::stdout(), "{line}").is_err() {
-                    return Ok(ExitCode::SUCCESS);
-                }
+                context.print(event, |event| line(event, &context.screen))?;
+            }
+            // Whoever read along has seen enough.
+            if out::is_unread() {
+                return Ok(ExitCode::SUCCESS);
             }
             let since = Some(page.position);
             page = context
@@ -142,7 +140,7 @@ fn cells(event: &Entry, screen: &Screen) -> Vec<Cell> {
     });
     let by: Vec<String> =
         run.into_iter().chain(event.agent.as_ref().map(|agent| format!("agent {agent}"))).collect();
-    let details = event.details.as_ref().map(ToString::to_string).unwrap_or_default();
+    let details = event.details.as_ref().map(json).unwrap_or_default();
     vec![
         screen.when(event.at).into(),
         event.kind.as_str().into(),

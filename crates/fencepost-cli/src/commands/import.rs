@@ -15,7 +15,7 @@ use fencepost::{
     Code, Error, Result,
     task::import::{self, Existing, Imported, Item},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::ExitCode,
@@ -96,21 +96,21 @@ impl Import {
 }
 
 /// What came of an import.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Report {
     dry_run: bool,
     #[serde(flatten)]
     reply: Imported,
     /// What was turned into something else.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
     /// What could not be carried over as it was.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
 }
 
 /// Something that could not be carried over as it was, and the task it belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Left {
     task: String,
     what: String,

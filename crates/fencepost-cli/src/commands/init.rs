@@ -6,7 +6,7 @@ use crate::{
 use clap::Args;
 use fencepost::{Code, Error, Result, admin};
 use fencepost_client::Connection;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     fs::OpenOptions,
     io::{self, Read, Write},
@@ -38,7 +38,7 @@ pub struct Init {
     shared: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Made {
     db: String,
     /// It was there already.

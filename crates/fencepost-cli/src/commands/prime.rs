@@ -1,7 +1,7 @@
-use crate::context::Context;
+use crate::{context::Context, screen};
 use clap::Args;
 use fencepost::{Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -27,7 +27,7 @@ pub struct Prime {
     skill: Option<PathBuf>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Page {
     page: String,
     /// Where it was written.
@@ -39,12 +39,14 @@ impl Prime {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let page = page(self.board.as_deref(), &crate::command_line());
         let Some(directory) = self.skill else {
-            return context.print(&Page { page, file: None }, |page| page.page.clone());
+            return context.print(&Page { page: page.clone(), file: None }, |_| page);
         };
         let page = format!("{FRONT}{page}");
         let file = directory.join("SKILL.md");
         write(&file, &page)?;
-        context.print(&Page { page, file: Some(file.clone()) }, |_| format!("written to {}", file.display()))
+        context.print(&Page { page, file: Some(file) }, |Page { file, .. }| {
+            format!("written to {}", file.as_deref().unwrap_or(Path::new("")).display())
+        })
     }
 }
 
@@ -70,7 +72,7 @@ const USEFUL: [&str; 12] =
 /// What the page says; every command in it is checked against the definitions by a test, and what each does and
 /// takes is taken from them.
 fn page(board: Option<&str>, command_line: &clap::Command) -> String {
-    let on = board.map_or(String::new(), |board| format!(" --board {board}"));
+    let on = board.map_or(String::new(), |board| format!(" --board {}", screen::line(board)));
     let commands: Vec<String> =
         USEFUL.iter().filter_map(|name| line(command_line.find_subcommand(name)?)).collect();
     format!(

@@ -2,7 +2,7 @@ use super::duration;
 use crate::{context::Context, progress::Progress};
 use clap::Args;
 use fencepost::{Millis, Result, admin, event};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Remove what is long finished
@@ -21,7 +21,7 @@ pub struct Prune {
     older_than: Millis,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Removed {
     tasks: u64,
     messages: u64,

@@ -1,5 +1,6 @@
 use crate::{
     context::Context,
+    foreign::BREAK,
     screen::{Screen, Table, line},
 };
 use clap::{Args, Subcommand};
@@ -7,7 +8,7 @@ use fencepost::{
     Code, Result,
     route::{self, Delivered, Outcome, Route as Entry},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Say which agent gets what comes from Slack, GitHub and elsewhere; alone it shows the rules
@@ -151,7 +152,7 @@ impl Unmatched {
                     content.repository.or(content.channel).unwrap_or_default().into(),
                     content.sender.unwrap_or_default().into(),
                     context.screen.when(stray.created_at).into(),
-                    line(content.text.lines().next().unwrap_or_default()).into(),
+                    line(content.text.split(['\n', BREAK]).next().unwrap_or_default()).into(),
                 ]);
             }
             let more = reply
@@ -162,7 +163,7 @@ impl Unmatched {
     }
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Tried {
     routed: Vec<Delivered>,
     /// How many still fit no rule.
@@ -171,7 +172,7 @@ struct Tried {
 
 /// One after the other, each in a transaction of its own: whatever ends this in the middle, none is routed twice.
 async fn again(context: &Context) -> Result<ExitCode> {
-    let (mut tried, mut told, mut after) = (Tried::default(), Vec::new(), None);
+    let (mut tried, mut messages, mut after) = (Tried::default(), Vec::new(), None);
     loop {
         let page = context.call(route::Unmatched { after, limit: None }).await?;
         for message in page.messages.iter().map(|stray| stray.id) {
@@ -179,7 +180,7 @@ async fn again(context: &Context) -> Result<ExitCode> {
             match context.call(route::Again { message, request: None }).await {
                 Ok(reply) if reply.outcome == Outcome::Unmatched => tried.left += 1,
                 Ok(reply) => {
-                    told.push(became(message, &reply));
+                    messages.push(message);
                     tried.routed.push(reply);
                 }
                 // Somebody has it in hand, or it is nothing that was delivered.
@@ -200,8 +201,9 @@ async fn again(context: &Context) -> Result<ExitCode> {
         }
     }
     context.print(&tried, |tried| {
-        told.push(format!("{} routed, {} fit no rule", tried.routed.len(), tried.left));
-        told.join("\n")
+        let told = messages.iter().zip(&tried.routed).map(|(message, reply)| became(*message, reply));
+        let sum = format!("{} routed, {} fit no rule", tried.routed.len(), tried.left);
+        told.chain([sum]).collect::<Vec<_>>().join("\n")
     })
 }
 

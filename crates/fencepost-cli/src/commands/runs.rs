@@ -1,6 +1,6 @@
 use crate::{
     context::Context,
-    screen::{Cell, Table},
+    screen::{Cell, Table, json},
     text,
 };
 use clap::Args;
@@ -49,7 +49,7 @@ impl Runs {
                     context.screen.when(run.ended_at.unwrap_or(run.expires_at)).into(),
                     word(&run.reason),
                     word(&run.exit),
-                    run.cost.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+                    run.cost.as_ref().map(json).unwrap_or_default().into(),
                     text::tokens(&run.claims).into(),
                 ]);
             }

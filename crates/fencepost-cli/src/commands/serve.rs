@@ -2,18 +2,16 @@ mod limits;
 mod logs;
 mod traces;
 
-use crate::context::{Context, variable};
+use crate::{
+    context::{Context, variable},
+    foreign, out,
+};
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
 use fencepost_server::{App, Secret, Server, Settings, TlsFiles};
 use limits::{History, Limits};
 use logs::Logs;
-use std::{
-    io::{IsTerminal, Write},
-    net::SocketAddr,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use traces::Traces;
@@ -109,16 +107,17 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     settings.tracer = traces.as_ref().map(Traces::tracer);
     let server = Server::bind(App::new(fleet, settings)).await?;
     let at = server.url();
-    let line = match json {
-        true => serde_json::json!({ "url": at }).to_string(),
-        false if std::io::stdout().is_terminal() => {
+    let shown = foreign::shown(&shown);
+    // Whoever started it may not read that.
+    let _ = match json {
+        true => out::say_json(&serde_json::json!({ "url": at }).to_string()),
+        false if out::width().is_some() => {
             // With both set, a command would refuse to choose.
             let unset = variable("FENCE_DB").map_or("", |_| "unset FENCE_DB; ");
-            format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}")
+            out::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
         }
-        false => format!("serving {shown} at {at}"),
+        false => out::say(&format!("serving {shown} at {at}")),
     };
-    let _ = writeln!(std::io::stdout(), "{line}");
     let mut hangup = signal(SignalKind::hangup()).map_err(unheard)?;
     let renew = server.renewal();
     tokio::spawn(async move {

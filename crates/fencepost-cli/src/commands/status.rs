@@ -1,7 +1,7 @@
 use crate::{context::Context, text};
 use clap::Args;
 use fencepost::{Result, claim, task};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Say who you are, what you hold until when, and what is ready (the default)
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 #[command(alias = "st")]
 pub struct Status {}
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Now {
     run: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 use crate::context::Context;
 use clap::Args;
 use fencepost::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
 /// Say which run and which agent this is, which fleet it works on, and why
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 #[command(alias = "who")]
 pub struct Whoami {}
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Me {
     run: String,
     run_because: String,
@@ -22,7 +22,7 @@ struct Me {
     owner: Option<Owner>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Owner {
     pid: i32,
     name: String,

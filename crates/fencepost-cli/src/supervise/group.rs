@@ -1,7 +1,7 @@
 //! The executor: a command in a process group of its own, and the terminal that it may need.
 
 use super::{rule::Event, watchdog::Dismissed};
-use crate::process;
+use crate::{out, process};
 use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
     termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp},
@@ -40,7 +40,7 @@ impl Group {
         let mut group = Self { leader, id, terminal, exited: false };
         // In a pipeline the terminal may be our neighbour's to read. A command that wants it will be stopped for
         // asking, and gets it then.
-        if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        if io::stdin().is_terminal() && out::width().is_some() {
             group.give_terminal();
         }
         Ok(group)

@@ -118,7 +118,7 @@ on_both! {
             let said = sealed.ok(&words);
             assert!(!said.contains(['\u{1b}', '\u{7}']), "{words:?}: {said:?}");
         }
-        assert!(sealed.ok(&["show", "main-1"]).contains("    a [2Jbody\n    of two lines"));
+        assert!(sealed.ok(&["show", "main-1"]).contains("    a\\u{1b}[2Jbody\n    of two lines"));
     }
 
     fn an_output_that_nobody_takes(sealed: Sealed) {

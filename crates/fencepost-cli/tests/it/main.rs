@@ -8,6 +8,7 @@ mod doctor;
 mod edges;
 mod grammar;
 mod history;
+mod hostile;
 mod import;
 mod import_swarm;
 mod install;

@@ -1,7 +1,7 @@
 //! Messages from outside, as text.
 
 use crate::{
-    screen::{Cell, Screen, Table, line, quoted},
+    screen::{Cell, Screen, Table, json, line, quoted},
     text::{sender, whence},
 };
 use fencepost::inbox::{Content, Item};
@@ -51,7 +51,7 @@ fn said(response: &serde_json::Value) -> String {
     match (response.as_str(), response["task"].as_str()) {
         (Some(text), _) => text.to_owned(),
         (None, Some(task)) => format!("see {task}"),
-        (None, None) => response.to_string(),
+        (None, None) => json(response),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What people and commands write, as JSON, and back.
 
+use crate::screen;
 use fencepost::{Json, Result};
 use serde_json::value::RawValue;
 
@@ -21,6 +22,11 @@ pub fn output(text: &str) -> Result<Json> {
 /// A payload as a program reads it: text as it is, anything else as JSON in a line.
 pub fn read(payload: &Json) -> String {
     payload.read::<String>().unwrap_or_else(|_| in_a_line(payload.text()) + "\n")
+}
+
+/// The same for a person, of a payload that was made safe to show.
+pub fn shown(payload: &Json) -> String {
+    payload.read().unwrap_or_else(|_| screen::json(&in_a_line(payload.text())))
 }
 
 /// Within JSON's texts a line's end is written as an escape, so those that are there mean nothing.

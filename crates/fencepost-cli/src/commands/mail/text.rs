@@ -1,7 +1,7 @@
 //! Messages and mailboxes as text.
 
 use super::content;
-use crate::screen::{Cell, Screen, Table, line, lines, state};
+use crate::screen::{self, Cell, Screen, Table, line, quoted, state};
 use fencepost::{
     claim::Claim,
     mail::{Message, Status, stats::Box as Mailbox},
@@ -96,14 +96,15 @@ pub fn page(message: &Message, screen: &Screen) -> String {
     say("finished", message.finished_at.map(|at| screen.when(at)).as_deref());
     say("last failure", message.failure_reason.as_deref());
     if let Some(checkpoint) = &message.checkpoint {
-        let data = checkpoint.data.as_ref().map(|data| format!(" {data}")).unwrap_or_default();
+        let data =
+            checkpoint.data.as_ref().map(|data| format!(" {}", screen::json(data))).unwrap_or_default();
         say("checkpoint", Some(&format!("{} {}{data}", checkpoint.ordinal, checkpoint.phase)));
     }
     for output in &message.outputs {
-        say("output", Some(content::read(output).trim_end()));
+        say("output", Some(&content::shown(output)));
     }
     if let Some(payload) = &message.payload {
-        let _ = write!(page, "\n{}\n", lines(content::read(payload).trim_end()));
+        let _ = write!(page, "\n{}\n", quoted(&content::shown(payload)));
     }
     page
 }

@@ -5,7 +5,8 @@ mod stop;
 
 use super::super::duration;
 use crate::{
-    context::{Context, complain, unique},
+    context::{Context, unique},
+    out,
     place::Footing,
     supervise::Signals,
 };
@@ -164,7 +165,7 @@ impl Worker<'_> {
     /// For whoever watches.
     fn note(&self, line: &str) {
         if !self.context.json() {
-            complain(line.to_owned());
+            out::complain(line);
         }
     }
 }

@@ -5,12 +5,12 @@ use crate::commands::import::{
     words::{plain, time},
 };
 use fencepost::Time;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Something about one row: `agent_tasks/ID`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     pub row: String,
     pub what: String,

@@ -5,7 +5,7 @@ use crate::commands::import::{
     words::time,
 };
 use fencepost::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Tables {
 }
 
 /// A table that has no place here.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Other {
     pub table: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,34 +4,34 @@ use super::{
     cells::{Line, Told},
     file::Other,
 };
-use serde::Serialize;
-use std::collections::HashSet;
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::HashSet};
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub dry_run: bool,
     pub board: String,
     pub tables: Vec<Table>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// What was turned into something else.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<Line>,
     /// What could not be carried over as it was, or at all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<Line>,
     /// What was there already, and is not as it is in the file.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<Line>,
     /// Tables that have no place here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_tables: Vec<Other>,
 }
 
 /// A table of the file, and how many of its rows ended where.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Table {
-    pub table: &'static str,
+    pub table: Cow<'static, str>,
     pub rows: usize,
     pub imported: usize,
     pub existing: usize,
@@ -61,6 +61,7 @@ impl Report {
             |lines: &[Line]| lines.iter().filter(|line| own.contains(&line.row)).cloned().collect::<Vec<_>>();
         self.left.extend(of(&told.left));
         self.changed.extend(of(&told.changed));
+        let table = table.into();
         self.tables.push(Table { table, rows, imported: new.len(), existing: there.len(), left_out });
     }
 

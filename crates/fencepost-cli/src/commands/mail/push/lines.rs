@@ -7,7 +7,7 @@ use crate::{
     progress::Progress,
 };
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use std::{
 const MESSAGES: usize = 1000;
 const BYTES: usize = 1024 * 1024;
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Sum {
     pushed: usize,
     /// Those that were there already, by their keys.

@@ -1,0 +1,204 @@
+//! The only way to standard output and standard error.
+//!
+//! Whatever a line is made of, only this program's own colours and line ends act on a terminal; see `foreign.rs`.
+
+use crate::foreign::{self, BREAK, STYLE};
+use anstyle::{AnsiColor, Style};
+use fencepost::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    io::{IsTerminal, Write},
+    os::fd::AsFd,
+    sync::OnceLock,
+};
+
+/// Where a colour of our own begins. What others wrote cannot know it: it is another one in each process.
+fn style_mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| format!("{STYLE}{:016x}", fastrand::u64(..)))
+}
+
+/// What stands before each line that others wrote.
+pub const QUOTE: &str = "    ";
+
+/// How wide the terminal is that standard output is, if it is one.
+pub fn width() -> Option<usize> {
+    terminal_width(&std::io::stdout())
+}
+
+/// The same of standard error.
+pub fn error_width() -> Option<usize> {
+    terminal_width(&std::io::stderr())
+}
+
+fn terminal_width(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let size = || rustix::termios::tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
+    stream.is_terminal().then(size).map(|size| if size == 0 { 80 } else { size })
+}
+
+/// Unless somebody asked for none: <https://no-color.org>.
+pub fn colours_are_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// The text in this style, as [`say`] and [`complain`] write it.
+pub fn styled(style: Style, text: &str) -> String {
+    let mark = |code: String| code.replace('\x1b', style_mark());
+    format!("{}{text}{}", mark(style.render().to_string()), mark(style.render_reset().to_string()))
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
+/// tell, a token perhaps, was not told.
+pub fn say(text: &str) -> Result<()> {
+    write_out(&rendered(text))
+}
+
+/// The same for JSON.
+pub fn say_json(json: &str) -> Result<()> {
+    write_out(&foreign::escaped_json(json))
+}
+
+fn write_out(text: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::unavailable(format!("what was done cannot be told: standard output: {e}"))
+                .hint("it is done all the same; fence claims and fence show tell it again"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Is nobody there any more to read standard output? The other end of a pipe was closed, or the terminal went away.
+pub fn is_unread() -> bool {
+    let out = std::io::stdout();
+    let mut stream = [PollFd::new(&out, PollFlags::empty())];
+    let polled = poll(&mut stream, Some(&Timespec::default()));
+    polled.is_ok() && stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+/// Writes lines to standard error, if that can be. All at once: where several write to one place, none comes in between.
+pub fn complain(text: &str) {
+    write_error(&(rendered(text) + "\n"));
+}
+
+/// The same for JSON.
+pub fn complain_json(json: &str) {
+    write_error(&(foreign::escaped_json(json) + "\n"));
+}
+
+/// `error: …`, with what others wrote in it.
+pub fn label(word: &str, text: &str) -> String {
+    let style = match word {
+        "error" => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
+        "warning" => Style::new().bold().fg_color(Some(AnsiColor::Yellow.into())),
+        _ => Style::new().bold(),
+    };
+    let word = format!("{word}:");
+    let coloured = error_width().is_some() && colours_are_wanted();
+    format!("{} {}", if coloured { styled(style, &word) } else { word }, foreign::shown(text))
+}
+
+/// Draws a line on standard error over the one that was drawn before; nothing takes it away.
+pub fn draw(text: &str) {
+    write_error(&format!("\r\x1b[K{}", rendered(text)));
+}
+
+/// A line of a log, in which the logger's own colours are real ones; its last line end is its own.
+pub fn log(line: &[u8], json: bool) {
+    let line = String::from_utf8_lossy(line);
+    let line = line.trim_end_matches('\n');
+    match json {
+        true => complain_json(line),
+        false => complain(&line.split('\x1b').map(foreign::shown).collect::<Vec<_>>().join(style_mark())),
+    }
+}
+
+/// A terminal that went away is nobody's loss.
+fn write_error(text: &str) {
+    let mut err = std::io::stderr();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// What clap says of a command line: its line ends are its own, and so are its colours, because what was typed has none.
+pub fn complain_as_clap(ansi: &str) {
+    complain(ansi.replace('\x1b', style_mark()).trim_end());
+}
+
+/// The text as it is written: our marks become what they stand for, and hidden characters escapes.
+pub fn rendered(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if let Some(style) = rest.strip_prefix(style_mark()).filter(|rest| is_style(rest)) {
+            out.push('\x1b');
+            rest = style;
+            continue;
+        }
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\n' | '\t' => out.push(c),
+            BREAK => {
+                out.push('\n');
+                out.push_str(QUOTE);
+            }
+            c if foreign::is_hidden(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// `[31m…`
+fn is_style(text: &str) -> bool {
+    text.strip_prefix('[').is_some_and(|code| {
+        code.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn only_our_own_colours_and_line_ends_act() {
+        let red = Style::new().fg_color(Some(AnsiColor::Red.into()));
+        let cases = [
+            (styled(red, "failed"), "\x1b[31mfailed\x1b[0m"),
+            (styled(red, "\x1b[2J"), "\x1b[31m\\u{1b}[2J\x1b[0m"),
+            ("\u{fdd1}[31m\u{fdd1}0123456789abcdef[31m".into(), "\\u{fdd1}[31m\\u{fdd1}0123456789abcdef[31m"),
+            (format!("{}]0;x", style_mark()), &format!("\\u{{fdd1}}{}]0;x", &style_mark()[3..])),
+            (format!("a: {}\nb", foreign::shown("x\nhint: y\u{fdd0}")), "a: x\n    hint: y\\u{fdd0}\nb"),
+            ("\ta\r\u{202e}".into(), "\ta\\r\\u{202e}"),
+        ];
+        for (text, says) in cases {
+            assert_eq!(rendered(&text), says);
+        }
+    }
+
+    /// Whoever writes elsewhere writes what is not made safe.
+    #[test]
+    fn there_is_no_other_way_out() {
+        let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        let mut files = Vec::new();
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).expect("a directory") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() { directories.push(path) } else { files.push(path) }
+            }
+        }
+        assert!(files.len() > 100);
+        // A keeper tells the process that started it, by a pipe, that it is there.
+        for file in
+            files.iter().filter(|file| !file.ends_with("src/out.rs") && !file.ends_with("commands/keep.rs"))
+        {
+            let code = std::fs::read_to_string(file).expect("its text");
+            for way in
+                ["io::stdout()", "io::stderr()", "print!(", "println!(", "stdio::stdout()", "stdio::stderr()"]
+            {
+                assert!(!code.contains(way), "{}: {way} passes by out.rs", file.display());
+            }
+        }
+    }
+}
