@@ -44,6 +44,14 @@ impl Event {
         Event { details: Some(details), ..self }
     }
 
+    /// With the reason that a person gave for it, beside its other details.
+    pub fn because(mut self, reason: Option<&str>) -> Self {
+        if let Some(reason) = reason {
+            self.details.get_or_insert_with(|| serde_json::json!({}))["reason"] = reason.into();
+        }
+        self
+    }
+
     /// Whoever is not named as the holder is the caller.
     fn agent<'a>(&'a self, tx: &'a Tx<'_>) -> Option<&'a str> {
         self.agent.as_deref().or(tx.caller.agent.as_deref())

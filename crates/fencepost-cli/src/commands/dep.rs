@@ -21,7 +21,13 @@ enum Change {
     Add(Edge),
     /// Stop a task from waiting for another
     #[command(aliases = ["remove", "delete"])]
-    Rm(Edge),
+    Rm {
+        #[command(flatten)]
+        edge: Edge,
+        /// Why; it is kept in the log
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -39,7 +45,9 @@ impl Dep {
         let request = context.request();
         let reply = match self.change {
             Change::Add(Edge { task, after }) => context.call(task::Depend { task, after, request }).await?,
-            Change::Rm(Edge { task, after }) => context.call(task::Undepend { task, after, request }).await?,
+            Change::Rm { edge: Edge { task, after }, reason } => {
+                context.call(task::Undepend { task, after, reason, request }).await?
+            }
         };
         context.print(&reply, |reply| text::task(&reply.task, &context.screen))
     }

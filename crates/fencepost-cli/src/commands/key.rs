@@ -42,6 +42,9 @@ enum Verb {
         /// Also the last admin's key: after that, keys are made only with --db, where the database is
         #[arg(long)]
         force: bool,
+        /// Why; it is kept in the log
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
     },
 }
 
@@ -84,8 +87,8 @@ impl Key {
                     keys => table(keys, context),
                 })
             }
-            Verb::Revoke { name, force } => {
-                let revoked = context.call(key::Revoke { name, force }).await?;
+            Verb::Revoke { name, force, reason } => {
+                let revoked = context.call(key::Revoke { name, force, reason }).await?;
                 context.print(&revoked, |revoked| format!("key {} is revoked", revoked.key.name))
             }
         }

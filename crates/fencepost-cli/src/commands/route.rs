@@ -41,6 +41,9 @@ enum Verb {
     Rm {
         /// Its number
         route: i64,
+        /// Why; it is kept in the log
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
     },
     /// List what fitted no rule
     Unmatched(Unmatched),
@@ -104,8 +107,9 @@ impl Route {
                     routes => table(routes, &context.screen),
                 })
             }
-            Verb::Rm { route } => {
-                let removed = context.call(route::Remove { route, request: context.request() }).await?;
+            Verb::Rm { route, reason } => {
+                let removed =
+                    context.call(route::Remove { route, reason, request: context.request() }).await?;
                 context.print(&removed, |removed| format!("route {} is removed", removed.route.id))
             }
             Verb::Unmatched(unmatched) => unmatched.run(context).await,

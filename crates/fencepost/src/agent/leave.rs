@@ -2,7 +2,7 @@ use super::{join::Joined, list, not_found, recall};
 use crate::{
     error::Result,
     event::{Event, Topic},
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Leave {
     pub agent: String,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 impl Op for Leave {
@@ -26,7 +29,9 @@ impl Op for Leave {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
         check::plain_name("agent", &self.agent)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
+        let reason = self.reason.as_deref();
         let event = Event {
             agent: Some(self.agent.clone()),
             topic: Some(Topic::Nobody),
@@ -37,9 +42,9 @@ impl Op for Leave {
             params![&self.agent, tx.now],
         );
         if tx.one(leave).await?.affected == 1 {
-            tx.one(event.insert(tx)).await?;
+            tx.one(event.because(reason).insert(tx)).await?;
             // The rest, if there is much, follows when somebody claims: it is due.
-            recall::give_back(tx, &self.agent).await?;
+            recall::give_back(tx, &self.agent, reason).await?;
         }
         let agent = list::of(tx, &self.agent).await?;
         Ok(Joined { agent: agent.ok_or_else(|| not_found(&self.agent))? })

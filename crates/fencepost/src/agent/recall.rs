@@ -3,7 +3,7 @@ use crate::{
     claim::Under,
     clock::{Millis, Time},
     error::{Code, Error, Result},
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased, refuses},
     params,
     run::sweep::ITEMS,
@@ -21,6 +21,9 @@ pub struct Recall {
     /// Also from an agent that is there.
     #[serde(default)]
     pub force: bool,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +43,7 @@ impl Op for Recall {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Recalled> {
         check::plain_name("agent", &self.agent)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         if self.force {
             tx.caller.acting_as("agent", Some(&self.agent))?;
         }
@@ -48,7 +52,7 @@ impl Op for Recall {
             return Err(Error::new(Code::NotReady, format!("agent `{}` is there", self.agent))
                 .hint(format!("fence agent recall {} --force takes its work all the same", self.agent)));
         }
-        let tasks = give_back(tx, &self.agent).await?;
+        let tasks = give_back(tx, &self.agent, self.reason.as_deref()).await?;
         if agent.is_none() && tasks.is_empty() {
             return Err(not_found(&self.agent));
         }
@@ -58,7 +62,7 @@ impl Op for Recall {
 }
 
 /// One batch of what waits for this agent.
-pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str) -> Result<Vec<String>> {
+pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>) -> Result<Vec<String>> {
     let rows = tx
         .query(
             task::columns!(
@@ -81,8 +85,9 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str) -> Result<Vec<String
             updated_at: tx.now,
             ..before.clone()
         };
-        events
-            .push(after.event("task.recalled", before.status).details(serde_json::json!({ "agent": agent })));
+        let event =
+            after.event("task.recalled", before.status).details(serde_json::json!({ "agent": agent }));
+        events.push(event.because(reason));
         changes.push((before.was(), after));
     }
     if changes.is_empty() {
@@ -110,7 +115,7 @@ pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
     let (next, given): (Option<Time>, usize) = match row.get::<Option<Time>>("alive_until")? {
         Some(until) => (Some(until.plus(strand)), 0),
         None => {
-            let given = give_back(tx, &name).await?.len();
+            let given = give_back(tx, &name, None).await?.len();
             // Whatever somebody assigns to it after this, while it stays silent, waits as long.
             let next = tx.now.plus(strand.max(PRESENCE));
             let next = if given as i64 >= ITEMS { tx.now } else { next };

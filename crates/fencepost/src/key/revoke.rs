@@ -2,7 +2,7 @@ use super::{Key, keys};
 use crate::{
     error::{Code, Error, Result},
     event::Event,
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx},
@@ -19,11 +19,14 @@ pub struct Revoke {
     /// Also the last key with the role admin.
     #[serde(default)]
     pub force: bool,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 impl Revoke {
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), force: false }
+        Self { name: name.into(), force: false, reason: None }
     }
 }
 
@@ -40,6 +43,7 @@ impl Op for Revoke {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Revoked> {
         check::plain_name("name", &self.name)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         // Locked: of two admins who revoke each other's key at the same moment, one is refused.
         let admins = tx
             .query(
@@ -59,7 +63,8 @@ impl Op for Revoke {
         );
         // Asking twice is safe: the last of this name is shown as it was revoked.
         if tx.one(revoke).await?.affected == 1 {
-            tx.one(Event::new("key.revoked", format!("key/{}", self.name)).insert(tx)).await?;
+            let event = Event::new("key.revoked", format!("key/{}", self.name));
+            tx.one(event.because(self.reason.as_deref()).insert(tx)).await?;
         }
         let rows = tx.query(keys!("where name = ?1 order by id desc limit 1"), params![&self.name]).await?;
         match rows.first().map(Key::read).transpose()? {

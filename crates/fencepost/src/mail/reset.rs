@@ -5,7 +5,7 @@ use super::{
 use crate::{
     claim::Under,
     error::{Error, Result},
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased},
     params, run,
     tx::{Row, Tx},
@@ -27,6 +27,9 @@ pub struct Reset {
     /// What is held in this mailbox.
     #[serde(default)]
     pub mailbox: Option<String>,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +49,7 @@ impl Op for Reset {
     async fn run(self, tx: &mut Tx<'_>) -> Result<WasReset> {
         self.run.as_deref().map_or(Ok(()), run::check_name)?;
         self.mailbox.as_deref().map_or(Ok(()), |name| check::path_name("mailbox", name))?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let rows = match (&self.run, &self.mailbox) {
             (None, None) => {
                 return Err(Error::invalid("run", "or `mailbox` must be given: whose messages come back?"));
@@ -79,7 +83,9 @@ impl Op for Reset {
                 changes.push((message, back));
             }
         }
-        let events = events("message.reset", &changes);
+        let reason = self.reason.as_deref();
+        let events =
+            events("message.reset", &changes).into_iter().map(|event| event.because(reason)).collect();
         save(tx, &changes, Under::Nobody, events).await?;
         Ok(WasReset { reset: changes.len() as u64, more: ids.len() as i64 == BATCH })
     }

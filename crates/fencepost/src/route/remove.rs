@@ -3,7 +3,7 @@ use crate::{
     before::Before,
     error::Result,
     event::{Event, Topic},
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased},
     params,
     tx::Tx,
@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Remove {
     pub route: i64,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// Asking again with the same id gives the first answer.
     #[serde(default)]
     pub request: Option<String>,
@@ -38,6 +41,7 @@ impl Op for Remove {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Removed> {
         check::request(self.request.as_deref())?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         tx.opening.is_repeat("route.removed", None)?;
         // Asking twice is safe, with an id or without: it is shown as it was removed.
         let removed = tx
@@ -51,7 +55,7 @@ impl Op for Remove {
                 topic: Some(Topic::Nobody),
                 ..Event::new("route.removed", format!("route/{}", self.route))
             };
-            tx.one(event.insert(tx)).await?;
+            tx.one(event.because(self.reason.as_deref()).insert(tx)).await?;
         }
         Ok(Removed { route: load(tx, self.route).await? })
     }

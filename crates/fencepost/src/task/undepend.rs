@@ -5,7 +5,7 @@ use super::{
 use crate::{
     before::Before,
     error::{Code, Error, Result},
-    names::check,
+    names::{TEXT_MAX, check},
     op::{Access, Op, erased},
     params,
     tx::Tx,
@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 pub struct Undepend {
     pub task: String,
     pub after: String,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// Asking again with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
@@ -36,6 +39,7 @@ impl Op for Undepend {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let (task, other) = both(tx, &self.task, &self.after).await?;
         if tx.opening.is_repeat("task.freed", Some(&task.resource()))? {
             return Ok(Changed { task: task.view(tx.now) });
@@ -51,8 +55,8 @@ impl Op for Undepend {
         let waited = i64::from(other.status != Status::Completed);
         let task = Record { waiting_on: task.waiting_on - waited, updated_at: tx.now, ..task };
         let details = serde_json::json!({ "after": other.id.to_string() });
-        let event = task.event("task.freed", task.status).details(details).insert(tx);
-        tx.pipeline(recount(&task, event)).await?;
+        let event = task.event("task.freed", task.status).details(details).because(self.reason.as_deref());
+        tx.pipeline(recount(&task, event.insert(tx))).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }

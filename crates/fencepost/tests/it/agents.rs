@@ -328,7 +328,7 @@ on_both! {
     async fn who_is_unknown_is_told(world: World) {
         assert_eq!(code(world.fleet.call(poll("nobody", "r")).await), Code::NotFound);
         world.join("bob", agent::Role::Worker).await;
-        world.fleet.call(agent::Leave { agent: "bob".into() }).await.unwrap();
+        world.fleet.call(agent::Leave { agent: "bob".into(), ..Default::default() }).await.unwrap();
         assert_eq!(code(world.fleet.call(poll("bob", "r")).await), Code::NotFound);
     }
 }

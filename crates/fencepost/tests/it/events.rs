@@ -5,7 +5,7 @@ use crate::{
     steps::open,
     world::{World, code, eventually, refused},
 };
-use fencepost::{Code, Fleet, Millis, claim, event, lock, params, run, task};
+use fencepost::{Code, Fleet, Millis, Op, agent, claim, event, key, lock, mail, params, route, run, task};
 use futures_util::future::join_all;
 use std::time::Duration;
 
@@ -34,7 +34,57 @@ fn resources(events: &[event::Entry]) -> Vec<String> {
     events.iter().map(|event| format!("{} {}", event.kind, event.resource)).collect()
 }
 
+/// Calls an op that takes something away, and says which of its events have no reason.
+async fn without_reason<O: Op>(world: &World, op: O) -> Vec<String> {
+    let before = world.log().await.len();
+    world.fleet.call(op).await.unwrap();
+    let appended = world.log().await.split_off(before);
+    assert!(!appended.is_empty(), "{} took nothing", O::NAME);
+    appended.into_iter().filter(|line| !line.contains("\"reason\":\"it hangs\"")).collect()
+}
+
 on_both! {
+    /// Wherever a person takes something away, the log keeps why.
+    async fn what_is_taken_away_has_its_reason(world: World) {
+        let reason = Some("it hangs".to_owned());
+        let (bob, task) = (|| "bob".to_owned(), |n: i64| format!("auth-{n}"));
+        world.story("
+            add one to=bob -> auth-1
+            add two to=bob -> auth-2
+            add three -> auth-3
+            add four -> auth-4
+            add five -> auth-5
+            depend auth-4 after=auth-3 -> unassigned
+            claim auth-5 run=x -> in_progress
+        ").await;
+        world.fleet.call(mail::Push { mailbox: "box".into(), payload: Some("x".into()), ..Default::default() }).await.unwrap();
+        world.fleet.call(mail::Push { mailbox: "box".into(), payload: Some("y".into()), ..Default::default() }).await.unwrap();
+        let take = mail::Claim { mailboxes: vec!["box".into()], run: "x".into(), ..Default::default() };
+        world.fleet.call(take).await.unwrap();
+        world.fleet.call(agent::Join { agent: bob(), ..Default::default() }).await.unwrap();
+        world.fleet.call(key::Add { name: "ci".into(), role: fencepost::Access::Reader, agent: None }).await.unwrap();
+        let add = route::Add { source: "slack".into(), agent: bob(), ..Default::default() };
+        let route = world.fleet.call(add).await.unwrap().route.id;
+        let mut silent = Vec::new();
+        macro_rules! take_away {
+            ($($op:expr),* $(,)?) => { $(silent.extend(without_reason(&world, $op).await);)* };
+        }
+        take_away![
+            mail::Reset { mailbox: Some("box".into()), reason: reason.clone(), ..Default::default() },
+            mail::Discard { messages: vec![2], reason: reason.clone() },
+            mail::Pause { mailbox: "box".into(), reason: reason.clone() },
+            agent::Recall { agent: bob(), force: true, reason: reason.clone() },
+            agent::Leave { agent: bob(), reason: reason.clone() },
+            key::Revoke { reason: reason.clone(), ..key::Revoke::new("ci") },
+            route::Remove { route, reason: reason.clone(), ..Default::default() },
+            task::Undepend { task: task(4), after: task(3), reason: reason.clone(), ..Default::default() },
+            task::Cancel { task: task(3), reason: reason.clone(), ..Default::default() },
+            claim::Unclaim { resource: "task/auth-5".into(), reason: reason.clone() },
+            run::End { run: "x".into(), reason: reason.clone(), ..Default::default() },
+        ];
+        assert!(silent.is_empty(), "{silent:#?}");
+    }
+
     async fn every_verb_appends_its_line(world: World) {
         let mut told = String::new();
         for story in [

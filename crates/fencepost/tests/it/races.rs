@@ -279,10 +279,14 @@ mod storm {
                         Err(e) => Some(e),
                     }
                 }
-                2 => fleet.call(task::Depend { task: any(top), after: any(top), request: None }).await.err(),
-                3 => {
-                    fleet.call(task::Undepend { task: any(top), after: any(top), request: None }).await.err()
-                }
+                2 => fleet
+                    .call(task::Depend { task: any(top), after: any(top), ..Default::default() })
+                    .await
+                    .err(),
+                3 => fleet
+                    .call(task::Undepend { task: any(top), after: any(top), ..Default::default() })
+                    .await
+                    .err(),
                 4 => {
                     let after = vec![any(top), any(top), any(top)];
                     fleet.call(task::Add { after, ..task::Add::new("auth", "later") }).await.err()

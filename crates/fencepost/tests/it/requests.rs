@@ -58,7 +58,7 @@ on_both! {
             task: task("auth-2"), after: task("auth-1"), request: id("depend")
         }).await;
         twice(&world, task::Undepend {
-            task: task("auth-2"), after: task("auth-1"), request: id("undepend")
+            task: task("auth-2"), after: task("auth-1"), request: id("undepend"), ..Default::default()
         }).await;
         twice(&world, task::Offer { task: task("auth-1"), to: "codex".into(), request: id("offer") }).await;
         twice(&world, task::Assign { task: task("auth-2"), to: "codex".into(), request: id("assign") }).await;

@@ -249,13 +249,13 @@ on_both! {
         let delivery = route::Deliver { request: Some("q2".into()), ..said("e1", "x") };
         let routed = world.fleet.call(delivery.clone()).await.expect("routed");
         assert_eq!(world.fleet.call(delivery).await.expect("an answer").message, routed.message);
-        let remove = route::Remove { route: first.route.id, request: Some("q3".into()) };
+        let remove = route::Remove { route: first.route.id, request: Some("q3".into()), ..Default::default() };
         let removed = world.fleet.call(remove.clone()).await.expect("removed");
         assert_eq!(world.fleet.call(remove).await.expect("the same"), removed);
         // Nothing comes back by a late repeat.
         assert!(world.fleet.call(add).await.expect("an answer").route.removed_at.is_some());
         assert!(world.fleet.call(route::List {}).await.expect("a list").routes.is_empty());
-        let other = route::Remove { route: first.route.id, request: Some("q1".into()) };
+        let other = route::Remove { route: first.route.id, request: Some("q1".into()), ..Default::default() };
         assert_eq!(code(world.fleet.call(other).await), Code::Invalid);
         assert_eq!(world.times("message.pushed").await, 1);
     }

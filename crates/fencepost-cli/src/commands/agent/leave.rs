@@ -10,11 +10,15 @@ use std::process::ExitCode;
 pub struct Leave {
     #[command(flatten)]
     named: Named,
+    /// Why; it is kept in the log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 impl Leave {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(agent::Leave { agent: self.named.name(context)? }).await?;
+        let reply =
+            context.call(agent::Leave { agent: self.named.name(context)?, reason: self.reason }).await?;
         context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
     }
 }

@@ -19,11 +19,14 @@ pub struct Recall {
     /// Also from an agent that is there
     #[arg(long)]
     force: bool,
+    /// Why; it is kept in the log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 impl Recall {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = agent::Recall { agent: self.name, force: self.force };
+        let op = agent::Recall { agent: self.name, force: self.force, reason: self.reason };
         // A batch at a time: together they are one answer.
         let mut reply = context.call(op.clone()).await?;
         while reply.more {

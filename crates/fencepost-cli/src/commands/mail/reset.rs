@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Examples:
 ///   fence mail reset                       what this run holds
 ///   fence --run worker-3 mail reset        what another holds
-///   fence mail reset session/42            what anyone holds in it
+///   fence mail reset session/42 --reason "the worker hangs"      what anyone holds in it
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Reset {
@@ -23,13 +23,16 @@ pub struct Reset {
     /// Only what this run holds in it
     #[arg(long, requires = "mailbox")]
     mine: bool,
+    /// Why; it is kept in the log
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 impl Reset {
     /// In batches, until nothing is left.
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = (self.mine || self.mailbox.is_none()).then(|| context.run());
-        let op = mail::Reset { run, mailbox: self.mailbox };
+        let op = mail::Reset { run, mailbox: self.mailbox, reason: self.reason };
         let mut sum = WasReset { reset: 0, more: true };
         while sum.more {
             let reply = context.call(op.clone()).await?;

@@ -140,7 +140,7 @@ impl Worker<'_> {
     /// The run was opened for this command alone, and ends with it. What it holds by now nobody has begun: it goes back
     /// before, because what an ended run held counts as lost.
     async fn give_back(&self) {
-        let reset = mail::Reset { run: Some(self.run.clone()), mailbox: None };
+        let reset = mail::Reset { run: Some(self.run.clone()), ..Default::default() };
         let end = run::End {
             run: self.run.clone(),
             reason: Some("its command is over".into()),

@@ -152,7 +152,7 @@ impl Hands {
             return;
         }
         if given_up {
-            let reset = mail::Reset { run: Some(self.run.clone()), mailbox: None };
+            let reset = mail::Reset { run: Some(self.run.clone()), ..Default::default() };
             let _ = self.connection.call(reset).await;
             return;
         }
