@@ -14,6 +14,7 @@ const MEANT: &[(&[&str], &[&str])] = &[
         &[
             "`fence release` gives back what you hold",
             "`fence retry TASK` brings back a task that failed or was cancelled",
+            "`fence reopen TASK` makes a new task of a completed one",
         ],
     ),
     (

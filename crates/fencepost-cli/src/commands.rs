@@ -53,7 +53,7 @@ macro_rules! verbs {
 
 commands! {
     "Plan" {
-        init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show,
+        init::Init, add::Add, import::Import, edit::Edit, note::Note, dep::Dep, list::List, show::Show, log::Log,
         board::Board, wait::Wait,
     }
     "Work" {
@@ -65,7 +65,7 @@ commands! {
     }
     "Steer" {
         why::Why, offer::Offer, assign::Assign, accept::Accept, reject::Reject, park::Park,
-        unpark::Unpark, cancel::Cancel, retry::Retry,
+        unpark::Unpark, cancel::Cancel, retry::Retry, reopen::Reopen,
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,

@@ -54,6 +54,11 @@ impl Screen {
         }
     }
 
+    /// `12m`; elsewhere the span itself.
+    pub fn span(&self, span: Millis) -> String {
+        if self.width.is_some() { rough(span) } else { span.to_string() }
+    }
+
     pub fn paint(&self, style: Style, text: &str) -> String {
         if self.colour && !text.is_empty() { out::styled(style, text) } else { text.to_owned() }
     }

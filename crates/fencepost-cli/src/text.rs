@@ -77,6 +77,8 @@ pub fn page(task: &Task, screen: &Screen) -> String {
     say("kind", task.kind.as_deref());
     say("tags", (!task.tags.is_empty()).then(|| task.tags.join(", ")).as_deref());
     say("from", task.origin.as_ref().and_then(from).as_deref());
+    say("reopens", task.reopens.as_deref());
+    say("reopened as", task.reopened_as.as_deref());
     say("assignee", task.assignee.as_deref());
     say("offered to", task.offered_to.as_deref());
     say("rejected", task.rejection_reason.as_deref());

@@ -51,6 +51,7 @@ verbs![
     unpark::Unpark,
     cancel::Cancel,
     retry::Retry,
+    reopen::Reopen,
     edit::Edit,
     note::Note,
     depend::Depend,

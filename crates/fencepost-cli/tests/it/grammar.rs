@@ -1,6 +1,44 @@
 //! One grammar: the same word means the same thing everywhere, and the words that people type are understood.
 
-use crate::sealed::Sealed;
+use crate::{on_both, sealed::Sealed};
+
+on_both! {
+    /// The story of a task, attempt by attempt; and the task that does it again.
+    fn a_task_has_its_log(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let story = "
+            add 'write the parser' --board a
+            note a-1 'the old one is in git'
+            claim a-1 -q
+            progress 'half of it'
+            release --note 'the grammar is wrong'
+            edit a-1 -p 80
+            --run other --agent kim claim a-1 -q
+            --run other --agent kim fail task/a-1@2 --retry --delay 0s --reason 'the network is down'
+            claim a-1 -q
+            unclaim a-1 --reason 'it hangs'
+            claim a-1 -q
+            done --output 'see parser.rs'
+            reopen a-1 --reason 'it breaks on empty files'
+            reopen a-1
+        ";
+        sealed.story(story);
+        let log = crate::sealed::still(&sealed.ok(&["log", "a-1"]));
+        let log = log.lines().map(|line| line.split(" after ").next().unwrap_or_default());
+        insta::assert_snapshot!("log", log.collect::<Vec<_>>().join("\n"));
+        let told: serde_json::Value = serde_json::from_str(&sealed.ok(&["--json", "log", "a-1"])).expect("JSON");
+        let attempts = told["parts"].as_array().expect("parts").iter().filter_map(|part| part["attempt"]["fence"].as_i64());
+        assert_eq!(attempts.collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!((&told["pruned"], &told["now"]["status"]), (&false.into(), &"completed".into()));
+        assert_eq!(told["now"]["reopened_as"], "a-2");
+        let shown = sealed.ok(&["show", "a-2"]);
+        for line in ["reopens: a-1", "after: a-1 (completed, output: see parser.rs)", "note: it breaks on empty files"] {
+            assert!(shown.lines().any(|shown| shown == line), "{shown}");
+        }
+        assert!(sealed.ok(&["show", "a-1"]).contains("\nreopened as: a-2\n"));
+        assert_eq!(sealed.fence(&["log", "a-9"]).code, 1);
+    }
+}
 
 /// A word that means one command here is that command; one that could mean several is answered with all of them.
 #[test]

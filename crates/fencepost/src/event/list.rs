@@ -44,15 +44,35 @@ pub struct Events {
 }
 
 macro_rules! page {
-    ($order:literal) => {
+    ($resource:literal, $ord:literal, $order:literal) => {
         concat!(
             "select ord, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
-             where (/*pg ord,*/ id) > (/*pg ?1,*/ ?2)
+             where ",
+            $resource,
+            " and (/*pg ",
+            $ord,
+            ",*/ id) > (/*pg ?1,*/ ?2)
              and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
-             and (cast(?5 as text) is null or resource = ?5)
-             /*pg and ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
+             /*pg and ",
+            $ord,
+            " < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
             $order
         )
+    };
+}
+
+/// The whole log, in the order of its positions.
+macro_rules! whole {
+    ($order:literal) => {
+        page!("cast(?5 as text) is null", "ord", $order)
+    };
+}
+
+/// One resource's events, found by their own index: 0.03 ms of a million events, and 120 for reading them all. The sum
+/// keeps PostgreSQL from reading the index of positions beside it.
+macro_rules! of_resource {
+    ($order:literal) => {
+        page!("resource = ?5", "ord + 0", $order)
     };
 }
 
@@ -85,9 +105,11 @@ impl Op for List {
         let since = self.since.as_deref().map(|since| Position::read(since, epoch)).transpose()?;
         let from = since.unwrap_or(Position { ord: -epoch * EPOCH, id: 0 });
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
-        let (page, room) = match self.last {
-            None => (page!("order by /*pg ord,*/ id limit ?6"), limit + 1),
-            Some(last) => (page!("order by /*pg ord desc,*/ id desc limit ?6"), last),
+        let (page, room) = match (self.last, &self.resource) {
+            (None, None) => (whole!("order by /*pg ord,*/ id limit ?6"), limit + 1),
+            (None, Some(_)) => (of_resource!("order by /*pg ord,*/ id limit ?6"), limit + 1),
+            (Some(last), None) => (whole!("order by /*pg ord desc,*/ id desc limit ?6"), last),
+            (Some(last), Some(_)) => (of_resource!("order by /*pg ord desc,*/ id desc limit ?6"), last),
         };
         let filter = (self.kind.as_deref(), self.resource.as_deref());
         let mut answers = tx

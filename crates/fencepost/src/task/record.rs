@@ -1,6 +1,6 @@
 //! A task's row: reading it, and writing it back.
 
-use super::{Status, Task};
+use super::{Status, Task, reopen::reopened};
 use crate::{
     claim::{Closed, Hold, Last, Look, Under},
     clock::Time,
@@ -186,7 +186,8 @@ impl Record {
                     .hint(format!("fence retry {} brings it back", self.id)))
             }
             Status::Completed => {
-                Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id)))
+                Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id))
+                    .hint(format!("fence reopen {} makes a new task of it", self.id)))
             }
             _ => Ok(()),
         }
@@ -219,6 +220,7 @@ impl Record {
             tags: self.tags,
             source: self.source,
             creator: self.creator,
+            reopens: reopened(self.key.as_deref()),
             idempotency_key: self.key,
             assignee: self.assignee,
             offered_to: self.offered_to,

@@ -52,8 +52,11 @@ fn retry(task: &mut Record) -> Result<()> {
             task.id,
             task.status.as_str()
         );
-        let code = if task.status == Status::Completed { Code::AlreadyFinished } else { Code::NotReady };
-        return Err(Error::new(code, message));
+        return Err(match task.status {
+            Status::Completed => Error::new(Code::AlreadyFinished, message)
+                .hint(format!("fence reopen {} makes a new task of it", task.id)),
+            _ => Error::new(Code::NotReady, message),
+        });
     }
     task.status = task.home();
     (task.attempts, task.lapsed, task.finished_at, task.delayed_until) = (0, false, None, None);

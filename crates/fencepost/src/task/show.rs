@@ -1,9 +1,10 @@
-use super::{Changed, full, load, not_found};
+use super::{Changed, full, load, not_found, reopen};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     names::TaskId,
     op::{Access, Op, erased},
-    tx::Tx,
+    params,
+    tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,15 @@ impl Op for Show {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-        let (_, mut views) = full(tx, vec![task], vec![]).await?;
-        Ok(Changed { task: views.remove(0) })
+        let again = Stmt::new(
+            "select board, n from task where idempotency_key = ?1 and idempotency_key is not null",
+            params![reopen::key(&id)],
+        );
+        let (answers, mut views) = full(tx, vec![task], vec![again]).await?;
+        let mut task = views.remove(0);
+        let again = answers[0].rows.first();
+        let again = again.map(|row| Ok::<_, Error>(TaskId { board: row.get("board")?, n: row.get("n")? }));
+        task.reopened_as = again.transpose()?.map(|id| id.to_string());
+        Ok(Changed { task })
     }
 }

@@ -32,6 +32,12 @@ pub struct Task {
     pub creator: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    /// The completed task that this one does again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopens: Option<String>,
+    /// The task that does this one again; `show` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened_as: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignee: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,6 +103,8 @@ impl Default for Task {
             source: None,
             creator: None,
             idempotency_key: None,
+            reopens: None,
+            reopened_as: None,
             assignee: None,
             offered_to: None,
             offered_at: None,

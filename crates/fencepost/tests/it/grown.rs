@@ -1,7 +1,7 @@
 //! What a call reads does not grow with what is there: PostgreSQL counts the rows, and may plan as it likes.
 
 use crate::world::World;
-use fencepost::{Op, Tx, agent, channel, claim, inbox, lock, mail, params, run, task};
+use fencepost::{Op, Tx, agent, channel, claim, event, inbox, lock, mail, params, run, task};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -157,6 +157,8 @@ async fn what_a_call_reads_does_not_grow_with_what_is_there() {
             task::Add: { "title": "new", "board": "auth", "after": ["auth-1"], "key": "key-ROUND", "request": "add-ROUND" },
             task::Show: { "task": "auth-5" },
             task::Why: { "task": "auth-5" },
+            event::List: { "resource": "task/auth-5" },
+            event::List: { "resource": "task/auth-5", "last": 30 },
             task::List: { "board": "auth", "limit": 20 },
             task::Claim: { "run": "ROUND", "board": "auth" },
             task::Claim: { "run": "ROUND", "board": "auth", "tag": "rust", "request": "claim-ROUND" },

@@ -39,6 +39,7 @@ fn every_op_is_listed() {
     task/unpark      agent
     task/cancel      agent
     task/retry       agent
+    task/reopen      agent
     task/edit        agent
     task/note        agent
     task/depend      agent

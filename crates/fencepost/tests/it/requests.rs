@@ -64,6 +64,12 @@ on_both! {
         twice(&world, task::Assign { task: task("auth-2"), to: "codex".into(), request: id("assign") }).await;
         twice(&world, task::Cancel { task: task("auth-1"), request: id("cancel"), ..task::Cancel::default() }).await;
         twice(&world, task::Retry { task: task("auth-1"), request: id("retry") }).await;
+        world.story("
+            add done board=again -> again-1
+            claim again-1 run=r -> task/again-1@1
+            done task/again-1@1 -> completed
+        ").await;
+        twice(&world, task::Reopen { task: task("again-1"), request: id("reopen"), ..Default::default() }).await;
         let token = twice(&world, claim_next("claim")).await.claim.token;
         twice(&world, task::Progress { request: id("progress"), ..task::Progress::new(&token, "half way") }).await;
         twice(&world, task::ClaimMany {

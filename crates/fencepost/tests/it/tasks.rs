@@ -382,6 +382,36 @@ on_both! {
         ").await;
     }
 
+    async fn a_completed_task_is_done_again_as_a_new_one(world: World) {
+        world.story("
+            add parse priority=80 tags=rust,sql kind=code body=all done_when=green max_attempts=7 creator=ann -> auth-1
+            reopen auth-1                     -> refused not_ready
+            claim auth-1 run=r                -> task/auth-1@1
+            reopen auth-1                     -> refused not_ready
+            done task/auth-1@1 output=see     -> completed
+            show auth-1                       -> completed reopens=none reopened_as=none
+            reopen auth-1 reason=breaks to=bob request=q -> auth-2 pending title=parse priority=80 tags=rust,sql kind=code body=all done_when=green max_attempts=7 attempts=0 waiting_on=0 assignee=bob reopens=auth-1 output=none existing=none
+            reopen auth-1 reason=breaks to=bob request=q -> auth-2 pending reopens=auth-1 existing=none
+            reopen auth-1                     -> auth-2 pending existing=true
+            show auth-1                       -> completed output=see reopened_as=auth-2 reopens=none
+            show auth-2                       -> pending reopens=auth-1 reopened_as=none after=auth-1
+            claim auth-2 run=r agent=bob      -> task/auth-2@1
+            done task/auth-2@1 output=fixed   -> completed
+            reopen auth-1                     -> refused already_finished
+            reopen auth-2                     -> auth-3 unassigned reopens=auth-2
+            cancel auth-3                     -> cancelled
+            reopen auth-3                     -> refused already_finished
+            reopen auth-9                     -> refused not_found
+        ").await;
+        let again = world.show("auth-2").await;
+        assert_eq!(again.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), ["breaks"]);
+        assert_eq!(again.after[0].output.as_deref(), Some("see"), "what came of it the first time");
+        let log = world.log().await;
+        let told: Vec<_> = log.iter().filter(|line| line.starts_with("task.reopened")).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("task/auth-1") && told[0].contains("\"reason\":\"breaks\""), "{told:?}");
+    }
+
     async fn edit_and_note_work_in_every_state(world: World) {
         world.story("
             add unassigned            -> auth-1 unassigned

@@ -45,6 +45,7 @@ fn step(rng: &mut fastrand::Rng, tokens: &[String]) -> (&'static str, Value) {
         ("task/unpark", 3, &["task"]),
         ("task/cancel", 2, &["task", "request?"]),
         ("task/retry", 4, &["task"]),
+        ("task/reopen", 3, &["task", "reason?", "to?", "request?"]),
         ("task/edit", 4, &["task", "title?", "priority?", "tags?", "max_attempts?"]),
         ("task/note", 1, &["task", "text"]),
         ("task/depend", 5, &["task", "task as after"]),

@@ -1,0 +1,292 @@
+use crate::{
+    context::Context,
+    screen::{Screen, line, state},
+};
+use clap::Args;
+use fencepost::{
+    Code, Millis, Result, Time,
+    event::{self, Entry},
+    task::{self, Task},
+};
+use serde::Serialize;
+use std::{fmt::Write, process::ExitCode};
+
+/// Tell the story of a task: each attempt with who held it, for how long and how it ended
+///
+/// What happened to the task is shown under the attempt during which it happened, by the fence of its claim; what happened
+/// while nobody held it stands between them. It is read from the fleet's log: `fence prune` removes old events, and then the
+/// beginning is missing, which is said.
+///
+/// Examples:
+///   fence log auth-3
+///   fence log auth-3 --json
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment, alias = "history")]
+pub struct Log {
+    /// The task, such as auth-3
+    #[arg(value_name = "ID", value_parser = super::task_id)]
+    task: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Story {
+    task: String,
+    /// The task as it is now; none if it was removed, and only its events are left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<Task>,
+    /// Events from before the first of these were removed.
+    pruned: bool,
+    parts: Vec<Part>,
+}
+
+/// An attempt, or a time in which nobody held the task.
+#[derive(Debug, Serialize)]
+struct Part {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<Attempt>,
+    events: Vec<Entry>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Attempt {
+    fence: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    /// None if the event of the claim was removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claimed_at: Option<Time>,
+    /// None while it lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<Millis>,
+    /// The event that ended it: `completed`, `released`, `lapsed`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_by: Option<String>,
+}
+
+impl Log {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        let shown = context.call(task::Show { task: self.task.clone() }).await;
+        let events = read(context, &self.task).await?;
+        let now = match shown {
+            Ok(shown) => Some(shown.task),
+            Err(error) if error.code() == Code::NotFound && !events.is_empty() => None,
+            Err(error) => return Err(error),
+        };
+        let story = Story {
+            task: self.task,
+            pruned: events.first().is_none_or(|first| !begins(first)),
+            parts: parts(events),
+            now,
+        };
+        context.print(&story, |story| page(story, &context.screen))
+    }
+}
+
+/// All events of the task, page by page.
+async fn read(context: &Context, task: &str) -> Result<Vec<Entry>> {
+    let (mut events, mut since) = (Vec::new(), None);
+    loop {
+        let resource = Some(format!("task/{task}"));
+        let page = event::List { since, resource, limit: Some(1000), ..event::List::default() };
+        let page = context.call(page).await?;
+        events.extend(page.events);
+        if !page.more {
+            return Ok(events);
+        }
+        since = Some(page.position);
+    }
+}
+
+fn begins(first: &Entry) -> bool {
+    matches!(first.kind.as_str(), "task.added" | "task.imported")
+}
+
+/// An event that ends the claim it tells of: it leads from a state in which the task is held to another.
+fn ends(event: &Entry) -> bool {
+    let held = |state: &Option<String>| matches!(state.as_deref(), Some("in_progress" | "reviewing"));
+    held(&event.from) && !held(&event.to)
+}
+
+/// What happened, attempt by attempt: an event belongs to the attempt that is under way, whoever caused it.
+fn parts(events: Vec<Entry>) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for event in events {
+        let open = parts.last().and_then(|part| part.attempt.as_ref()).filter(|last| last.ended_at.is_none());
+        let claims = event.kind == "task.claimed";
+        let other = event.fence.is_some_and(|fence| open.is_none_or(|open| open.fence != fence));
+        if claims || (other && ends(&event)) {
+            parts.push(Part { attempt: Some(Attempt::of(&event, claims)), events: Vec::new() });
+        } else if open.is_none() && parts.last().is_none_or(|part| part.attempt.is_some()) {
+            parts.push(Part { attempt: None, events: Vec::new() });
+        }
+        let Some(part) = parts.last_mut() else { continue };
+        if let Some(attempt) = part.attempt.as_mut().filter(|_| ends(&event)) {
+            attempt.end(&event);
+        }
+        part.events.push(event);
+    }
+    parts
+}
+
+impl Attempt {
+    fn of(event: &Entry, claims: bool) -> Self {
+        Self {
+            fence: event.fence.unwrap_or_default(),
+            run: event.run.clone(),
+            agent: event.agent.clone().filter(|_| claims),
+            claimed_at: claims.then_some(event.at),
+            ended_at: None,
+            held_ms: None,
+            ended_by: None,
+        }
+    }
+
+    fn end(&mut self, event: &Entry) {
+        self.ended_at = Some(event.at);
+        self.held_ms = self.claimed_at.map(|from| event.at.since(from));
+        self.ended_by = Some(word(event).to_owned());
+    }
+}
+
+/// `completed`, of `task.completed`.
+fn word(event: &Entry) -> &str {
+    event.kind.split_once('.').map_or(&event.kind, |(_, word)| word)
+}
+
+fn page(story: &Story, screen: &Screen) -> String {
+    let title = story.now.as_ref().map_or("", |task| &task.title);
+    let status = story.now.as_ref().map_or("removed", crate::text::status);
+    let mut page =
+        format!("{}  {}  {}\n", screen.bold(&story.task), screen.paint(state(status), status), line(title));
+    if story.pruned {
+        page += "the beginning is missing: fence prune removed it\n";
+    }
+    for part in &story.parts {
+        let indent = match &part.attempt {
+            Some(attempt) => {
+                let _ = writeln!(page, "\n{}", screen.bold(&head(attempt, screen)));
+                "  "
+            }
+            None => {
+                page.push('\n');
+                ""
+            }
+        };
+        for event in &part.events {
+            let when = screen.dim(&screen.when(event.at));
+            let _ = writeln!(page, "{indent}{when}  {}", told(event, part.attempt.as_ref()));
+        }
+    }
+    page
+}
+
+/// `attempt @2 by run me (agent kim): completed after 12m`
+fn head(attempt: &Attempt, screen: &Screen) -> String {
+    let run = attempt.run.as_deref().map_or(String::new(), |run| format!(" by run {}", line(run)));
+    let agent = attempt.agent.as_deref().map_or(String::new(), |agent| format!(" (agent {})", line(agent)));
+    let end = match (&attempt.ended_by, attempt.held_ms, attempt.claimed_at) {
+        (Some(word), Some(held), _) => format!("{word} after {}", screen.span(held)),
+        (Some(word), None, _) => word.clone(),
+        (None, _, Some(since)) => format!("under way since {}", screen.when(since)),
+        (None, ..) => "under way".into(),
+    };
+    format!("attempt @{}{run}{agent}: {end}", attempt.fence)
+}
+
+/// What happened, and what the event says of it: `noted by kim, text: see the wiki`.
+fn told(event: &Entry, attempt: Option<&Attempt>) -> String {
+    let mut told = word(event).to_owned();
+    let holder = attempt.and_then(|attempt| attempt.agent.as_deref());
+    if let Some(agent) = event.agent.as_deref().filter(|agent| Some(*agent) != holder) {
+        told += &format!(" by {}", line(agent));
+    }
+    if let (Some(from), Some(to)) = (&event.from, &event.to)
+        && from != to
+    {
+        told += &format!(", {from} -> {to}");
+    }
+    for (name, value) in event.details.iter().filter_map(|details| details.as_object()).flatten() {
+        let value = match value {
+            serde_json::Value::Null => continue,
+            serde_json::Value::String(text) => line(text),
+            other => line(&other.to_string()),
+        };
+        told += &format!(", {}: {value}", line(name));
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `10 claimed unassigned>in_progress @1`
+    fn event(text: &str) -> Entry {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (from, to) = words[2].split_once('>').unwrap_or_default();
+        let state = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Entry {
+            position: String::new(),
+            at: Time(words[0].parse().unwrap()),
+            kind: format!("task.{}", words[1]),
+            resource: "task/a-1".into(),
+            from: state(from),
+            to: state(to),
+            run: words.get(3).map(|_| "r".to_owned()),
+            agent: None,
+            fence: words.get(3).map(|fence| fence.trim_start_matches('@').parse().unwrap()),
+            details: None,
+        }
+    }
+
+    fn told(events: &[&str]) -> Vec<String> {
+        let parts = parts(events.iter().map(|text| event(text)).collect());
+        let part = |part: &Part| {
+            let kinds = part.events.iter().map(word).collect::<Vec<_>>().join(" ");
+            match &part.attempt {
+                None => kinds,
+                Some(a) => format!(
+                    "@{} {} {}: {kinds}",
+                    a.fence,
+                    a.ended_by.as_deref().unwrap_or("-"),
+                    a.held_ms.map_or("-".into(), |held| held.0.to_string())
+                ),
+            }
+        };
+        parts.iter().map(part).collect()
+    }
+
+    #[test]
+    fn events_stand_under_their_attempt() {
+        let story = [
+            "1 added >unassigned",
+            "2 noted unassigned>unassigned",
+            "10 claimed unassigned>in_progress @1",
+            "11 noted in_progress>in_progress",
+            "15 released in_progress>unassigned @1",
+            "16 edited unassigned>unassigned",
+            "20 claimed unassigned>in_progress @2",
+            "50 lapsed in_progress>unassigned @2",
+            "60 claimed unassigned>in_progress @3",
+        ];
+        let wanted = [
+            "added noted",
+            "@1 released 5: claimed noted released",
+            "edited",
+            "@2 lapsed 30: claimed lapsed",
+            "@3 - -: claimed",
+        ];
+        assert_eq!(told(&story), wanted);
+        // The claim was pruned: its end is known all the same.
+        assert_eq!(told(&["15 released in_progress>unassigned @4"]), ["@4 released -: released"]);
+        assert_eq!(
+            told(&["15 progress in_progress>in_progress @4", "16 completed in_progress>completed @4"]),
+            ["progress", "@4 completed -: completed"]
+        );
+        assert!(told(&[]).is_empty());
+    }
+}
