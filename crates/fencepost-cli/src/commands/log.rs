@@ -8,7 +8,7 @@ use fencepost::{
     event::{self, Entry},
     task::{self, Task},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{fmt::Write, process::ExitCode};
 
 /// Tell the story of a task: each attempt with who held it, for how long and how it ended
@@ -28,7 +28,7 @@ pub struct Log {
     task: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Story {
     task: String,
     /// The task as it is now; none if it was removed, and only its events are left.
@@ -40,14 +40,14 @@ struct Story {
 }
 
 /// An attempt, or a time in which nobody held the task.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Part {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<Attempt>,
     events: Vec<Entry>,
 }
 
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Attempt {
     fence: i64,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::Args;
 use fencepost::{Code, Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -42,31 +42,31 @@ pub struct Trust {
 }
 
 /// Something that is trusted now.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Trusted {
     path: String,
     /// By what it is known again: a file by its digest, a fleet by its owner.
     seal: String,
     /// What the file says; secrets are left out.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     settings: Vec<Setting>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Setting {
     key: String,
     value: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Listed {
     path: String,
     /// `trusted`, `changed` (so it is not used) or `gone`.
-    state: &'static str,
+    state: String,
     seal: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Revoked {
     path: String,
 }
@@ -157,7 +157,7 @@ fn shown(trusted: &Trusted) -> String {
 fn list(decisions: &Decisions, context: &Context) -> Result<ExitCode> {
     let listed = decisions.all().into_iter().map(|(path, seal)| Listed {
         path: path.display().to_string(),
-        state: trust::state(&path, &seal),
+        state: trust::state(&path, &seal).to_owned(),
         seal: seal.to_string(),
     });
     let all: Vec<_> = listed.collect();
@@ -166,7 +166,7 @@ fn list(decisions: &Decisions, context: &Context) -> Result<ExitCode> {
             return "nothing is trusted".into();
         }
         let mut table = Table::new(&["PATH", "STATE"]);
-        all.iter().for_each(|one| table.row(vec![one.path.as_str().into(), Cell::state(one.state)]));
+        all.iter().for_each(|one| table.row(vec![one.path.as_str().into(), Cell::state(&one.state)]));
         table.render(&context.screen)
     })
 }
