@@ -1,7 +1,7 @@
 //! Where the fleet lives: what was said, else in the main work tree of this git repository, so that all its work
 //! trees share one fleet, else in the user's data directory.
 
-use crate::settings::Source;
+use crate::{settings::Source, trust::small_text};
 use fencepost::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -173,11 +173,17 @@ pub fn find(url: Named, db: Named, here: &Path) -> Result<Place> {
 
 /// A link can be part of a repository that was cloned, and lead to any file of ours.
 fn unlinked(file: PathBuf) -> Result<PathBuf> {
-    let link = file.ancestors().take(2).find(|path| path.is_symlink());
-    let Some(link) = link else { return Ok(file) };
-    Err(Error::new(Code::Invalid, format!("`{}` is a symbolic link, which is not followed", link.display())).hint(
-        "it may have come with the repository. If it is yours, name the file it leads to with --db or FENCE_DB",
-    ))
+    let hint = "it may have come with the repository; if it is yours, name the file with --db or FENCE_DB";
+    file.ancestors().take(2).try_for_each(refuse_link).map_err(|e| e.hint(hint))?;
+    Ok(file)
+}
+
+pub fn refuse_link(path: &Path) -> Result<()> {
+    if !path.is_symlink() {
+        return Ok(());
+    }
+    let message = format!("`{}` is a symbolic link, which is not followed", path.display());
+    Err(Error::new(Code::Invalid, message))
 }
 
 /// What a file says of files is said of those beside it.
@@ -246,7 +252,7 @@ fn main_work_tree(here: &Path) -> Option<PathBuf> {
     }
     // A submodule's git directory says where its work tree is. Otherwise the repository is bare, or kept apart
     // from its work tree, and only the git directory is the same from everywhere.
-    let config = fs::read_to_string(common.join("config")).unwrap_or_default();
+    let config = small_text(&common.join("config")).unwrap_or_default();
     let work_tree = config.lines().find_map(|line| {
         line.trim()
             .strip_prefix("worktree")?
@@ -264,9 +270,9 @@ fn common_directory(top: &Path) -> Option<PathBuf> {
         return Some(dot_git);
     }
     // A linked work tree, a submodule, or a repository whose git directory is elsewhere.
-    let link = fs::read_to_string(&dot_git).ok()?;
+    let link = small_text(&dot_git).ok()?;
     let own = fs::canonicalize(top.join(link.trim().strip_prefix("gitdir:")?.trim())).ok()?;
-    match fs::read_to_string(own.join("commondir")) {
+    match small_text(&own.join("commondir")) {
         Ok(common) => fs::canonicalize(own.join(common.trim())).ok(),
         Err(_) => Some(own),
     }
@@ -373,6 +379,14 @@ mod tests {
             fs::remove_file(here.join(FILE)).unwrap();
         }
         assert_eq!(found().unwrap(), file);
+
+        fs::remove_dir(here.join(".git")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, here.join(".git"), rustix::fs::Mode::RWXU).unwrap();
+        assert_eq!(
+            (main_work_tree(&here), broken_link(&here)),
+            (None, Some(here.join(".git"))),
+            "nobody waits"
+        );
     }
 
     #[test]

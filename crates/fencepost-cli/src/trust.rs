@@ -63,19 +63,21 @@ fn read_by(decisions: &Decisions, path: &Path) -> Result<Project> {
 
 /// What a file says, for the user to decide on.
 pub fn text(path: &Path) -> Result<String> {
-    let unread =
-        |e: io::Error| Error::new(Code::Invalid, format!("{}: it cannot be read: {e}", path.display()));
-    // A FIFO would be waited for.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
-    let about = file.metadata().map_err(unread)?;
-    if !about.is_file() {
-        return Err(unread(io::Error::other("it is not a regular file")));
+    small_text(path)
+        .map_err(|e| Error::new(Code::Invalid, format!("{}: it cannot be read: {e}", path.display())))
+}
+
+/// The text of a file that a project brought along: no pipe that nobody writes to, and no device without an end.
+pub fn small_text(path: &Path) -> io::Result<String> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
-    file.take(SIZE_MAX + 1).read_to_string(&mut text).map_err(unread)?;
+    file.take(SIZE_MAX + 1).read_to_string(&mut text)?;
     match text.len() as u64 > SIZE_MAX {
-        true => Err(unread(io::Error::other(format!("it is longer than {SIZE_MAX} bytes")))),
+        true => Err(io::Error::other(format!("it is longer than {SIZE_MAX} bytes"))),
         false => Ok(text),
     }
 }

@@ -2,6 +2,7 @@ use crate::{
     context::Context,
     modes,
     place::{self, Place},
+    trust,
 };
 use clap::Args;
 use fencepost::{Code, Error, Result, admin};
@@ -9,7 +10,7 @@ use fencepost_client::Connection;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::OpenOptions,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
     process::ExitCode,
@@ -116,7 +117,7 @@ fn make(directory: &Path) -> Result<bool> {
 fn keep_out_of_git(file: &Path) -> Option<()> {
     let file = std::path::absolute(file).ok()?;
     let directory = std::fs::canonicalize(file.parent()?).ok()?;
-    let ignored = std::fs::read_to_string(directory.join(".gitignore")).unwrap_or_default();
+    let ignored = trust::small_text(&directory.join(".gitignore")).unwrap_or_default();
     if ignored.lines().any(|line| line == "*") {
         return None;
     }
@@ -130,9 +131,8 @@ fn keep_out_of_git(file: &Path) -> Option<()> {
         return None;
     }
     std::fs::create_dir_all(list.parent()?).ok()?;
-    let mut list = OpenOptions::new().read(true).append(true).create(true).open(list).ok()?;
-    let mut listed = String::new();
-    list.read_to_string(&mut listed).ok()?;
+    let listed = if list.exists() { trust::small_text(&list).ok()? } else { String::new() };
+    let mut list = OpenOptions::new().append(true).create(true).open(list).ok()?;
     if !listed.lines().any(|listed| listed == line) {
         let start = if listed.is_empty() || listed.ends_with('\n') { "" } else { "\n" };
         writeln!(list, "{start}{line}").ok()?;

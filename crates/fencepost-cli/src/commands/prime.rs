@@ -1,4 +1,4 @@
-use crate::{context::Context, screen};
+use crate::{context::Context, place, screen};
 use clap::Args;
 use fencepost::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ fn write(file: &Path, page: &str) -> Result<()> {
     let failed = |e| Error::unavailable(format!("cannot write `{}`: {e}", file.display()));
     let directory = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).map_err(failed)?;
+    // A repository that was cloned may have brought one, to a file that matters.
+    place::refuse_link(file).map_err(|e| e.hint("remove it, or name another directory"))?;
     std::fs::write(file, page).map_err(failed)
 }
 

@@ -234,7 +234,9 @@ fn no_command_of_a_repository_is_run() {
         assert!(!sprung(), "in {directory}: {said:?}");
         assert!(said.out.contains("the fleet is at x.db"), "{said:?}");
     }
-    // Nor is a line of ours written where a link leads.
+    // Nor is anything of ours written where a link leads.
+    let said = sealed.sh("echo mine > rc && mkdir -p .claude/skills/fence && ln -s ../../../rc .claude/skills/fence/SKILL.md && fence prime --skill; cat rc");
+    assert!(said.out == "mine" && said.err.contains("is a symbolic link, which is not followed"), "{said:?}");
     let said =
         sealed.sh("echo mine > rc && ln -sf ../../rc .git/info/exclude && fence init --db y.db && cat rc");
     assert!(said.code == 0 && said.out.ends_with("\nmine"), "{said:?}");
