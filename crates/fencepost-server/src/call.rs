@@ -135,7 +135,7 @@ impl Asked {
 
 /// The fleet, called by whose key it is, as the agent that is named. (An agent's key is that agent's, whatever is said.)
 fn caller(fleet: &Fleet, key: Option<&Key>, headers: &HeaderMap) -> Result<Fleet> {
-    let fleet = key.map_or_else(|| fleet.clone(), |key| fleet.as_key(key));
+    let fleet = key.map_or_else(|| fleet.as_guest(), |key| fleet.as_key(key));
     let Some(agent) = headers.get(AGENT) else { return Ok(fleet) };
     let agent = agent.to_str().map_err(|_| Error::invalid(AGENT, "is not a name"))?;
     Ok(fleet.as_agent(agent))

@@ -2,7 +2,7 @@
 //! its owner lets point here (the Host is checked), nor by sending a form (the Origin is).
 
 use crate::{
-    App, Settings,
+    App, Secret, Settings,
     answer::{Outcome, Refusal},
     hooks,
     line::clip,
@@ -13,7 +13,10 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use fencepost::{Code, Error, Result};
+use fencepost::{
+    Code, Error, Result,
+    key::{key_needed, unknown_key},
+};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -100,21 +103,17 @@ impl Door {
             check_passed_on(request.headers())?;
             return Ok(self.open_rate.take(|| peer.origin())?);
         }
-        let Some(secret) = bearer(request.headers()) else {
-            let error = Error::new(Code::Unauthorized, "a key is needed to call this fleet").hint(
-                "set FENCE_KEY, or send Authorization: Bearer …; an admin makes one: fence key add NAME",
-            );
-            return Err(unauthorized(error, "Bearer realm=\"fence\""));
+        let Some(secret) = bearer(request.headers()).and_then(Secret::new) else {
+            return Err(unauthorized(key_needed(), "Bearer realm=\"fence\""));
         };
-        let Some(key) = app.keys.find(&app.fleet, secret).await? else {
+        let Some(key) = app.keys.find(&app.fleet, &secret).await? else {
             // Guessing is slow, and costs the database little.
             self.guessed(peer)?;
-            let error = Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
-                .hint("fence key list shows those there are; an admin makes one: fence key add NAME");
-            return Err(unauthorized(error, "Bearer realm=\"fence\", error=\"invalid_token\""));
+            return Err(unauthorized(unknown_key(), "Bearer realm=\"fence\", error=\"invalid_token\""));
         };
         self.key_rate.take(|| key.name.clone())?;
         request.extensions_mut().insert(key);
+        request.extensions_mut().insert(secret);
         Ok(())
     }
 

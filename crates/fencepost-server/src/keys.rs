@@ -1,8 +1,11 @@
 //! Who is calling: the key behind a secret, remembered for a moment.
 
-use crate::Settings;
-use fencepost::{Code, Error, Fleet, Result, key::Key};
-use sha2::{Digest, Sha256};
+use crate::{Secret, Settings};
+use fencepost::{
+    Code, Error, Fleet, Result,
+    key::{Key, key_needed, unknown_key},
+};
+use sha2::{Digest as _, Sha256};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -13,14 +16,14 @@ use tokio::time::Instant;
 /// Keys that are remembered at the same time.
 const REMEMBERED: usize = 1000;
 
-type Secret = [u8; 32];
+type Digest = [u8; 32];
 
 #[derive(Debug)]
 pub struct Keys {
     /// So long what the database said is believed.
     trust: Duration,
     // Real time: it decides how often the database is asked.
-    known: Mutex<HashMap<Secret, (Instant, Key)>>,
+    known: Mutex<HashMap<Digest, (Instant, Key)>>,
     needed: Mutex<Option<(Instant, bool)>>,
 }
 
@@ -43,13 +46,13 @@ impl Keys {
     }
 
     /// The key with this secret. It is remembered by a digest, so that how long the search takes tells nothing of it.
-    pub async fn find(&self, fleet: &Fleet, secret: &str) -> Result<Option<Key>> {
-        let digest: Secret = Sha256::digest(secret).into();
+    pub async fn find(&self, fleet: &Fleet, secret: &Secret) -> Result<Option<Key>> {
+        let digest: Digest = Sha256::digest(secret.bytes()).into();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
         if let Some(key) = self.fresh(known) {
             return Ok(Some(key));
         }
-        let found = fleet.key(secret).await?;
+        let found = fleet.key(secret.text()).await?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= REMEMBERED {
             known.clear();
@@ -59,6 +62,15 @@ impl Keys {
             None => drop(known.remove(&digest)),
         }
         Ok(found)
+    }
+
+    /// Refused if one who came in a while ago, by what it showed then, would not be let in any more.
+    pub async fn check(&self, fleet: &Fleet, shown: Option<&Secret>) -> Result<()> {
+        match shown {
+            Some(secret) => self.find(fleet, secret).await?.map(drop).ok_or_else(unknown_key),
+            None if self.needed(fleet).await? => Err(key_needed()),
+            None => Ok(()),
+        }
     }
 
     /// Without a key, only this machine may call: not by another address, and not through a proxy, which is what a

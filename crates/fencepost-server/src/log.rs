@@ -4,7 +4,7 @@
 //! missed. What is not taken is not kept here: the log keeps it, and a reader that is too slow is sent away to read on
 //! later.
 
-use crate::{App, answer::Refusal, app::stopping, query::Fields};
+use crate::{App, Secret, answer::Refusal, app::stopping, query::Fields};
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -31,7 +31,8 @@ pub async fn end(fleet: &Fleet) -> Result<String> {
 pub async fn follow(State(app): State<App>, request: Request) -> Response {
     let (head, _) = request.into_parts();
     let last = head.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    match Follower::new(app, head.uri.query().unwrap_or_default(), last).await {
+    let shown = head.extensions.get::<Secret>().cloned();
+    match Follower::new(app, head.uri.query().unwrap_or_default(), last, shown).await {
         Ok(follower) => follower.stream(),
         Err(refusal) => refusal.into_response(),
     }
@@ -40,11 +41,18 @@ pub async fn follow(State(app): State<App>, request: Request) -> Response {
 struct Follower {
     app: App,
     list: event::List,
+    /// The key that it came with.
+    shown: Option<Secret>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Follower {
-    async fn new(app: App, query: &str, last: Option<String>) -> Result<Self, Refusal> {
+    async fn new(
+        app: App,
+        query: &str,
+        last: Option<String>,
+        shown: Option<Secret>,
+    ) -> Result<Self, Refusal> {
         let mut list = asked(query)?;
         let place = app.waiter()?;
         list.since = match last.filter(|id| !id.is_empty()).or(list.since) {
@@ -55,7 +63,7 @@ impl Follower {
         let first = event::List { limit: Some(1), ..list.clone() };
         match app.fleet.call(first).await {
             Err(error) if error.code() == Code::Invalid => Err(error.into()),
-            _ => Ok(Self { app, list, _place: place }),
+            _ => Ok(Self { app, list, shown, _place: place }),
         }
     }
 
@@ -102,6 +110,11 @@ impl Follower {
                 page = self.app.fleet.call(next) => page,
                 () = self.app.stopping() => return Some(stopping()),
                 () = gone.cancelled() => return None,
+            };
+            // A key may have been revoked since the last page.
+            let page = match page {
+                Ok(page) => self.app.keys.check(&self.app.fleet, self.shown.as_ref()).await.map(|()| page),
+                Err(error) => Err(error),
             };
             match page {
                 Ok(page) => {

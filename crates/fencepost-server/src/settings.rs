@@ -106,7 +106,7 @@ impl Settings {
     }
 }
 
-/// What a provider signs with. It is never shown.
+/// What a provider signs with, or a key's. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -114,6 +114,10 @@ impl Secret {
     /// Nothing is no secret: anybody could sign with it.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         Some(text.into()).filter(|text| !text.trim().is_empty()).map(Self)
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -17,7 +17,7 @@ use crate::{
     sqlite::{Mark, Sqlite},
     tx::{BoxFuture, Caller, Place, Stmt, Tx},
     unbroken::Unbroken,
-    wait::{Look, News, Pace, Waiters, Wish},
+    wait::{Look, News, Pace, Turn, Waiters, Wish},
 };
 use std::{
     path::{Path, PathBuf},
@@ -323,8 +323,15 @@ impl Fleet {
     /// The same fleet, called by who has this key: what it may not do is refused with `forbidden`.
     #[must_use]
     pub fn as_key(&self, key: &Key) -> Self {
-        let caller = Caller { agent: key.agent.clone(), key: Some(Arc::new(key.clone())) };
+        let caller =
+            Caller { agent: key.agent.clone(), key: Some(Arc::new(key.clone())), ..Caller::default() };
         Self { caller, ..self.clone() }
+    }
+
+    /// The same fleet, called from afar without a key. That is refused to one who waits once there is a key.
+    #[must_use]
+    pub fn as_guest(&self) -> Self {
+        Self { caller: Caller { is_guest: true, ..Caller::default() }, ..self.clone() }
     }
 
     /// Refused if the key that this caller came with is not enough.
@@ -350,12 +357,12 @@ impl Fleet {
             self.caller.may(op.name(), op.access())?;
             let Some(wait) = op.wait() else {
                 if op.peeks() || op.before().settles() {
-                    return Box::pin(self.look(op, false)).await.answer;
+                    return Box::pin(self.look(op, Turn::ONLY)).await.answer;
                 }
                 return self.run(&*op.clone(), Arc::new(move |tx| op.run(tx))).await;
             };
             check::wait(wait)?;
-            Box::pin(self.waiters.wait(op.lock(), wait, |glance| self.look(op.clone(), glance))).await
+            Box::pin(self.waiters.wait(op.lock(), wait, |turn| self.look(op.clone(), turn))).await
         })
     }
 
@@ -366,17 +373,17 @@ impl Fleet {
                 return Ok((self.call_any(op).await?, Delivery::new(self.clone(), Vec::new())));
             }
             self.may(op.name(), op.access())?;
-            let Some(wait) = op.wait() else { return self.hand(op, false).await.answer };
+            let Some(wait) = op.wait() else { return self.hand(op, Turn::ONLY).await.answer };
             check::wait(wait)?;
-            Box::pin(self.waiters.wait(op.lock(), wait, |glance| self.hand(op.clone(), glance))).await
+            Box::pin(self.waiters.wait(op.lock(), wait, |turn| self.hand(op.clone(), turn))).await
         })
     }
 
     /// One look, to its end: if nobody is there to hear of it, what it took is dropped, and so given back.
-    async fn hand(&self, op: Arc<dyn AnyOp>, glance: bool) -> Look<(AnyReply, Delivery)> {
+    async fn hand(&self, op: Arc<dyn AnyOp>, turn: Turn) -> Look<(AnyReply, Delivery)> {
         let fleet = self.clone();
         let looking = Unbroken::new(async move {
-            let Look { answer, not_yet, again_in, own_in, wishes, handed } = fleet.look(op, glance).await;
+            let Look { answer, not_yet, again_in, own_in, wishes, handed } = fleet.look(op, turn).await;
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, handed)));
             Look { answer, not_yet, again_in, own_in, wishes, handed: Vec::new() }
         });
@@ -411,7 +418,7 @@ impl Fleet {
     /// One look of one who takes things: the op, and when its answer could change by time alone. If it comes away empty
     /// while expiry goes on, it looks again: until it finds something, or a batch of expiry changes nothing. Each time
     /// is a call of its own, so that others come in between. Where there is one writer, it is not asked for nothing.
-    async fn look(&self, op: Arc<dyn AnyOp>, glance: bool) -> Look<AnyReply> {
+    async fn look(&self, op: Arc<dyn AnyOp>, turn: Turn) -> Look<AnyReply> {
         if op.peeks() && self.store.has_one_writer() {
             let peeked = Seen::default();
             let (asked, seen) = (op.clone(), peeked.clone());
@@ -433,8 +440,16 @@ impl Fleet {
         let work: Work = Arc::new(move |tx| {
             let (op, found) = (asked.clone(), found.clone());
             Box::pin(async move {
-                tx.glance = glance;
-                let answer = op.run(tx).await;
+                tx.glance = turn.is_glance;
+                let mut answer = op.run(tx).await;
+                // In the same transaction: what a revoked key would take is not taken.
+                if turn.has_waited
+                    && !(turn.is_glance && op.not_yet(&answer))
+                    && let Err(refusal) = key::check_admitted(tx).await
+                {
+                    tx.handed.clear();
+                    answer = Err(refusal);
+                }
                 found.note(answer, tx)
             })
         });

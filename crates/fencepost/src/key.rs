@@ -24,6 +24,9 @@ verbs![add::Add, list::List, revoke::Revoke];
 /// A key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
+    /// A name can be used again; this is one key's for ever.
+    #[serde(skip)]
+    pub(crate) id: i64,
     pub name: String,
     /// The most that it may call.
     pub role: Access,
@@ -37,7 +40,7 @@ pub struct Key {
 
 macro_rules! keys {
     ($rest:literal) => {
-        concat!("select name, digest, role, agent, created_at, revoked_at from access_key ", $rest)
+        concat!("select id, name, digest, role, agent, created_at, revoked_at from access_key ", $rest)
     };
 }
 use keys;
@@ -46,6 +49,7 @@ impl Key {
     fn read(row: &Row) -> Result<Self> {
         let role: String = row.get("role")?;
         Ok(Self {
+            id: row.get("id")?,
             name: row.get("name")?,
             role: Access::parse(&role).ok_or_else(|| Error::internal(format!("a key has role `{role}`")))?,
             agent: row.get("agent")?,
@@ -78,6 +82,28 @@ pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
 pub(crate) async fn is_keyed(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx.query("select keyed from fleet", crate::params![]).await?;
     Ok(rows[0].get::<i64>("keyed")? == 1)
+}
+
+/// Refused if the caller would not be let in any more: its key was revoked, or it has none and one is asked for since.
+pub(crate) async fn check_admitted(tx: &mut Tx<'_>) -> Result<()> {
+    if let Some(key) = tx.caller.key.clone() {
+        let sql = "select 1 as held from access_key where id = ?1 and revoked_at is null";
+        let is_held = !tx.query(sql, crate::params![key.id]).await?.is_empty();
+        return if is_held { Ok(()) } else { Err(unknown_key()) };
+    }
+    if tx.caller.is_guest && is_keyed(tx).await? { Err(key_needed()) } else { Ok(()) }
+}
+
+/// For one who shows no key, and must.
+pub fn key_needed() -> Error {
+    Error::new(Code::Unauthorized, "a key is needed to call this fleet")
+        .hint("set FENCE_KEY, or send Authorization: Bearer …; an admin makes one: fence key add NAME")
+}
+
+/// For one whose key opens nothing.
+pub fn unknown_key() -> Error {
+    Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
+        .hint("fence key list shows those there are; an admin makes one: fence key add NAME")
 }
 
 impl Caller {

@@ -33,6 +33,8 @@ pub struct Caller {
     pub agent: Option<String>,
     /// What it may do, if it had to show a key.
     pub(crate) key: Option<Arc<Key>>,
+    /// It came from afar without a key, because the fleet had none.
+    pub(crate) is_guest: bool,
 }
 
 /// One open transaction: the time, the caller, and the database.

@@ -119,6 +119,20 @@ impl Drop for Parked<'_> {
     }
 }
 
+/// Which look of a call it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    /// A "not yet" is thrown away: its caller goes on waiting.
+    pub is_glance: bool,
+    /// Time has passed since the caller was let in.
+    pub has_waited: bool,
+}
+
+impl Turn {
+    /// Of a call that does not wait.
+    pub const ONLY: Turn = Turn { is_glance: false, has_waited: false };
+}
+
 /// What one look found.
 #[derive(Debug)]
 pub(crate) struct Look<T> {
@@ -199,19 +213,19 @@ impl Waiters {
     }
 
     /// Holds back while another process waits for a lock that was granted here too often in a row: until it went to
-    /// another, nobody else wants it any longer, or the time of who waits here is over.
-    async fn give_way(&self, lock: &str, end: i64) {
-        for _ in 0..GIVE_WAY.0 {
+    /// another, nobody else wants it any longer, or the time of who waits here is over. Says whether it did.
+    async fn give_way(&self, lock: &str, end: i64) -> bool {
+        for looked in 0..GIVE_WAY.0 {
             let streak = self.streaks().get(lock).copied();
-            let Some((last, _)) = streak.filter(|(_, count)| *count >= STREAK) else { return };
+            let Some((last, _)) = streak.filter(|(_, count)| *count >= STREAK) else { return looked > 0 };
             let is_theirs = !self.store.wanted_by_others(lock)
                 || self.store.last_fence(lock).await.ok().flatten() != Some(last);
             if is_theirs {
                 self.streaks().remove(lock);
-                return;
+                return looked > 0;
             }
             if self.clock.ticks() >= end {
-                return;
+                return looked > 0;
             }
             // Real time: it paces processes, and decides nothing.
             sleep(GIVE_WAY.1).await;
@@ -219,6 +233,7 @@ impl Waiters {
         if let Some((_, count)) = self.streaks().get_mut(lock) {
             *count = -IN_VAIN;
         }
+        true
     }
 
     /// Looks until the answer is no "not yet", or the time is over. The last look is never before the end; those
@@ -228,7 +243,7 @@ impl Waiters {
         self: &Arc<Self>,
         lock: Option<&str>,
         wait: Millis,
-        look: impl Fn(bool) -> L,
+        look: impl Fn(Turn) -> L,
     ) -> Result<T> {
         let end = self.clock.ticks().saturating_add(wait.0);
         // Registered before it looks: what is committed in between wakes it.
@@ -238,14 +253,14 @@ impl Waiters {
         let mut wanted = None;
         loop {
             if let Some(lock) = lock {
-                self.give_way(lock, end).await;
+                has_waited |= self.give_way(lock, end).await;
             }
             place.begin();
             // Taken before the look, so that what is due by then is never slept through, only looked for early.
             let from = self.clock.ticks();
-            let glance = from < end;
-            let looked = look(glance).await;
-            if glance && has_waited && looked.is_away() {
+            let is_glance = from < end;
+            let looked = look(Turn { is_glance, has_waited }).await;
+            if is_glance && has_waited && looked.is_away() {
                 let _parked = Parked::new(&self.parked);
                 tokio::select! {
                     () = place.woken() => {}
@@ -255,7 +270,7 @@ impl Waiters {
                 continue;
             }
             let Look { answer, not_yet, again_in, own_in, wishes, .. } = looked;
-            if !glance || !not_yet {
+            if !is_glance || !not_yet {
                 return answer;
             }
             has_waited = true;

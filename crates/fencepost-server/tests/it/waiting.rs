@@ -4,9 +4,8 @@ use crate::{
     LIMIT, on_both,
     world::{World, get, post, text},
 };
-use axum::body::Body;
-use axum::response::Response;
-use fencepost::task;
+use axum::{body::Body, http::Request, response::Response};
+use fencepost::{Access, key, task};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -139,6 +138,31 @@ on_both! {
         given_back(&world).await;
     }
 
+    /// An open stream, and a claim that waits, end with the key that they came with.
+    async fn a_key_that_is_revoked_hears_nothing_more(world: World) {
+        busy(&world).await;
+        let world = world.with(|settings| settings.key_trust = Duration::ZERO);
+        let secret = world.fleet.call(key::Add::new("ann", Access::Agent)).await.unwrap().secret;
+        let with = |mut request: Request<Body>| {
+            request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
+            request
+        };
+        let follower = Follower::ask(&world, with(get("/v1/events?since=start&kind=task.claimed"))).await;
+        let claiming = {
+            let (world, claim) = (world.clone(), with(post("task/claim", r#"{"run":"r","wait_ms":600000}"#)));
+            tokio::spawn(async move { world.send(claim).await })
+        };
+        parked(&world, 2).await;
+        world.fleet.call(key::Revoke::new("ann")).await.unwrap();
+        world.fleet.call(task::Add::new("auth", "fresh")).await.unwrap();
+        assert_eq!(claiming.await.unwrap().status(), 401);
+        let claimed = world.fleet.call(task::Claim::next("auth", "here")).await.unwrap().claim;
+        assert_eq!(claimed.token, "task/auth-2@1", "nobody took it for a revoked key");
+        let heard = follower.rest().await;
+        let claims = heard.matches("task.claimed").count();
+        assert!(claims == 1 && heard.ends_with("\n\n") && heard.contains("event: error\ndata: {\"error\":{\"code\":\"unauthorized\""), "{heard}");
+    }
+
     async fn the_log_is_followed_as_it_grows(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "before" })).await;
         let mut all = Follower::of(&world, "/v1/events?since=start", None).await;
@@ -191,6 +215,10 @@ impl Follower {
         if let Some(last) = last {
             request.headers_mut().insert("last-event-id", last.parse().unwrap());
         }
+        Self::ask(world, request).await
+    }
+
+    async fn ask(world: &World, request: Request<Body>) -> Self {
         let response = world.send(request).await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");

@@ -63,19 +63,21 @@ impl Op for Add {
         let secret = secret()?;
         let insert = Stmt::new(
             "insert into access_key(name, digest, role, agent, created_at) values (?1, ?2, ?3, ?4, ?5)
-             on conflict (name) where revoked_at is null do nothing",
+             on conflict (name) where revoked_at is null do nothing returning id",
             params![&self.name, digest(&secret), self.role.as_str(), agent.as_deref(), tx.now],
         );
-        if tx.one(insert).await?.affected == 0 {
+        let inserted = tx.one(insert).await?.rows;
+        let Some(row) = inserted.first() else {
             return Err(Error::invalid("name", format!("is taken: there is a key `{}`", self.name)).hint(
                 format!("fence key revoke {} ends that one, and its name can be used again", self.name),
             ));
-        }
+        };
+        let id = row.get("id")?;
         tx.execute("update fleet set keyed = 1 where keyed = 0", params![]).await?;
         let details = serde_json::json!({ "role": self.role, "for": agent });
         let event = Event::new("key.added", format!("key/{}", self.name)).details(details).insert(tx);
         tx.one(event).await?;
-        let key = Key { name: self.name, role: self.role, agent, created_at: tx.now, revoked_at: None };
+        let key = Key { id, name: self.name, role: self.role, agent, created_at: tx.now, revoked_at: None };
         Ok(Added { key, secret })
     }
 }

@@ -1,7 +1,9 @@
 //! Keys: what each may call, and whose claims it may touch.
 
-use crate::{on_both, registry::least_request};
-use fencepost::{Access, Code, Error, Fleet, Result, admin, claim, inbox, key, lock, mail, op, run, task};
+use crate::{on_both, registry::least_request, world::eventually};
+use fencepost::{
+    Access, Code, Error, Fleet, Millis, Result, admin, claim, event, inbox, key, lock, mail, op, run, task,
+};
 
 /// A key with this role, as whoever shows its secret finds it.
 async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
@@ -22,6 +24,11 @@ fn refused<T: std::fmt::Debug>(code: Code, result: Result<T>) -> Error {
 
 fn forbidden<T: std::fmt::Debug>(result: Result<T>) -> Error {
     refused(Code::Forbidden, result)
+}
+
+/// Until so many wait.
+async fn until(fleet: &Fleet, waiting: u64) {
+    eventually("they wait", async || fleet.stats().waiting == waiting).await;
 }
 
 on_both! {
@@ -106,6 +113,55 @@ on_both! {
         let log = world.log().await.join("\n");
         assert!(log.contains("key.added key/ci") && log.contains("key.revoked key/ci"), "{log}");
         assert!(!log.contains("fence_"), "{log}");
+    }
+
+    /// Where it waits, a key is asked for again before anything is taken or told.
+    async fn a_key_that_is_revoked_while_it_waits_gets_nothing(world: World) {
+        world.add("held").await;
+        world.fleet.call(task::Claim::of("auth-1", "other")).await.unwrap();
+        let (ann, eye) = (
+            as_agent_key(&world.fleet, "ann").await,
+            world.fleet.as_key(&key_of(&world.fleet, "eye", Access::Reader).await),
+        );
+        let since = world.fleet.call(event::List { last: Some(1), ..event::List::default() }).await.unwrap().position;
+        let wait_ms = Some(Millis::minutes(10));
+        let claims = {
+            let claim = task::Claim { wait_ms, ..task::Claim::next("auth", "r-ann") };
+            tokio::spawn(async move { ann.call(claim).await.map(drop) })
+        };
+        let follows = {
+            let list = event::List { since: Some(since), kind: Some("task.added".into()), wait_ms, ..event::List::default() };
+            tokio::spawn(async move { eye.call(list).await.map(drop) })
+        };
+        until(&world.fleet, 2).await;
+        // The name is another's by then.
+        for name in ["ann", "eye"] {
+            world.fleet.call(key::Revoke::new(name)).await.unwrap();
+            world.fleet.call(key::Add::new(name, Access::Admin)).await.unwrap();
+        }
+        world.add("fresh").await;
+        for waiting in [claims, follows] {
+            refused(Code::Unauthorized, waiting.await.unwrap());
+        }
+        let task = world.show("auth-2").await;
+        assert_eq!((task.status.as_str(), task.attempts), ("unassigned", 0), "nobody took it for a revoked key");
+    }
+
+    /// Nor does one who came without a key, when there was none.
+    async fn who_waits_without_a_key_gets_nothing_once_there_is_one(world: World) {
+        world.add("held").await;
+        world.fleet.call(task::Claim::of("auth-1", "other")).await.unwrap();
+        let claim = task::Claim { wait_ms: Some(Millis::minutes(10)), ..task::Claim::next("auth", "r") };
+        let (guest, local) = (world.fleet.as_guest(), world.fleet.clone());
+        let (afar, here) = (claim.clone(), task::Claim { run: "here".into(), ..claim });
+        let guest = tokio::spawn(async move { guest.call(afar).await.map(drop) });
+        until(&world.fleet, 1).await;
+        world.fleet.call(key::Add::new("kim", Access::Admin)).await.unwrap();
+        let local = tokio::spawn(async move { local.call(here).await });
+        until(&world.fleet, 2).await;
+        world.add("fresh").await;
+        refused(Code::Unauthorized, guest.await.unwrap());
+        assert_eq!(local.await.unwrap().unwrap().claim.token, "task/auth-2@1", "it goes to the next who waits");
     }
 
     async fn every_role_calls_what_its_access_covers(world: World) {
