@@ -1,9 +1,17 @@
 //! What every handler has.
 
-use crate::{Settings, door::Door, keys::Keys, metrics::Metrics, places::Places, recent::Recent, room::Room};
+use crate::{
+    Settings,
+    door::Door,
+    keys::Keys,
+    metrics::Metrics,
+    places::{Full, Place, Places},
+    recent::Recent,
+    room::Room,
+};
 use fencepost::{Code, Error, Fleet, Result, admin};
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 /// A fleet that is served, and the settings it is served with. Cheap to clone.
@@ -25,7 +33,7 @@ pub struct Parts {
     /// Memory for what providers send.
     pub hook_bodies: Room,
     about: Recent<admin::about::Facts>,
-    waiters: Arc<Semaphore>,
+    waiters: Places,
     stopping: watch::Sender<bool>,
 }
 
@@ -42,7 +50,7 @@ impl App {
             hook_bodies: Room::new((settings.body_memory / 4).max(settings.hook_size)),
             about: Recent::default(),
             connections: Places::new(settings.connections, settings.address_connections),
-            waiters: Arc::new(Semaphore::new(settings.waiters)),
+            waiters: Places::new(settings.waiters, settings.key_waiters),
             stopping: watch::Sender::new(false),
             settings,
         }))
@@ -59,12 +67,24 @@ impl App {
     }
 
     /// A place among those who wait, or follow the log. It is given back when it is dropped.
-    pub fn waiter(&self) -> Result<OwnedSemaphorePermit> {
-        self.waiters.clone().try_acquire_owned().map_err(|_| {
-            let most = self.settings.waiters;
-            Error::new(Code::RateLimited, format!("{most} requests are waiting already, which is the most"))
-                .with("retry_after_ms", 1000)
-                .hint("ask again later, or without waiting; the setting `waiters` says how many may")
+    pub fn waiter(&self, who: &str) -> Result<Place> {
+        self.waiters.take(who.to_owned()).map_err(|full| {
+            let (message, setting) = match full {
+                Full::All => (
+                    format!("{} requests are waiting already, which is the most", self.settings.waiters),
+                    "waiters",
+                ),
+                Full::Share => {
+                    let each = self.settings.key_waiters;
+                    (
+                        format!("{each} requests of {who} are waiting already, which is its share"),
+                        "key-waiters",
+                    )
+                }
+            };
+            Error::new(Code::RateLimited, message).with("retry_after_ms", 1000).hint(format!(
+                "ask again later, or without waiting; fence serve --{setting} says how many may"
+            ))
         })
     }
 
@@ -85,7 +105,7 @@ impl App {
 
     /// How many wait, or follow the log.
     pub fn waiting(&self) -> usize {
-        self.settings.waiters - self.waiters.available_permits()
+        self.waiters.taken()
     }
 }
 

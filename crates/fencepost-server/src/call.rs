@@ -3,7 +3,7 @@
 use crate::{
     App,
     answer::{self, Refusal},
-    deliver,
+    deliver, door,
     line::{Line, clip},
     query::Fields,
     room::Room,
@@ -93,7 +93,10 @@ impl Verb {
         let wait = asked.wait;
         line.asked(asked, key);
         let fleet = caller(&app.fleet, key, &head.headers)?;
+        // Nobody waits for another's place.
+        let place = wait.is_some().then(|| app.waiter(&door::holder(&head.extensions))).transpose()?;
         let served = deliver::run(app, self, fleet, body, wait).await?;
+        drop(place);
         Ok(answer::json(StatusCode::OK, deliver::body(served)))
     }
 }

@@ -25,7 +25,6 @@ pub async fn run(
     wait: Option<Duration>,
 ) -> Result<Served> {
     let waits = wait.is_some();
-    let _place = waits.then(|| app.waiter()).transpose()?;
     let limit = app.settings.request_time + wait.unwrap_or_default();
     let reads = verb.entry.reads;
     let call = async {

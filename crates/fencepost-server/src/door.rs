@@ -9,13 +9,13 @@ use crate::{
 };
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, header, uri::Authority},
+    http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use fencepost::{
     Code, Error, Result,
-    key::{key_needed, unknown_key},
+    key::{Key, key_needed, unknown_key},
 };
 use std::{
     collections::HashMap,
@@ -33,9 +33,9 @@ pub struct Peer(pub SocketAddr);
 
 impl Peer {
     /// A request that came by no connection is this process's own.
-    pub fn of(request: &Request) -> Self {
+    pub fn of(extensions: &Extensions) -> Self {
         let own = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        request.extensions().get().copied().unwrap_or(Self(own))
+        extensions.get().copied().unwrap_or(Self(own))
     }
 
     /// Whom limits by address count: the address, or of IPv6 its /64 network. Who has one address there has all of them.
@@ -44,6 +44,14 @@ impl Peer {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
         }
+    }
+}
+
+/// Whose share it is that a request takes: its key's, or without one that of where it comes from.
+pub fn holder(extensions: &Extensions) -> String {
+    match extensions.get::<Key>() {
+        Some(key) => format!("key `{}`", key.name),
+        None => Peer::of(extensions).origin(),
     }
 }
 
@@ -92,10 +100,10 @@ impl Door {
     async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
         // A provider calls by whatever name leads here. What it signs is its key, and no page can make that.
         if [hooks::SLACK, hooks::GITHUB].contains(&request.uri().path()) {
-            return Ok(self.open_rate.take(|| Peer::of(request).origin())?);
+            return Ok(self.open_rate.take(|| Peer::of(request.extensions()).origin())?);
         }
         self.check(request)?;
-        let peer = Peer::of(request);
+        let peer = Peer::of(request.extensions());
         if PUBLIC.contains(&request.uri().path()) {
             return Ok(());
         }

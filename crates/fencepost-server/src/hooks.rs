@@ -79,7 +79,7 @@ impl Provider {
         if secrets.is_empty() {
             return Err(self.closed().into());
         }
-        let peer = Peer::of(&request);
+        let peer = Peer::of(request.extensions());
         let said = self.heard(app, request, secrets).await.or_else(|refusal| {
             if refusal.error.code() == Code::Unauthorized {
                 // Guessing is slow; who signs as agreed is not slowed down by it.

@@ -4,7 +4,7 @@
 //! missed. What is not taken is not kept here: the log keeps it, and a reader that is too slow is sent away to read on
 //! later.
 
-use crate::{App, Secret, answer::Refusal, app::stopping, query::Fields};
+use crate::{App, Secret, answer::Refusal, app::stopping, door, places::Place, query::Fields};
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -14,10 +14,7 @@ use axum::{
 use bytes::Bytes;
 use fencepost::{Code, Error, Fleet, Millis, Op, Result, WAIT_MAX, event, op};
 use std::convert::Infallible;
-use tokio::sync::{
-    OwnedSemaphorePermit,
-    mpsc::{self, error::SendTimeoutError},
-};
+use tokio::sync::mpsc::{self, error::SendTimeoutError};
 use tokio_util::sync::CancellationToken;
 
 /// Events in one page.
@@ -31,11 +28,17 @@ pub async fn end(fleet: &Fleet) -> Result<String> {
 pub async fn follow(State(app): State<App>, request: Request) -> Response {
     let (head, _) = request.into_parts();
     let last = head.headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let shown = head.extensions.get::<Secret>().cloned();
-    match Follower::new(app, head.uri.query().unwrap_or_default(), last, shown).await {
+    let who = Who { name: door::holder(&head.extensions), shown: head.extensions.get().cloned() };
+    match Follower::new(app, head.uri.query().unwrap_or_default(), last, who).await {
         Ok(follower) => follower.stream(),
         Err(refusal) => refusal.into_response(),
     }
+}
+
+/// Who follows: whose share it takes, and the key that it came with.
+struct Who {
+    name: String,
+    shown: Option<Secret>,
 }
 
 struct Follower {
@@ -43,18 +46,13 @@ struct Follower {
     list: event::List,
     /// The key that it came with.
     shown: Option<Secret>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Follower {
-    async fn new(
-        app: App,
-        query: &str,
-        last: Option<String>,
-        shown: Option<Secret>,
-    ) -> Result<Self, Refusal> {
+    async fn new(app: App, query: &str, last: Option<String>, who: Who) -> Result<Self, Refusal> {
         let mut list = asked(query)?;
-        let place = app.waiter()?;
+        let place = app.waiter(&who.name)?;
         list.since = match last.filter(|id| !id.is_empty()).or(list.since) {
             None => Some(end(&app.fleet).await?),
             Some(since) => Some(since).filter(|since| since != "start"),
@@ -63,7 +61,7 @@ impl Follower {
         let first = event::List { limit: Some(1), ..list.clone() };
         match app.fleet.call(first).await {
             Err(error) if error.code() == Code::Invalid => Err(error.into()),
-            _ => Ok(Self { app, list, shown, _place: place }),
+            _ => Ok(Self { app, list, shown: who.shown, _place: place }),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Settings {
     pub address_connections: usize,
     /// How many may wait, or follow the log, at the same time.
     pub waiters: usize,
+    /// How many of them may be one key's, or where no key is asked for, one address's; 0 is no limit.
+    pub key_waiters: usize,
     /// Requests a second for each key, and so many at once; 0 is no limit.
     pub key_rate: u32,
     /// The same for each address, where no key is asked for.
@@ -86,6 +88,8 @@ impl Settings {
             // Behind a proxy all come from its address; and a machine can have a thousand agents.
             address_connections: 2048,
             waiters: 4096,
+            // A thousand agents may share a key.
+            key_waiters: 1024,
             key_rate: 10_000,
             // Who can reach a loopback address can open the database, too.
             open_rate: 0,

@@ -93,6 +93,47 @@ on_both! {
         again.abort();
     }
 
+    /// However many one key asks for, another finds a place.
+    async fn a_key_has_a_share_of_the_places(world: World) {
+        busy(&world).await;
+        let world = world.with(|settings| settings.key_waiters = 2);
+        let mut secrets = Vec::new();
+        for name in ["eye", "ear"] {
+            secrets.push(world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap().secret);
+        }
+        let asks = |secret: &str| {
+            let mut request = post("task/wait", r#"{"tasks":["auth-1"],"wait_ms":600000}"#);
+            request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
+            request
+        };
+        let waits = |secret: &str| {
+            let (world, request) = (world.clone(), asks(secret));
+            tokio::spawn(async move { world.send(request).await })
+        };
+        let own = [waits(&secrets[0]), waits(&secrets[0])];
+        parked(&world, 2).await;
+        let told = world.tell(asks(&secrets[0])).await;
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told, @r#"
+            429 Too Many Requests
+            retry-after: 1
+            {"error":{"code":"rate_limited","message":"2 requests of key `eye` are waiting already, which is its share","hint":"ask again later, or without waiting; fence serve --key-waiters says how many may","retry_after_ms":1000}}
+            "#);
+        }
+        let another = waits(&secrets[1]);
+        parked(&world, 3).await;
+        own.into_iter().chain([another]).for_each(|waiting| waiting.abort());
+        parked(&world, 0).await;
+        // Without a key it is the address that has a share.
+        let open = World::sqlite().await.with(|settings| settings.key_waiters = 1);
+        busy(&open).await;
+        let waiting = send(&open, "task/claim", json!({ "run": "a", "wait_ms": 600_000 }));
+        parked(&open, 1).await;
+        let told = open.tell(post("task/claim", r#"{"run":"b","wait_ms":600000}"#)).await;
+        assert!(told.starts_with("429") && told.contains("1 requests of 127.0.0.1 are waiting"), "{told}");
+        waiting.abort();
+    }
+
     /// The claim is committed, and its answer never reaches the socket.
     async fn what_is_claimed_for_one_who_is_gone_is_given_back(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;

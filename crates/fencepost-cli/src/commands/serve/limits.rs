@@ -46,6 +46,9 @@ pub struct Limits {
     /// How many may wait, or follow the log, at the same time
     #[arg(long, value_name = "N", env = "FENCE_WAITERS", hide_env_values = true, default_value_t = USUAL.waiters)]
     waiters: usize,
+    /// How many of them may be one key's, or where no key is asked for, one address's; 0 is no limit
+    #[arg(long, value_name = "N", env = "FENCE_KEY_WAITERS", hide_env_values = true, default_value_t = USUAL.key_waiters)]
+    key_waiters: usize,
     /// Requests a second for each key; 0 is no limit
     #[arg(long, value_name = "N", env = "FENCE_KEY_RATE", hide_env_values = true, default_value_t = USUAL.key_rate)]
     key_rate: u32,
@@ -94,6 +97,7 @@ impl Limits {
         settings.connections = self.connections;
         settings.address_connections = self.address_connections;
         settings.waiters = self.waiters;
+        settings.key_waiters = self.key_waiters;
         settings.key_rate = self.key_rate;
         settings.open_rate = self.open_rate;
         settings.guess_rate = self.guess_rate;
