@@ -114,15 +114,18 @@ impl Door {
         let Some(secret) = bearer(request.headers()).and_then(Secret::new) else {
             return Err(unauthorized(key_needed(), "Bearer realm=\"fence\""));
         };
-        let Some(key) = app.keys.find(&app.fleet, &secret).await? else {
-            // Guessing is slow, and costs the database little.
-            self.guessed(peer)?;
+        let Some(key) = app.keys.admit(&app.fleet, &secret, self, peer).await? else {
             return Err(unauthorized(unknown_key(), "Bearer realm=\"fence\", error=\"invalid_token\""));
         };
         self.key_rate.take(|| key.name.clone())?;
         request.extensions_mut().insert(key);
         request.extensions_mut().insert(secret);
         Ok(())
+    }
+
+    /// Has one who comes from there guessed too often?
+    pub fn may_guess(&self, peer: Peer) -> Result<()> {
+        self.stranger_rate.check(|| peer.origin())
     }
 
     /// A caller was not who they said.
@@ -218,22 +221,35 @@ impl Rate {
         self.take_at(&who(), each, self.start.elapsed())
     }
 
+    /// Could it take one now?
+    pub fn check(&self, who: impl FnOnce() -> String) -> Result<()> {
+        let Some(each) = self.each else { return Ok(()) };
+        let until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        next(&until, &who(), each, self.start.elapsed()).map(drop)
+    }
+
     fn take_at(&self, who: &str, each: Duration, now: Duration) -> Result<()> {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         if until.len() >= CALLERS {
             until.retain(|_, until| *until > now);
         }
-        let due = until.get(who).copied().unwrap_or_default().max(now) + each;
-        let ahead = due - now;
-        if ahead > Duration::from_secs(1) {
-            let retry = (ahead - Duration::from_secs(1)).as_millis().max(1);
-            return Err(Error::new(Code::RateLimited, "too many requests a second")
-                .with("retry_after_ms", u64::try_from(retry).unwrap_or(u64::MAX))
-                .hint("ask for more at once (claim_many, done_many), or wait instead of asking again"));
-        }
+        let due = next(&until, who, each, now)?;
         until.insert(who.to_owned(), due);
         Ok(())
     }
+}
+
+/// When the next request of this caller is due, unless that is too far ahead.
+fn next(until: &HashMap<String, Duration>, who: &str, each: Duration, now: Duration) -> Result<Duration> {
+    let due = until.get(who).copied().unwrap_or_default().max(now) + each;
+    let ahead = due - now;
+    if ahead > Duration::from_secs(1) {
+        let retry = (ahead - Duration::from_secs(1)).as_millis().max(1);
+        return Err(Error::new(Code::RateLimited, "too many requests a second")
+            .with("retry_after_ms", u64::try_from(retry).unwrap_or(u64::MAX))
+            .hint("ask for more at once (claim_many, done_many), or wait instead of asking again"));
+    }
+    Ok(due)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -1,6 +1,9 @@
 //! Who is calling: the key behind a secret, remembered for a moment.
 
-use crate::{Secret, Settings};
+use crate::{
+    Secret, Settings,
+    door::{Door, Peer},
+};
 use fencepost::{
     Code, Error, Fleet, Result,
     key::{Key, key_needed, unknown_key},
@@ -11,10 +14,13 @@ use std::{
     sync::{Mutex, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 /// Keys that are remembered at the same time.
 const REMEMBERED: usize = 1000;
+
+/// Secrets that were never right here, and are looked up at the same time.
+const GUESSES: usize = 4;
 
 type Digest = [u8; 32];
 
@@ -25,11 +31,12 @@ pub struct Keys {
     // Real time: it decides how often the database is asked.
     known: Mutex<HashMap<Digest, (Instant, Key)>>,
     needed: Mutex<Option<(Instant, bool)>>,
+    guesses: Semaphore,
 }
 
 impl Keys {
     pub fn new(trust: Duration) -> Self {
-        Self { trust, known: Mutex::default(), needed: Mutex::default() }
+        Self { trust, known: Mutex::default(), needed: Mutex::default(), guesses: Semaphore::new(GUESSES) }
     }
 
     /// Whether callers must show a key. Once they must, they always must: that needs no second look.
@@ -45,11 +52,37 @@ impl Keys {
         Ok(needed)
     }
 
-    /// The key with this secret. It is remembered by a digest, so that how long the search takes tells nothing of it.
+    /// The key with this secret, for one who comes from there. A secret that was never right here is a guess until the
+    /// database says otherwise: few are looked up at a time, and none of one who guessed too often.
+    pub async fn admit(
+        &self,
+        fleet: &Fleet,
+        secret: &Secret,
+        door: &Door,
+        peer: Peer,
+    ) -> Result<Option<Key>> {
+        if self.known(secret).is_some() {
+            return self.find(fleet, secret).await;
+        }
+        // It is never closed.
+        let _turn = self.guesses.acquire().await;
+        door.may_guess(peer)?;
+        let found = self.find(fleet, secret).await?;
+        if found.is_none() {
+            door.guessed(peer)?;
+        }
+        Ok(found)
+    }
+
+    /// What is remembered of a secret, by its digest: how long the search takes tells nothing of it.
+    fn known(&self, secret: &Secret) -> Option<(Instant, Key)> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&digest(secret)).cloned()
+    }
+
+    /// The key with this secret.
     pub async fn find(&self, fleet: &Fleet, secret: &Secret) -> Result<Option<Key>> {
-        let digest: Digest = Sha256::digest(secret.bytes()).into();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
-        if let Some(key) = self.fresh(known) {
+        if let Some(key) = self.fresh(self.known(secret)) {
             return Ok(Some(key));
         }
         let found = fleet.key(secret.text()).await?;
@@ -58,8 +91,8 @@ impl Keys {
             known.clear();
         }
         match &found {
-            Some(key) => drop(known.insert(digest, (Instant::now(), key.clone()))),
-            None => drop(known.remove(&digest)),
+            Some(key) => drop(known.insert(digest(secret), (Instant::now(), key.clone()))),
+            None => drop(known.remove(&digest(secret))),
         }
         Ok(found)
     }
@@ -95,4 +128,8 @@ impl Keys {
     fn fresh<T>(&self, believed: Option<(Instant, T)>) -> Option<T> {
         believed.filter(|(since, _)| since.elapsed() < self.trust).map(|(_, value)| value)
     }
+}
+
+fn digest(secret: &Secret) -> Digest {
+    Sha256::digest(secret.bytes()).into()
 }
