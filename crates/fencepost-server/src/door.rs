@@ -4,6 +4,7 @@
 use crate::{
     App, Secret, Settings,
     answer::{Outcome, Refusal},
+    call::AGENT,
     hooks,
     line::clip,
 };
@@ -66,6 +67,21 @@ pub struct Door {
     stranger_rate: Rate,
 }
 
+/// The headers by which it is decided who may come in, and as whom.
+const ONCE: [&str; 11] = [
+    "host",
+    "origin",
+    "sec-fetch-site",
+    "authorization",
+    "content-type",
+    AGENT,
+    "x-slack-signature",
+    "x-slack-request-timestamp",
+    "x-hub-signature-256",
+    "x-github-event",
+    "x-github-delivery",
+];
+
 /// The headers by which a proxy tells for whom it calls.
 const PASSED_ON: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
@@ -98,6 +114,7 @@ impl Door {
 
     /// Who is calling: someone with a key, or anyone at all if this machine is all there is.
     async fn admit(&self, app: &App, request: &mut Request) -> Result<(), Refusal> {
+        check_once(request.headers())?;
         // A provider calls by whatever name leads here. What it signs is its key, and no page can make that.
         if [hooks::SLACK, hooks::GITHUB].contains(&request.uri().path()) {
             return Ok(self.open_rate.take(|| Peer::of(request.extensions()).origin())?);
@@ -158,12 +175,26 @@ pub async fn enter(State(app): State<App>, mut request: Request, next: Next) -> 
     response
 }
 
-/// Whom the client means to talk to.
+/// Of what decides who may come in, one is looked at. A second could be what another program on the way looks at.
+fn check_once(headers: &HeaderMap) -> Result<()> {
+    match ONCE.iter().find(|name| headers.get_all(**name).iter().nth(1).is_some()) {
+        None => Ok(()),
+        Some(name) => Err(Error::new(Code::Invalid, format!("the header `{name}` is there more than once"))
+            .hint("send it once; if there is a proxy, see to what it adds")),
+    }
+}
+
+/// Whom the client means to talk to: a request that names it twice must mean the same.
 fn host(request: &Request) -> Result<Authority> {
-    let named = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()).ok());
-    named
-        .unwrap_or_else(|| request.uri().authority().cloned())
-        .ok_or_else(|| Error::new(Code::Invalid, "the request has no header Host, or not a name in it"))
+    let nameless = || Error::new(Code::Invalid, "the request has no header Host, or not a name in it");
+    let host = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()));
+    match (host.transpose().map_err(|_| nameless())?, request.uri().authority()) {
+        (Some(host), Some(other)) if host != *other => {
+            Err(Error::new(Code::Invalid, "the request's line and its header Host name two servers"))
+        }
+        (Some(host), _) => Ok(host),
+        (None, other) => other.cloned().ok_or_else(nameless),
+    }
 }
 
 /// Without a key only this machine may call, and a proxy calls for others: it says so of what it passes on.

@@ -42,6 +42,26 @@ async fn a_web_page_cannot_reach_it() {
     insta::assert_snapshot!(format!("{host}\n\n{}", world.tell(request).await));
 }
 
+/// What one program reads as ours, another on the way may read as something else.
+#[tokio::test]
+async fn what_decides_who_may_come_in_is_said_once() {
+    let world = World::sqlite().await;
+    let own = ("host", "localhost:7373");
+    for headers in [
+        &[own, ("host", "evil.example")][..],
+        &[own, own],
+        &[own, ("origin", "http://localhost:7373"), ("origin", "https://evil.example")],
+        &[own, ("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
+        &[own, ("authorization", "Bearer a"), ("authorization", "Bearer b")],
+        &[own, ("fence-agent", "a"), ("fence-agent", "b")],
+    ] {
+        assert_eq!(status(&world, headers).await, 400, "{headers:?}");
+    }
+    let line = |uri: &str| Request::builder().uri(uri).header("host", own.1).body(Body::empty()).unwrap();
+    assert_eq!(world.send(line("http://localhost:7373/healthz")).await.status(), 200);
+    assert_eq!(world.send(line("http://evil.example/healthz")).await.status(), 400);
+}
+
 #[tokio::test]
 async fn names_can_be_given_and_every_address_may_be_meant() {
     let world = World::sqlite().await;

@@ -9,6 +9,7 @@ use axum::{body::Body, http::Request};
 use fencepost::{Access, key, op};
 use fencepost_server::{App, Server, Settings};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 async fn key(world: &World, name: &str, role: Access) -> String {
     world.fleet.call(key::Add::new(name, role)).await.expect("a key").secret
@@ -131,6 +132,38 @@ async fn guessing_keys_is_slow() {
         }
         assert!(guesses < 1000, "nobody is slowed down");
     }
+}
+
+/// Once they are too many, guesses are refused before the database is asked; a key that it knows is not.
+#[tokio::test]
+async fn a_guess_too_many_costs_the_database_nothing() {
+    let world = World::sqlite().await.with(|settings| {
+        (settings.guess_rate, settings.key_trust) = (1, Duration::ZERO);
+    });
+    let secret = key(&world, "lead", Access::Reader).await;
+    assert_eq!(world.send(with(get("/v1/task/list"), &secret)).await.status(), 200);
+    let statements = || world.fleet.stats().statements;
+    let guess =
+        async |n: i32| world.send(with(get("/v1/task/list"), &format!("fence_{n}"))).await.status().as_u16();
+    let before = statements();
+    assert_eq!(guess(0).await, 401);
+    let (each, before) = (statements() - before, statements());
+    let (mut looked_up, mut refused) = (0, 0);
+    for n in 1..=50 {
+        match guess(n).await {
+            // A second has passed.
+            401 => looked_up += 1,
+            429 => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert!(each > 0 && refused > 0, "{each}, {refused}");
+    assert_eq!(statements() - before, each * looked_up);
+    assert_eq!(
+        world.send(with(get("/v1/task/list"), &secret)).await.status(),
+        200,
+        "who has a key is let in"
+    );
 }
 
 #[tokio::test]
