@@ -30,6 +30,8 @@ pub struct Parts {
     pub connections: Places,
     /// Memory for bodies of requests.
     pub bodies: Room,
+    /// Memory for replies, until they are read.
+    pub replies: Room,
     /// Memory for what providers send.
     pub hook_bodies: Room,
     about: Recent<admin::about::Facts>,
@@ -47,6 +49,7 @@ impl App {
             begun: TaskTracker::new(),
             // A body of the largest size always fits, if it is the only one.
             bodies: Room::new((settings.body_memory / 4 * 3).max(settings.body_size)),
+            replies: Room::new(settings.reply_memory),
             hook_bodies: Room::new((settings.body_memory / 4).max(settings.hook_size)),
             about: Recent::default(),
             connections: Places::new(settings.connections, settings.address_connections),

@@ -95,9 +95,10 @@ impl Verb {
         let fleet = caller(&app.fleet, key, &head.headers)?;
         // Nobody waits for another's place.
         let place = wait.is_some().then(|| app.waiter(&door::holder(&head.extensions))).transpose()?;
+        let reads = self.entry.reads;
         let served = deliver::run(app, self, fleet, body, wait).await?;
         drop(place);
-        Ok(answer::json(StatusCode::OK, deliver::body(served)))
+        Ok(answer::json(StatusCode::OK, deliver::body(app, reads, served)?))
     }
 }
 

@@ -69,12 +69,21 @@ struct Parcel {
     delivery: Option<Delivery>,
 }
 
-pub fn body(served: Served) -> Body {
+/// The answer, in the memory that there is for answers. What finds none is given back, or can be asked for again.
+pub fn body(app: &App, reads: bool, served: Served) -> Result<Body> {
     let Served { json, delivery, .. } = served;
+    let code = if reads || !delivery.is_empty() { Code::Unavailable } else { Code::OutcomeUnknown };
+    let json = app.replies.hold(json).map_err(|_| crowded(code))?;
     if delivery.is_empty() {
-        return json.into();
+        return Ok(json.into());
     }
-    Body::new(Parcel { json: Some(json.into()), delivery: Some(delivery) })
+    Ok(Body::new(Parcel { json: Some(json), delivery: Some(delivery) }))
+}
+
+pub fn crowded(code: Code) -> Error {
+    Error::new(code, "the memory for large replies is taken by clients that have not read theirs")
+        .with("retry_after_ms", 1000)
+        .hint("ask again later, or for less at once; fence serve --reply-memory says how much there is")
 }
 
 impl HttpBody for Parcel {

@@ -4,7 +4,7 @@
 //! missed. What is not taken is not kept here: the log keeps it, and a reader that is too slow is sent away to read on
 //! later.
 
-use crate::{App, Secret, answer::Refusal, app::stopping, door, places::Place, query::Fields};
+use crate::{App, Secret, answer::Refusal, app::stopping, deliver, door, places::Place, query::Fields};
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -98,7 +98,10 @@ impl Follower {
             format!("retry: 1000\nid: {since}\n\n")
         });
         loop {
-            match pages.send_timeout(text.into(), settings.slow_reader).await {
+            let Ok(page) = self.app.replies.hold(text.into_bytes()) else {
+                return Some(deliver::crowded(Code::Unavailable));
+            };
+            match pages.send_timeout(page, settings.slow_reader).await {
                 Ok(()) => {}
                 Err(SendTimeoutError::Closed(_)) => return None,
                 Err(SendTimeoutError::Timeout(_)) => return Some(too_slow()),

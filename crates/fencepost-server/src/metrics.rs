@@ -143,6 +143,9 @@ impl Metrics {
         let buffered: Gauge = Gauge::default();
         buffered.set(app.buffered() as i64);
         registry.register("body_bytes", "Bytes of large requests that are in memory", buffered);
+        let unread: Gauge = Gauge::default();
+        unread.set(app.replies.taken() as i64);
+        registry.register("reply_bytes", "Bytes of large replies that are not read yet", unread);
         let refused = self.turned_away.clone();
         registry.register("connections_refused", "Connections beyond what is allowed", refused);
         registry.register("waiters", "Requests that wait, and followers of the log", waiters);

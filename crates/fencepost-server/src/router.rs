@@ -4,7 +4,7 @@ use crate::{
     App,
     answer::{self, Refusal},
     call::Verb,
-    docs, door, hooks, log, openapi,
+    deliver, docs, door, hooks, log, openapi,
 };
 use axum::{
     Router,
@@ -78,7 +78,9 @@ async fn readyz(State(app): State<App>) -> Response {
 }
 
 async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
-    let mut response = Response::new(Body::from(app.metrics.text(&app).await?));
+    let text = app.metrics.text(&app).await?.into_bytes();
+    let text = app.replies.hold(text).map_err(|_| deliver::crowded(Code::Unavailable))?;
+    let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)

@@ -20,6 +20,9 @@ pub struct Settings {
     /// How many bytes of bodies may be in memory at the same time, a quarter of it for what providers send. Of each body
     /// 16 KiB do not count.
     pub body_memory: usize,
+    /// How many bytes of replies may be in memory at the same time, until their clients have read them. Of each reply 16 KiB
+    /// do not count.
+    pub reply_memory: usize,
     /// The largest head of a request (its line and its headers), in bytes; at least 8 KiB.
     pub header_size: usize,
     /// How long the head of a request may take to arrive.
@@ -79,6 +82,7 @@ impl Settings {
             hook_size: 4 * 1024 * 1024,
             // Six of the largest requests at once.
             body_memory: 128 * 1024 * 1024,
+            reply_memory: 256 * 1024 * 1024,
             header_size: 16 * 1024,
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),

@@ -183,6 +183,36 @@ async fn large_bodies_are_bounded_in_all() {
     assert_eq!(world.app.buffered(), 0);
 }
 
+/// What is not read yet is in memory, which is bounded. Claims that find no room for their reply are given back.
+#[tokio::test]
+async fn large_replies_are_bounded_in_all() {
+    let world = World::sqlite().await.with(|settings| settings.reply_memory = 8 * 1024);
+    let plan: Vec<_> =
+        (0..300).map(|n| json!({ "title": n.to_string(), "body": "x".repeat(1000) })).collect();
+    world.ok("task/plan", json!({ "board": "auth", "tasks": plan })).await;
+    let large = || post("event/list", r#"{"limit":1000}"#);
+    let unread = world.send(large()).await;
+    assert_eq!(unread.status(), 200, "one that is larger than all of it has it alone");
+    insta::assert_snapshot!(world.tell(large()).await);
+    assert_eq!(world.post("task/show", json!({ "task": "auth-1" })).await.0, 200, "small replies are sent");
+    let claim = json!({ "run": "r", "board": "auth", "count": 50 });
+    let (status, refused) = world.post("task/claim_many", claim.clone()).await;
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("unavailable")), "{refused}");
+    let given_back = async {
+        while !world.ok("claim/list", json!({})).await["claims"].as_array().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, given_back).await.expect("nothing stays claimed");
+    // What writes was done: its client asks again.
+    let plan = json!({ "board": "more", "tasks": plan });
+    let (status, unknown) = world.post("task/plan", plan).await;
+    assert_eq!((status, &unknown["error"]["code"]), (503, &json!("outcome_unknown")), "{unknown}");
+    drop(unread);
+    assert_eq!(world.send(large()).await.status(), 200);
+    assert_eq!(world.post("task/claim_many", claim).await.0, 200);
+}
+
 #[tokio::test]
 async fn health_is_the_process_and_readiness_the_database() {
     let world = World::sqlite().await;

@@ -25,6 +25,9 @@ pub struct Limits {
     /// How many bytes of large requests may be in memory at the same time, a quarter of it for Slack and GitHub
     #[arg(long, value_name = "BYTES", env = "FENCE_BODY_MEMORY", hide_env_values = true, default_value_t = USUAL.body_memory)]
     body_memory: usize,
+    /// How many bytes of large replies may be in memory at the same time, until their clients have read them
+    #[arg(long, value_name = "BYTES", env = "FENCE_REPLY_MEMORY", hide_env_values = true, default_value_t = USUAL.reply_memory)]
+    reply_memory: usize,
     /// The largest head of a request, in bytes; at least 8 KiB
     #[arg(long, value_name = "BYTES", env = "FENCE_HEADER_SIZE", hide_env_values = true, default_value_t = USUAL.header_size)]
     header_size: usize,
@@ -93,6 +96,7 @@ impl Limits {
         settings.body_size = self.body_size;
         settings.hook_size = self.hook_size;
         settings.body_memory = self.body_memory;
+        settings.reply_memory = self.reply_memory;
         settings.header_size = self.header_size;
         settings.connections = self.connections;
         settings.address_connections = self.address_connections;
