@@ -105,7 +105,7 @@ fn every_op_is_listed() {
     key/list         admin reads
     key/revoke       admin
     admin/about      reader reads
-    admin/check      reader reads
+    admin/check      admin reads
     admin/due        reader reads
     admin/settle     admin
     admin/prune      admin
