@@ -107,6 +107,12 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     settings.tracer = traces.as_ref().map(Traces::tracer);
     let server = Server::bind(App::new(fleet, settings)).await?;
     let at = server.url();
+    if !server.address().ip().is_loopback() && at.starts_with("http:") {
+        tracing::warn!(
+            "{at} can be reached from other machines, and nothing is encrypted, keys neither: use --tls-cert and \
+             --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts"
+        );
+    }
     let shown = foreign::shown(&shown);
     // Whoever started it may not read that.
     let _ = match json {

@@ -111,6 +111,24 @@ fn an_https_server_is_trusted_by_who_vouches_for_it() {
 }
 
 #[test]
+fn a_server_that_others_reach_says_that_it_does_not_encrypt() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let reader = sealed.ok(&["key", "add", "eye", "--role", "reader", "-q"]);
+    let mut serve = sealed.command("fence");
+    serve.args(["serve", "--listen", "0.0.0.0:0"]);
+    let server = Served::run(serve);
+    // A reader's key is not enough for all of it.
+    let port = server.address.rsplit_once(':').expect("a port").1;
+    let doctor = sealed.over(&format!("http://127.0.0.1:{port}")).fence(&["--key", &reader, "doctor"]);
+    assert!(doctor.out.contains("not checked: that needs an admin's key"), "{doctor:?}");
+    let log = server.log();
+    assert!(log.contains("can be reached from other machines, and nothing is encrypted"), "{log}");
+    let loopback = Served::start(&sealed, &[]).log();
+    assert!(!loopback.contains("encrypted"), "{loopback}");
+}
+
+#[test]
 fn a_plain_client_at_an_https_server_and_the_other_way_round() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);

@@ -38,7 +38,7 @@ impl Served {
     }
 
     /// The server that this command starts.
-    fn run(mut command: Command) -> Self {
+    pub fn run(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("fence serve");
         let mut line = String::new();
@@ -106,7 +106,7 @@ impl Served {
         eventually("the server ends", || self.child.try_wait().expect("its state"))
     }
 
-    fn log(mut self) -> String {
+    pub fn log(mut self) -> String {
         self.signal(Signal::TERM);
         self.wait();
         self.reading.take().expect("its log").join().expect("its log");
