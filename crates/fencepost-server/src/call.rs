@@ -43,7 +43,14 @@ impl Verb {
         let line = Line::new(app.clone(), self.entry.name, request.headers());
         let (head, body) = request.into_parts();
         let intake = Intake { most: app.settings.body_size, option: "--body-size", room: &app.bodies };
-        let read = body_of(&app, &head.headers, body, intake).await;
+        let read = match body_of(&app, &head.headers, body, intake).await {
+            // It may have taken its time, and the key been revoked meanwhile.
+            Ok(body) => {
+                let admitted = app.keys.check(&app.fleet, head.extensions.get()).await;
+                admitted.map(|()| body).map_err(Refusal::from)
+            }
+            refused => refused,
+        };
         self.answer(app, line, head, read).await
     }
 

@@ -6,6 +6,7 @@ use crate::{
     world::{World, ask, get, post, text},
 };
 use axum::{body::Body, http::Request};
+use bytes::Bytes;
 use fencepost::{Access, key, op};
 use fencepost_server::{App, Server, Settings};
 use serde_json::{Value, json};
@@ -132,6 +133,29 @@ async fn guessing_keys_is_slow() {
         }
         assert!(guesses < 1000, "nobody is slowed down");
     }
+}
+
+/// The head of a request is let in, and its body takes its time.
+#[tokio::test]
+async fn a_key_that_is_revoked_while_a_body_comes_does_nothing() {
+    let world = World::sqlite().await.with(|settings| settings.key_trust = Duration::ZERO);
+    let secret = key(&world, "ann", Access::Agent).await;
+    let (more, rest) = tokio::sync::oneshot::channel::<Bytes>();
+    let (begun, reading) = tokio::sync::oneshot::channel::<()>();
+    let body = futures_util::stream::once(async move {
+        let _ = begun.send(());
+        rest.await
+    });
+    let request = ask("POST", "/v1/task/add").header("content-type", "application/json");
+    let request = with(request.body(Body::from_stream(body)).unwrap(), &secret);
+    let adding = {
+        let world = world.clone();
+        tokio::spawn(async move { world.send(request).await.status() })
+    };
+    reading.await.expect("its head was let in");
+    revoke(&world, "ann").await;
+    more.send(Bytes::from_static(br#"{"board":"auth","title":"late"}"#)).expect("it is read");
+    assert_eq!(adding.await.unwrap(), 401);
 }
 
 /// Once they are too many, guesses are refused before the database is asked; a key that it knows is not.
