@@ -14,11 +14,12 @@ pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
             (Some(claim), _) => Some(format!("{} {}", claim.run, screen.short_until(claim.expires_at))),
             (None, agent) => agent.map(|agent| format!("for {agent}")),
         };
+        let held: Vec<String> = held.into_iter().chain(task.lapsed.then(|| "lapsed".into())).collect();
         table.row(vec![
             task.id.as_str().into(),
             Cell::state(status(task)),
             task.priority.to_string().into(),
-            held.unwrap_or_default().into(),
+            held.join(", ").into(),
             task.title.as_str().into(),
         ]);
     }
@@ -45,6 +46,9 @@ pub fn status(task: &Task) -> &'static str {
         task.status.as_str()
     }
 }
+
+/// What is shown is not written down yet.
+pub const LAPSED: &str = "its holder's lease is over, and this is what the next claim will find";
 
 /// A claim and all that a worker needs.
 pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
@@ -86,6 +90,7 @@ pub fn page(task: &Task, screen: &Screen) -> String {
     say("tried again", task.delayed_until.map(|at| screen.when(at)).as_deref());
     let held = |claim: &Claim| format!("run {} {}", claim.run, screen.until(claim.expires_at));
     say("held by", task.claim.as_ref().map(held).as_deref());
+    say("lapsed", task.lapsed.then_some(LAPSED));
     say("last failure", task.failure_reason.as_deref());
     say("done when", task.done_when.as_deref());
     say("output", task.output.as_deref());

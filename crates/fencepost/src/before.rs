@@ -106,6 +106,8 @@ impl Before {
     /// What an op opens with, for this caller.
     pub(crate) fn of(op: &dyn AnyOp, caller: &Caller) -> Self {
         let mut before = op.before();
+        // A read shows what expiry would write now.
+        before.looks |= op.reads();
         if before.request.is_some() {
             let key = caller.key.as_ref().map_or_else(String::new, |key| key.name.clone());
             before.asked = Asked { op: op.name(), digest: digest(op, &key), key };

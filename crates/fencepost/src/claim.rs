@@ -154,6 +154,22 @@ pub(crate) async fn look(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<
     }
 }
 
+/// The same, as expiry would leave it now.
+pub(crate) async fn look_now(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<Look>> {
+    match resource {
+        Resource::Task(id) => {
+            let Some(task) = task::load(tx, id).await? else { return Ok(None) };
+            Ok(Some(task::Now::read(tx).await?.of(task).look()))
+        }
+        Resource::Message(id) => {
+            let Some(message) = mail::load(tx, *id).await? else { return Ok(None) };
+            Ok(mail::now(tx, vec![message]).await?.first().map(mail::Record::look))
+        }
+        // What else there is has no end but its claim's.
+        Resource::Mentions { .. } | Resource::Lock(_) => look(tx, resource).await,
+    }
+}
+
 /// May the holder of a token act? The answer to a guard, and the reason of every refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -150,6 +150,9 @@ pub struct Item {
     /// Who is at it, while someone is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<crate::claim::Claim>,
+    /// Its last holder's lease is over, and that is not written down yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
     pub created_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -168,6 +171,7 @@ impl Item {
             failure_reason: message.failure_reason,
             retry_at: message.delayed_until,
             claim: message.claim,
+            lapsed: message.lapsed,
             created_at: message.created_at,
             finished_at: message.finished_at,
         }

@@ -27,6 +27,7 @@ pub mod mail;
 mod migrate;
 mod names;
 pub mod op;
+mod overdue;
 mod postgres;
 pub mod route;
 pub mod run;

@@ -9,6 +9,7 @@
 //! So a claim picks as it does elsewhere, and cannot break the order by skipping what another has locked.
 
 mod lane;
+mod now;
 pub(crate) mod record;
 pub(crate) mod view;
 
@@ -21,6 +22,7 @@ use crate::{
     params,
     tx::{Row, Stmt, Tx, set},
 };
+pub(crate) use now::{now, overdue};
 pub(crate) use record::{RUN_BEHIND, Record, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -21,6 +21,9 @@ pub(crate) mod sweep;
 /// The lease of a run that does not say otherwise: a person's or an agent's shell.
 pub const SHELL_TTL: Millis = Millis::minutes(30);
 
+/// The reason of a run that nobody ended.
+pub(crate) const LAPSED: &str = "lapsed";
+
 /// A session of one executor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
@@ -36,6 +39,9 @@ pub struct Run {
     pub ended_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Its lease is over, and that is not written down yet: whoever claims next, or a server, will.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
     /// How many claims it has.
     #[serde(default)]
     pub holds: i64,
@@ -132,7 +138,13 @@ impl RunRow {
         }
     }
 
+    /// As expiry would write it now.
     pub fn view(&self, now: Time) -> Run {
+        let lapsed = self.ended_at.is_none() && !self.is_alive(now);
+        let (ended_at, reason) = match lapsed {
+            true => (Some(now), Some(LAPSED.to_owned())),
+            false => (self.ended_at, self.reason.clone()),
+        };
         Run {
             name: self.name.clone(),
             agent: self.agent.clone(),
@@ -140,8 +152,9 @@ impl RunRow {
             ttl_ms: self.ttl,
             opened_at: self.opened_at,
             expires_at: self.expires_at,
-            ended_at: self.ended_at,
-            reason: self.reason.clone(),
+            ended_at,
+            reason,
+            lapsed,
             holds: 0,
             claims: Vec::new(),
             trigger: None,

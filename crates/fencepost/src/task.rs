@@ -5,6 +5,7 @@
 //! own file.
 
 mod batch;
+mod now;
 mod record;
 mod view;
 
@@ -19,8 +20,9 @@ use crate::{
     params,
     tx::{Stmt, Tx},
 };
+pub(crate) use now::{Now, overdue};
 pub(crate) use record::{
-    Lock, Record, Was, by_ids, columns, load, load_locked, load_set, save, save_set, state, unheld,
+    Lock, Record, Was, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set, state, unheld,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

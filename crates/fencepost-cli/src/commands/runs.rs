@@ -38,6 +38,8 @@ impl Runs {
             ];
             let mut table = Table::new(&heads).headed();
             for run in &reply.runs {
+                // Nobody has written down yet that its lease is over.
+                let over_at = run.ended_at.filter(|_| !run.lapsed).unwrap_or(run.expires_at);
                 let word = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or_default());
                 table.row(vec![
                     run.name.as_str().into(),
@@ -46,7 +48,7 @@ impl Runs {
                     Cell::state(if run.alive { "alive" } else { "ended" }),
                     word(&run.trigger),
                     context.screen.when(run.opened_at).into(),
-                    context.screen.when(run.ended_at.unwrap_or(run.expires_at)).into(),
+                    context.screen.when(over_at).into(),
                     word(&run.reason),
                     word(&run.exit),
                     run.cost.as_ref().map(json).unwrap_or_default().into(),

@@ -1,6 +1,9 @@
 //! What is easily got wrong: claims that are over, texts and paths of all kinds, outputs that nobody takes.
 
-use crate::{on_both, sealed::Sealed};
+use crate::{
+    on_both,
+    sealed::{Sealed, eventually},
+};
 
 on_both! {
     /// Who had something and has nothing any more must stop: exit 5, as with the token.
@@ -172,6 +175,47 @@ on_both! {
         assert!(sealed.ok(&["prime", "--board", "auth"]).contains("`fence claim --keep --wait 1m --board auth`"));
         assert_eq!(sealed.ok(&["prime", "--skill=elsewhere"]), "written to elsewhere/SKILL.md");
     }
+}
+
+/// Nobody has claimed since, and no server is there: every command says what the next claim will find.
+#[test]
+fn a_lease_that_is_over_is_seen_before_anyone_claims() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "one", "--board", "a", "--to", "kim"]);
+    sealed.ok(&["add", "two", "--board", "a"]);
+    sealed.ok(&["edit", "a-2", "--max-attempts", "1"]);
+    sealed.ok(&["add", "three", "--board", "a", "--after", "a-2"]);
+    sealed.ok(&["mail", "push", "post", "hello"]);
+    sealed.ok(&["--agent", "kim", "claim", "a-1", "--ttl", "1s"]);
+    sealed.ok(&["--agent", "kim", "claim", "a-2"]);
+    sealed.ok(&["--agent", "kim", "mail", "claim", "post"]);
+    eventually("the lease is over", || {
+        sealed.ok(&["--json", "show", "a-1"]).contains("\"lapsed\":true").then_some(())
+    });
+    let told = sealed.story(
+        "
+        list
+        list --status in_progress
+        list --status failed
+        show a-1
+        why a-1
+        why a-2
+        why a-3
+        --agent kim ready
+        board show a
+        guard task/a-1@1
+        guard task/a-2@1
+        claims
+        runs
+        mail list
+        mail list --status processing
+        mail peek post
+        wait --board a
+    ",
+    );
+    insta::assert_snapshot!("lapsed", told);
+    assert!(!sealed.ok(&["events"]).contains("lapsed"), "nothing was written");
 }
 
 #[test]

@@ -3,7 +3,8 @@ use crate::{
     clock::{Millis, Time},
     error::Result,
     op::{Access, Op, erased},
-    params, run,
+    overdue::{Overdue, but},
+    params, run, task,
     tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
@@ -97,36 +98,53 @@ macro_rules! runs {
     };
 }
 
+/// What is offered or assigned, and could be begun, but for what is overdue.
+macro_rules! waiting {
+    ($offered:literal, $assigned:literal) => {
+        concat!(
+            "select offered_to as agent, board, n from task where status = 'offered' and parked is null and ",
+            $offered,
+            " and ",
+            but!("seq", "?2"),
+            " union all select assignee, board, n from task where ready = 2 and ",
+            $assigned,
+            " and ",
+            but!("seq", "?2"),
+            " union all select assignee, board, n from task where delayed_until <= ?1 and status = 'pending'
+                and waiting_on = 0 and parked is null and ",
+            $assigned,
+            " and ",
+            but!("seq", "?2"),
+            " limit 10000"
+        )
+    };
+}
+
 async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
+    let overdue = task::overdue(tx, None).await?;
     let statements = vec![
         Stmt::new(agents!("order by name limit 10000"), params![]),
         Stmt::new(runs!("agent is not null limit 10000"), params![tx.now]),
         Stmt::new(
-            "select offered_to as agent, board, n from task where status = 'offered' and parked is null
-               and offered_to is not null
-             union all select assignee as agent, board, n from task where ready = 2 limit 10000",
-            params![],
+            waiting!("offered_to is not null", "assignee is not null"),
+            params![tx.now, overdue.keys()],
         ),
     ];
-    read(tx, statements).await
+    read(tx, statements, &overdue).await
 }
 
 /// The one of this name.
 pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
+    let overdue = task::overdue(tx, None).await?;
     let statements = vec![
         by_name(name),
         Stmt::new(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
-        Stmt::new(
-            "select offered_to as agent, board, n from task where status = 'offered' and parked is null
-               and offered_to = ?1
-             union all select assignee as agent, board, n from task where ready = 2 and assignee = ?1 limit 10000",
-            params![name],
-        ),
+        Stmt::new(waiting!("offered_to = ?3", "assignee = ?3"), params![tx.now, overdue.keys(), name]),
     ];
-    Ok(read(tx, statements).await?.agents.pop())
+    Ok(read(tx, statements, &overdue).await?.agents.pop())
 }
 
-async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>) -> Result<Agents> {
+async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>, overdue: &Overdue<task::Record>) -> Result<Agents> {
     let answers = tx.pipeline(statements).await?;
     let mut agents = Vec::with_capacity(answers[0].rows.len());
     for row in &answers[0].rows {
@@ -165,6 +183,11 @@ async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>) -> Result<Agents> {
     let mut unknown = BTreeMap::<String, Vec<String>>::new();
     let waiting = answers[2].rows.iter().map(|row| Ok((row.get("board")?, row.get("n")?, row.get("agent")?)));
     let mut waiting = waiting.collect::<Result<Vec<(String, i64, String)>>>()?;
+    waiting.extend(
+        overdue
+            .iter()
+            .filter_map(|task| Some((task.id.board.clone(), task.id.n, task.waits_for()?.to_owned()))),
+    );
     waiting.sort_unstable();
     for (board, n, agent) in waiting {
         let task = format!("{board}-{n}");

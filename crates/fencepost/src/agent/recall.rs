@@ -7,7 +7,7 @@ use crate::{
     op::{Access, Op, erased, refuses},
     params,
     run::sweep::ITEMS,
-    task::{self, Status},
+    task,
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -76,19 +76,10 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>
     let mut changes = Vec::with_capacity(rows.len());
     let mut events = Vec::with_capacity(rows.len());
     for row in rows {
-        let before = task::Record::read(row)?;
-        let after = task::Record {
-            status: Status::Unassigned,
-            assignee: None,
-            offered_to: None,
-            offered_at: None,
-            updated_at: tx.now,
-            ..before.clone()
-        };
-        let event =
-            after.event("task.recalled", before.status).details(serde_json::json!({ "agent": agent }));
-        events.push(event.because(reason));
-        changes.push((before.was(), after));
+        let mut task = task::Record::read(row)?;
+        let was = task.was();
+        events.push(task::lapse::recall(&mut task, agent, tx.now).because(reason));
+        changes.push((was, task));
     }
     if changes.is_empty() {
         return Ok(Vec::new());

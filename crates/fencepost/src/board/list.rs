@@ -2,7 +2,8 @@ use crate::{
     clock::Time,
     error::Result,
     op::{Access, Op, erased},
-    params,
+    overdue::{Overdue, but},
+    params, task,
     tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
@@ -37,13 +38,18 @@ impl Op for List {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Boards> {
-        Ok(Boards { boards: List::of(tx, None).await? })
+        let overdue = task::overdue(tx, None).await?;
+        Ok(Boards { boards: List::of(tx, None, &overdue).await? })
     }
 }
 
 impl List {
     /// All boards, or the one of this name.
-    pub(super) async fn of(tx: &mut Tx<'_>, name: Option<&str>) -> Result<Vec<Board>> {
+    pub(super) async fn of(
+        tx: &mut Tx<'_>,
+        name: Option<&str>,
+        overdue: &Overdue<task::Record>,
+    ) -> Result<Vec<Board>> {
         let answers = tx
             .pipeline(vec![
                 Stmt::new(
@@ -51,9 +57,15 @@ impl List {
                     params![name],
                 ),
                 Stmt::new(
-                    "select board, status, count(*) as n, count(case when ready > 0 then 1 end) as ready
-                     from task where cast(?1 as text) is null or board = ?1 group by board, status",
-                    params![name],
+                    concat!(
+                        "select board, status, count(*) as n, count(case when ",
+                        task::is_ready!("?3"),
+                        " then 1 end) as ready
+                         from task where (cast(?1 as text) is null or board = ?1) and ",
+                        but!("seq", "?2"),
+                        " group by board, status"
+                    ),
+                    params![name, overdue.keys(), tx.now],
                 ),
             ])
             .await?;
@@ -62,12 +74,17 @@ impl List {
             let (name, created_at) = (row.get("name")?, row.get("created_at")?);
             boards.push(Board { name, created_at, tasks: BTreeMap::new(), ready: 0 });
         }
-        for row in &answers[1].rows {
-            let name: String = row.get("board")?;
+        let mut add = |name: &str, status: String, n: i64, ready: i64| {
             if let Some(board) = boards.iter_mut().find(|board| board.name == name) {
-                board.tasks.insert(row.get("status")?, row.get("n")?);
-                board.ready += row.get::<i64>("ready")?;
+                *board.tasks.entry(status).or_default() += n;
+                board.ready += ready;
             }
+        };
+        for row in &answers[1].rows {
+            add(&row.get::<String>("board")?, row.get("status")?, row.get("n")?, row.get("ready")?);
+        }
+        for task in overdue.iter() {
+            add(&task.id.board, task.status.as_str().into(), 1, i64::from(task.ready() > 0));
         }
         Ok(boards)
     }

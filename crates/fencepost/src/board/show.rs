@@ -48,8 +48,9 @@ impl Op for Show {
         check::plain_name("board", &self.board)?;
         let limit = self.limit.unwrap_or(200);
         check::range("limit", limit, 1, 1000)?;
-        let board =
-            List::of(tx, Some(&self.board)).await?.pop().ok_or_else(|| super::not_found(&self.board))?;
+        let overdue = task::overdue(tx, Some(&self.board)).await?;
+        let board = List::of(tx, Some(&self.board), &overdue).await?.pop();
+        let board = board.ok_or_else(|| super::not_found(&self.board))?;
         let rows = tx
             .query(
                 task::columns!("where task.board = ?1 order by task.seq limit ?2"),
@@ -74,7 +75,7 @@ impl Op for Show {
         };
         Ok(Shown {
             board,
-            tasks: records.into_iter().map(|record| record.view(tx.now)).collect(),
+            tasks: records.into_iter().map(|task| overdue.of(task).view(tx.now)).collect(),
             edges: edges.iter().map(edge).collect::<Result<_>>()?,
             more,
         })

@@ -47,7 +47,7 @@ impl Op for Unread {
                    (select count(*) from mention where mention.agent = reader.agent
                      and mention.channel = reader.channel and mention.n > reader.read_n) as mentions,
                    (select run.name from run where run.key = reader.run and run.ended_at is null
-                     and run.expires_at > ?2) as held_by
+                     and run.expires_at > ?2 and (reader.until_at is null or reader.until_at > ?2)) as held_by
                  from reader join channel on channel.name = reader.channel
                  where reader.agent = ?1 and channel.next_n - 1 > reader.read_n
                  and (reader.member = 1 or reader.mentioned_n > reader.read_n) order by reader.channel limit 1000",

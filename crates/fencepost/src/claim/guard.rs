@@ -1,4 +1,4 @@
-use super::{Claim, Verdict, look, verdict};
+use super::{Claim, Verdict, look_now, verdict};
 use crate::{
     error::Result,
     names::Token,
@@ -40,7 +40,7 @@ impl Op for Guard {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Guarded> {
         let token = Token::check(&self.token)?;
-        let look = look(tx, &token.resource).await?;
+        let look = look_now(tx, &token.resource).await?;
         let reason = verdict(look.as_ref(), token.fence, tx.now);
         let hold = look.and_then(|look| look.hold).filter(|hold| hold.is_alive(tx.now));
         let claim = hold.map(|hold| hold.claim(&token.resource));

@@ -37,7 +37,8 @@ macro_rules! held {
             " on ",
             $table,
             ".run = run.key
-             where run.ended_at is null and run.expires_at > ?1 and (cast(?2 as text) is null or run.name = ?2)
+             where run.ended_at is null and run.expires_at > ?1 and (until_at is null or until_at > ?1)
+             and (cast(?2 as text) is null or run.name = ?2)
              order by ",
             $order,
             " limit ?3"
@@ -86,8 +87,7 @@ impl Op for List {
             (locks, &|row: &Row| Ok(Resource::Lock(row.get("name")?))),
         ] {
             for mut row in rows {
-                let hold = Hold::read(&mut row)?.filter(|hold| hold.is_alive(tx.now));
-                if let Some(hold) = hold {
+                if let Some(hold) = Hold::read(&mut row)? {
                     claims.push(hold.claim(&resource(&row)?));
                 }
             }

@@ -5,6 +5,7 @@ use crate::{
     mail,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::{Tx, by_keys},
 };
@@ -48,30 +49,39 @@ impl Op for List {
         check::plain_name("agent", &self.agent)?;
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        let (mailbox, after) = (mailbox(&self.agent), self.after.unwrap_or(0));
+        let overdue = mail::overdue(tx, Some(&mailbox)).await?;
         // Here a status is a word of the inbox, which stands for a message's status and outcome.
         let rows = tx
             .query(
-                mail::record::columns!(
-                    "where message.mailbox = ?1 and message.id > ?2 and (?4 = 1 or message.finished_at is null)
+                mail::record::columns!(concat!(
+                    "where message.mailbox = ?1 and message.id > ?2 and ",
+                    but!("message.id", "?6"),
+                    " and (?4 = 1 or message.finished_at is null)
                      and (cast(?5 as text) is null or ?5 = case message.status
                        when 'pending' then 'unread' when 'held' then 'unread'
                        when 'processed' then case message.outcome
                          when 'responded' then 'responded' when 'delegated' then 'delegated' else 'read' end
                        else message.status end)
                      order by message.id limit ?3"
-                ),
+                )),
                 params![
-                    mailbox(&self.agent),
-                    self.after.unwrap_or(0),
+                    &mailbox,
+                    after,
                     limit + 1,
                     self.all || self.status.is_some(),
                     self.status.map(Status::as_str),
+                    overdue.keys(),
                 ],
             )
             .await?;
-        let more = rows.len() as i64 > limit;
-        let mut found = mail::Record::read_all(rows)?;
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let fits = |message: &mail::Record| {
+            let shown = Status::of(message.status, message.outcome.as_deref());
+            message.id > after
+                && message.mailbox == mailbox
+                && self.status.map_or(self.all || message.finished_at.is_none(), |status| status == shown)
+        };
+        let (found, more) = overdue.page(mail::Record::read_all(rows)?, fits, limit);
         if found.is_empty() {
             return Ok(Items { items: Vec::new(), more });
         }

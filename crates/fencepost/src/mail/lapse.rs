@@ -18,7 +18,7 @@ use crate::{
 
 /// The rule. The attempt was counted when it was claimed, and stays counted; but a message that was lost together with
 /// others keeps its last attempt, which it has alone: so only the one that is to blame fails.
-fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
+pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
     let mut after = Record { updated_at: now, lapsed: message.lapsed + 1, ..message.clone() };
     if message.batch.is_some() && message.max_attempts > 1 {
         after.attempts = message.attempts.min(message.max_attempts - 1);

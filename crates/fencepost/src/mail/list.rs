@@ -1,11 +1,12 @@
 use super::{
-    Message, Status,
+    Message, Status, overdue,
     record::{Record, columns},
 };
 use crate::{
     error::Result,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::{Stmt, Tx},
 };
@@ -47,21 +48,28 @@ impl Op for List {
         check::range("limit", limit, 1, 1000)?;
         self.mailbox.as_deref().map_or(Ok(()), |name| check::path_name("mailbox", name))?;
         let after = self.after.unwrap_or(0);
+        let overdue = overdue(tx, self.mailbox.as_deref()).await?;
         macro_rules! page {
             ($status:literal) => {
                 match &self.mailbox {
                     // Said outright, so that an index by mailbox fits.
                     Some(mailbox) => Stmt::new(
                         columns!(concat!(
-                            "where message.mailbox = ?1 and message.id > ?2 ",
+                            "where message.mailbox = ?1 and message.id > ?2 and ",
+                            but!("message.id", "?4"),
                             $status,
                             " order by message.id limit ?3"
                         )),
-                        params![mailbox, after, limit + 1],
+                        params![mailbox, after, limit + 1, overdue.keys()],
                     ),
                     None => Stmt::new(
-                        columns!(concat!("where message.id > ?1 ", $status, " order by message.id limit ?2")),
-                        params![after, limit + 1],
+                        columns!(concat!(
+                            "where message.id > ?1 and ",
+                            but!("message.id", "?3"),
+                            $status,
+                            " order by message.id limit ?2"
+                        )),
+                        params![after, limit + 1, overdue.keys()],
                     ),
                 }
             };
@@ -69,19 +77,22 @@ impl Op for List {
         // What is at work, held or failed has an index of its own, whose predicate must stand in the statement as it is.
         let page = match self.status {
             None => page!(""),
-            Some(Status::Pending) => page!("and message.status = 'pending'"),
-            Some(Status::Processing) => page!("and message.run is not null"),
-            Some(Status::Processed) => page!("and message.status = 'processed'"),
-            Some(Status::Failed) => page!("and message.status = 'failed'"),
+            Some(Status::Pending) => page!(" and message.status = 'pending'"),
+            Some(Status::Processing) => page!(" and message.run is not null"),
+            Some(Status::Processed) => page!(" and message.status = 'processed'"),
+            Some(Status::Failed) => page!(" and message.status = 'failed'"),
             Some(Status::Held) => page!(
-                "and message.status = 'held' and message.ready = 0 and message.run is null
+                " and message.status = 'held' and message.ready = 0 and message.run is null
                  and message.finished_at is null"
             ),
         };
         let rows = tx.one(page).await?.rows;
-        let mut messages = Record::read_all(rows)?;
-        let more = messages.len() as i64 > limit;
-        messages.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let fits = |message: &Record| {
+            message.id > after
+                && self.mailbox.as_ref().is_none_or(|mailbox| message.mailbox == *mailbox)
+                && self.status.is_none_or(|status| message.status == status)
+        };
+        let (messages, more) = overdue.page(Record::read_all(rows)?, fits, limit);
         Ok(Messages { messages: messages.into_iter().map(|message| message.view(tx.now)).collect(), more })
     }
 }

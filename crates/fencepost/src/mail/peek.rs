@@ -1,5 +1,7 @@
 use super::{
     Message,
+    now::woken,
+    overdue,
     record::{Record, unheld},
     view::full,
 };
@@ -7,11 +9,13 @@ use crate::{
     error::Result,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
-    tx::Tx,
+    tx::{Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// See which messages of a mailbox would be claimed next, without claiming them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -39,13 +43,30 @@ impl Op for Peek {
         let count = self.count.unwrap_or(1);
         check::path_name("mailbox", &self.mailbox)?;
         check::range("count", count, 1, 100)?;
-        let sql = unheld!(
+        let overdue = overdue(tx, Some(&self.mailbox)).await?;
+        let ready = unheld!(
             "where message.ready = 1 and message.mailbox = ?1 order by message.priority desc, message.id limit ?2"
         );
-        let found = Record::that_fit(Record::read_all(tx.query(sql, params![&self.mailbox, count]).await?)?);
+        let mut statements = vec![Stmt::new(ready, params![&self.mailbox, count])];
+        if tx.opening.due.is_due(tx.now) {
+            let woken = unheld!(concat!(
+                "where ",
+                woken!("?1", "?3"),
+                " and ",
+                but!("message.id", "?4"),
+                " order by message.priority desc, message.id limit ?2"
+            ));
+            let params = params![&self.mailbox, count, tx.now, overdue.keys()];
+            statements.push(Stmt::new(woken, params));
+        }
+        let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
+        let mut found = overdue.merge(Record::read_all(rows)?, |message| message.is_ready(tx.now));
+        found.sort_by_key(|message| (Reverse(message.priority), message.id));
+        found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         if found.is_empty() {
             return Ok(Peeked { messages: Vec::new() });
         }
+        let found = Record::that_fit(found);
         Ok(Peeked { messages: full(tx, found, vec![]).await?.1 })
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Result},
     event::{Event, Topic},
     names::{Resource, Token},
+    overdue::Item,
     params,
     tx::{Row, Stmt, Tx, by_keys, key_set, set},
 };
@@ -30,6 +31,8 @@ pub(crate) struct Record {
     pub created_at: Time,
     pub status: Status,
     pub outcome: Option<String>,
+    /// It is the turn of another message of its lane.
+    pub behind: bool,
     pub delayed_until: Option<Time>,
     pub attempts: i64,
     /// How often in a row its claim was lost.
@@ -43,12 +46,20 @@ pub(crate) struct Record {
     pub failure_reason: Option<String>,
     pub updated_at: Time,
     pub finished_at: Option<Time>,
+    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    pub overdue: bool,
+}
+
+impl Item for Record {
+    fn key(&self) -> i64 {
+        self.id
+    }
 }
 
 macro_rules! state {
     () => {
         "select message.id, message.mailbox, message.lane, message.kind, message.idempotency_key, message.priority,
-           message.max_attempts, message.size, message.created_at, message.status, message.outcome, message.delayed_until,
+           message.max_attempts, message.size, message.created_at, message.status, message.outcome, message.behind, message.delayed_until,
            message.attempts, message.lapsed, message.batch, message.fence, message.delivery, message.until_at, message.claimed_at,
            message.last_fence, message.last_verb, message.last_digest, message.failure_reason, message.updated_at,
            message.finished_at, "
@@ -113,6 +124,7 @@ impl Record {
             created_at: row.take("created_at")?,
             status: Status::read(&row.take::<String>("status")?)?,
             outcome: row.take("outcome")?,
+            behind: row.take("behind")?,
             delayed_until: row.take("delayed_until")?,
             attempts: row.take("attempts")?,
             lapsed: row.take("lapsed")?,
@@ -124,6 +136,7 @@ impl Record {
             failure_reason: row.take("failure_reason")?,
             updated_at: row.take("updated_at")?,
             finished_at: row.take("finished_at")?,
+            overdue: false,
         })
     }
 
@@ -145,6 +158,11 @@ impl Record {
 
     pub fn resource(&self) -> Resource {
         Resource::Message(self.id)
+    }
+
+    /// Can it be claimed now? The column `ready` does not know the time.
+    pub fn is_ready(&self, now: Time) -> bool {
+        self.status == Status::Pending && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
     }
 
     pub fn look(&self) -> Look {
@@ -189,11 +207,12 @@ impl Record {
             priority: self.priority,
             lane: self.lane.filter(|lane| !lane.is_empty()),
             idempotency_key: self.key,
-            delayed_until: self.delayed_until,
+            delayed_until: self.delayed_until.filter(|until| *until > now),
             attempts: self.attempts,
             max_attempts: self.max_attempts,
             failure_reason: self.failure_reason,
             claim,
+            lapsed: self.overdue,
             created_at: self.created_at,
             updated_at: self.updated_at,
             finished_at: self.finished_at,

@@ -1,4 +1,4 @@
-use super::{Changed, Message, record::require_message, view::full};
+use super::{Changed, Message, now, record::require_message, view::full};
 use crate::{
     error::Result,
     json::Json,
@@ -30,7 +30,8 @@ impl Op for Show {
 
 pub(crate) async fn of(tx: &mut Tx<'_>, id: i64) -> Result<Message> {
     let message = require_message(tx, id).await?;
-    let (_, mut views) = full(tx, vec![message], vec![]).await?;
+    let message = now(tx, vec![message]).await?;
+    let (_, mut views) = full(tx, message, vec![]).await?;
     let mut message = views.remove(0);
     let outputs =
         tx.query("select output from message_output where message = ?1 order by n", params![id]).await?;

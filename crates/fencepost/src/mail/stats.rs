@@ -1,14 +1,16 @@
-use super::{Mailbox, Settings, mailboxes};
+use super::{Mailbox, Record, Settings, Status, mailboxes, now::woken, overdue, record::unheld};
 use crate::{
     clock::Time,
     error::Result,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
-    tx::{Stmt, Tx, set},
+    tx::{Stmt, Tx, by_keys, set},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// Show mailboxes: how many messages are in which state, since when the next one waits, and how each works.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -92,39 +94,79 @@ pub(super) async fn of(
     for row in &rows {
         found.push((row.get::<String>("name")?, Mailbox::read(row)?));
     }
+    let (overdue, due) = (overdue(tx, name).await?, tx.opening.due.is_due(tx.now));
     let names = set(found.iter().map(|(name, _)| serde_json::json!({ "name": name })))?;
+    // A delay that is over leaves a message in its index until somebody takes something: looked at only if one can be.
     let counts = tx
         .query(
-            "select value ->> 'name' as name,
-               (select count(*) from message where ready = 1 and mailbox = value ->> 'name') as ready,
-               (select count(*) from message where ready = 0 and run is null and finished_at is null
-                 and mailbox = value ->> 'name') as waiting,
-               (select count(*) from message where ready = 0 and run is null and finished_at is null
-                 and mailbox = value ->> 'name' and status = 'held') as held,
-               (select count(*) from message where run is not null and mailbox = value ->> 'name') as processing,
-               (select count(*) from message where status = 'failed' and mailbox = value ->> 'name') as failed,
-               (select count(*) from message where finished_at is not null and mailbox = value ->> 'name') as finished,
-               (select created_at from message where ready = 1 and mailbox = value ->> 'name'
-                order by priority desc, id limit 1) as oldest_at
-             from json_each(?1) order by key",
-            params![names],
+            concat!(
+                "select value ->> 'name' as name,
+                   (select count(*) from message where ready = 1 and mailbox = value ->> 'name') as ready,
+                   case when ?3 = 0 then 0 else (select count(*) from message where ",
+                woken!("(value ->> 'name')", "?4"),
+                " and ",
+                but!("id", "?2"),
+                ") end as woken,
+                   case when ?3 = 0 then null else (select id from message where ",
+                woken!("(value ->> 'name')", "?4"),
+                " and ",
+                but!("id", "?2"),
+                " order by priority desc, id limit 1) end as first_woken,
+                   (select count(*) from message where ready = 0 and run is null and finished_at is null
+                     and mailbox = value ->> 'name' and ",
+                but!("id", "?2"),
+                ") as waiting,
+                   (select count(*) from message where ready = 0 and run is null and finished_at is null
+                     and mailbox = value ->> 'name' and status = 'held') as held,
+                   (select count(*) from message where run is not null and mailbox = value ->> 'name' and ",
+                but!("id", "?2"),
+                ") as processing,
+                   (select count(*) from message where status = 'failed' and mailbox = value ->> 'name') as failed,
+                   (select count(*) from message where finished_at is not null and mailbox = value ->> 'name') as finished,
+                   (select id from message where ready = 1 and mailbox = value ->> 'name'
+                    order by priority desc, id limit 1) as first
+                 from json_each(?1) order by key"
+            ),
+            params![names, overdue.keys(), due, tx.now],
         )
         .await?;
+    let mut heads = Vec::new();
+    for row in &counts {
+        heads.extend([row.get::<Option<i64>>("first")?, row.get("first_woken")?].into_iter().flatten());
+    }
+    let mut heads = match heads.as_slice() {
+        [] => Vec::new(),
+        ids => Record::read_all(tx.one(by_keys!(ids, unheld!("where message.id"), "")).await?.rows)?,
+    };
+    heads.extend(overdue.iter().filter(|message| message.is_ready(tx.now)).cloned());
+    heads.sort_by_key(|message| (Reverse(message.priority), message.id));
     let boxes = found.into_iter().zip(counts).map(|((name, mailbox), row)| {
+        let woken: i64 = row.get("woken")?;
         let (waiting, held, failed): (i64, i64, i64) =
             (row.get("waiting")?, row.get("held")?, row.get("failed")?);
-        Ok(Box {
+        let mut shown = Box {
+            oldest_at: heads.iter().find(|head| head.mailbox == name).map(|head| head.created_at),
             name,
             paused: mailbox.paused,
-            ready: row.get("ready")?,
-            waiting: waiting - held,
+            ready: row.get::<i64>("ready")? + woken,
+            waiting: waiting - held - woken,
             processing: row.get("processing")?,
             held,
             failed,
             processed: row.get::<i64>("finished")? - failed,
-            oldest_at: row.get("oldest_at")?,
             settings: mailbox.settings,
-        })
+        };
+        for message in overdue.iter().filter(|message| message.mailbox == shown.name) {
+            *match message.status {
+                Status::Pending if message.is_ready(tx.now) => &mut shown.ready,
+                Status::Pending => &mut shown.waiting,
+                Status::Processing => &mut shown.processing,
+                Status::Processed => &mut shown.processed,
+                Status::Failed => &mut shown.failed,
+                Status::Held => &mut shown.held,
+            } += 1;
+        }
+        Ok(shown)
     });
     boxes.collect()
 }

@@ -41,6 +41,10 @@ pub struct Message {
     /// Who holds it, while someone does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<claim::Claim>,
+    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The
+    /// message is shown as it will be then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
     pub created_at: Time,
     pub updated_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +78,7 @@ impl Default for Message {
             max_attempts: super::MAX_ATTEMPTS,
             failure_reason: None,
             claim: None,
+            lapsed: false,
             created_at: Time(0),
             updated_at: Time(0),
             finished_at: None,

@@ -7,6 +7,7 @@ use crate::{
     mail,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::Tx,
 };
@@ -52,18 +53,20 @@ impl Op for Unmatched {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Kept> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
+        let after = self.after.unwrap_or(0);
+        let overdue = mail::overdue(tx, Some(UNMATCHED)).await?;
         let rows = tx
             .query(
-                mail::record::columns!(
-                    "where message.mailbox = ?1 and message.id > ?2 and message.finished_at is null
-                     order by message.id limit ?3"
-                ),
-                params![UNMATCHED, self.after.unwrap_or(0), limit + 1],
+                mail::record::columns!(concat!(
+                    "where message.mailbox = ?1 and message.id > ?2 and message.finished_at is null and ",
+                    but!("message.id", "?4"),
+                    " order by message.id limit ?3"
+                )),
+                params![UNMATCHED, after, limit + 1, overdue.keys()],
             )
             .await?;
-        let mut found = mail::Record::read_all(rows)?;
-        let more = found.len() as i64 > limit;
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let fits = |message: &mail::Record| message.id > after && message.finished_at.is_none();
+        let (found, more) = overdue.page(mail::Record::read_all(rows)?, fits, limit);
         let listed = found.len();
         let found = mail::Record::that_fit(found);
         let more = more || found.len() < listed;

@@ -1,4 +1,4 @@
-use super::{BY_NAME, Lease, Run, RunRow, check_name, runs, sweep};
+use super::{BY_NAME, LAPSED, Lease, Run, RunRow, check_name, runs, sweep};
 use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
@@ -179,7 +179,7 @@ pub(crate) async fn lapse(tx: &mut Tx<'_>, key: i64) -> Result<u64> {
     })?;
     let runs = answers.swap_remove(1).rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
     if !runs.is_empty() {
-        end(tx, &runs, "lapsed").await?;
+        end(tx, &runs, LAPSED).await?;
     }
     Ok(runs.len() as u64)
 }

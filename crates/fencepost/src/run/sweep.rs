@@ -3,7 +3,7 @@
 //! It is done in bounded batches, before a claim looks. A batch never waits for a lock: rows and lanes that another
 //! transaction has are left to a later batch.
 
-use super::{RunRow, end::end, runs};
+use super::{LAPSED, RunRow, end::end, runs};
 use crate::{
     agent, channel,
     error::Result,
@@ -36,7 +36,7 @@ pub(crate) async fn sweep(tx: &mut Tx<'_>) -> Result<u64> {
         .await?;
     let lapsed = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
     if !lapsed.is_empty() {
-        end(tx, &lapsed, "lapsed").await?;
+        end(tx, &lapsed, LAPSED).await?;
     }
     let mut changed = lapsed.len() as u64;
     changed += give_back(tx).await?;
@@ -44,9 +44,10 @@ pub(crate) async fn sweep(tx: &mut Tx<'_>) -> Result<u64> {
     changed += lock::lapse::end_capped(tx).await?;
     changed += mail::lapse::end_capped(tx).await?;
     changed += channel::lapse::end_capped(tx).await?;
-    changed += agent::recall::strand(tx).await?;
     changed += task::wake_delayed(tx).await?;
     changed += mail::wake_delayed(tx).await?;
+    // Last, because it takes what the others gave back to an agent. `task::Now` applies the rules in the same order.
+    changed += agent::recall::strand(tx).await?;
     Ok(changed)
 }
 

@@ -56,6 +56,15 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     }
 }
 
+/// The rule for a task that waits for an agent which was silent for too long: it is anyone's again.
+pub(crate) fn recall(task: &mut Record, agent: &str, now: Time) -> Event {
+    let before = task.status;
+    task.status = Status::Unassigned;
+    (task.assignee, task.offered_to, task.offered_at) = (None, None, None);
+    task.updated_at = now;
+    task.event("task.recalled", before).details(serde_json::json!({ "agent": agent }))
+}
+
 /// One batch of what these ended runs hold. No order is asked for: PostgreSQL would sort all of it for each batch.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx

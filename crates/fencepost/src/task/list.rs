@@ -1,8 +1,9 @@
-use super::{Record, Status, Task, columns, load, not_found};
+use super::{Record, Status, Task, columns, load, not_found, overdue};
 use crate::{
     error::Result,
     names::{TaskId, check},
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::Tx,
 };
@@ -54,35 +55,46 @@ impl Op for List {
             Some(id) => load(tx, id).await?.ok_or_else(|| not_found(id).with("field", "after"))?.seq,
             None => 0,
         };
+        let overdue = overdue(tx, self.board.as_deref()).await?;
         let rows = tx
             .query(
-                columns!(
+                columns!(concat!(
                     "where (cast(?1 as text) is null or task.board = ?1)
                      and (cast(?2 as text) is null or task.status = ?2)
                      and (cast(?3 as text) is null or task.assignee = ?3)
                      and (cast(?4 as text) is null
                        or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4))
-                     and task.seq > ?5 order by task.seq limit ?6"
-                ),
+                     and task.seq > ?5 and ",
+                    but!("task.seq", "?7"),
+                    " order by task.seq limit ?6"
+                )),
                 params![
                     self.board.as_deref(),
                     self.status.map(Status::as_str),
                     self.assignee.as_deref(),
                     self.tag.as_deref(),
                     from,
-                    limit + 1
+                    limit + 1,
+                    overdue.keys()
                 ],
             )
             .await?;
-        let mut tasks = rows
-            .into_iter()
-            .map(|row| Record::read(row).map(|task| task.view(tx.now)))
-            .collect::<Result<Vec<_>>>()?;
+        let found = rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+        let (tasks, more) = overdue.page(found, |task| task.seq > from && self.fits(task), limit);
+        let tasks: Vec<Task> = tasks.into_iter().map(|task| task.view(tx.now)).collect();
         if let (true, Some(board)) = (tasks.is_empty(), &self.board) {
             crate::board::require(tx, board).await?;
         }
-        let more = tasks.len() as i64 > limit;
-        tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(Tasks { tasks, more })
+    }
+}
+
+impl List {
+    /// As the statement decides it for tasks that are not overdue.
+    fn fits(&self, task: &Record) -> bool {
+        self.board.as_ref().is_none_or(|board| task.id.board == *board)
+            && self.status.is_none_or(|status| task.status == status)
+            && self.assignee.as_ref().is_none_or(|agent| task.assignee.as_ref() == Some(agent))
+            && self.tag.as_ref().is_none_or(|tag| task.tags.contains(tag))
     }
 }

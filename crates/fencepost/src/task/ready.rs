@@ -1,8 +1,9 @@
-use super::{Record, Task, columns};
+use super::{Record, Task, columns, overdue};
 use crate::{
     error::Result,
     names::check,
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::{Stmt, Tx},
 };
@@ -44,13 +45,16 @@ impl Op for Ready {
         check::optional_name("board", board)?;
         check::optional_name("agent", self.agent.as_deref())?;
         let agent = tx.caller.acting_as("agent", self.agent.as_deref())?;
+        let overdue = overdue(tx, board).await?;
         let mut statements = Vec::new();
         if let Some(agent) = agent.as_deref() {
-            let sql = columns!(
+            let sql = columns!(concat!(
                 "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
-                 order by task.priority desc, task.seq limit ?3"
-            );
-            statements.push(Stmt::new(sql, params![agent, board, limit]));
+                 and ",
+                but!("task.seq", "?4"),
+                " order by task.priority desc, task.seq limit ?3"
+            ));
+            statements.push(Stmt::new(sql, params![agent, board, limit, overdue.keys()]));
         }
         statements.push(match board {
             Some(board) => Stmt::new(
@@ -65,22 +69,30 @@ impl Op for Ready {
                 params![limit],
             ),
         });
-        // What a dead run holds, and what a delay kept back, can be claimed too: the claim settles it first.
-        let due = columns!(
-            "where ((task.status = 'in_progress' and task.attempts < task.max_attempts
-                and (run.ended_at is not null or run.expires_at <= ?1 or task.until_at <= ?1))
-               or (task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
-                and task.status in ('unassigned', 'pending')))
+        // What a delay kept back can be claimed, too.
+        let delayed = columns!(concat!(
+            "where task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
+             and task.status in ('unassigned', 'pending')
              and (cast(?2 as text) is null or task.board = ?2)
-             and (task.assignee is null or task.assignee = ?3)
-             order by task.assignee is null, task.priority desc, task.seq limit ?4"
-        );
+             and (task.assignee is null or task.assignee = ?3) and ",
+            but!("task.seq", "?5"),
+            " order by task.assignee is null, task.priority desc, task.seq limit ?4"
+        ));
         if tx.opening.due.is_due(tx.now) {
-            statements.push(Stmt::new(due, params![tx.now, board, agent.as_deref(), limit]));
+            statements
+                .push(Stmt::new(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
         }
         let answers = tx.pipeline(statements).await?;
         let rows = answers.into_iter().flat_map(|answer| answer.rows);
-        let mut tasks = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
+        let found = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
+        let mut tasks = overdue.merge(found, |task| {
+            board.is_none_or(|board| task.id.board == board)
+                && match task.ready() {
+                    1 => true,
+                    2 => task.assignee.as_deref() == agent.as_deref(),
+                    _ => false,
+                }
+        });
         // Whatever has an assignee here is the asking agent's own.
         tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

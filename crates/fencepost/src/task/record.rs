@@ -1,12 +1,13 @@
 //! A task's row: reading it, and writing it back.
 
-use super::{Status, Task, reopen::reopened};
+use super::{Now, Status, Task, reopen::reopened};
 use crate::{
-    claim::{Closed, Hold, Last, Look, Under},
+    claim::{Claim, Closed, Hold, Last, Look, Under},
     clock::Time,
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{Resource, TaskId},
+    overdue::Item,
     params,
     tx::{Row, Stmt, Tx, Value, set},
 };
@@ -45,6 +46,14 @@ pub(crate) struct Record {
     pub failure_reason: Option<String>,
     pub updated_at: Time,
     pub finished_at: Option<Time>,
+    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    pub overdue: bool,
+}
+
+impl Item for Record {
+    fn key(&self) -> i64 {
+        self.seq
+    }
 }
 
 macro_rules! state {
@@ -80,6 +89,19 @@ macro_rules! unheld {
     };
 }
 pub(crate) use unheld;
+
+/// Can it be claimed now? [`Record::ready`] says the same of a task as it is now; the column `ready` does not know the time.
+macro_rules! is_ready {
+    ($now:literal) => {
+        concat!(
+            "task.status in ('unassigned', 'pending') and task.waiting_on = 0 and task.parked is null
+             and (task.delayed_until is null or task.delayed_until <= ",
+            $now,
+            ")"
+        )
+    };
+}
+pub(crate) use is_ready;
 
 /// A task as it was found: what the write checks, and what its event tells.
 #[derive(Debug, Clone)]
@@ -125,6 +147,7 @@ impl Record {
             failure_reason: row.take("failure_reason")?,
             updated_at: row.take("updated_at")?,
             finished_at: row.take("finished_at")?,
+            overdue: false,
         })
     }
 
@@ -207,9 +230,23 @@ impl Record {
             .with("expires_at", hold.expires_at())
     }
 
+    /// Whom it waits for, if it is offered or assigned and could be begun.
+    pub fn waits_for(&self) -> Option<&str> {
+        match self.status {
+            Status::Offered if self.parked.is_none() => self.offered_to.as_deref(),
+            Status::Pending if self.ready() == 2 => self.assignee.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// As it is now: a lost claim is given back, and a delay that is over is none.
     pub fn view(self, now: Time) -> Task {
-        let alive = self.hold.as_ref().filter(|hold| hold.is_alive(now));
-        let claim = alive.map(|hold| hold.claim(&self.resource()));
+        let task = Now::at(now).of(self);
+        let claim = task.hold.as_ref().map(|hold| hold.claim(&task.resource()));
+        task.shown(claim)
+    }
+
+    fn shown(self, claim: Option<Claim>) -> Task {
         Task {
             id: self.id.to_string(),
             board: self.id.board.clone(),
@@ -237,6 +274,7 @@ impl Record {
             created_at: self.created_at,
             updated_at: self.updated_at,
             finished_at: self.finished_at,
+            lapsed: self.overdue,
             ..Task::default()
         }
     }
@@ -246,7 +284,7 @@ impl Record {
     }
 
     /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
-    fn ready(&self) -> u8 {
+    pub fn ready(&self) -> u8 {
         match self.status {
             _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
             Status::Unassigned => 1,

@@ -1,4 +1,4 @@
-use super::{Changed, full, load, not_found, reopen};
+use super::{Changed, Now, full, load, not_found, reopen};
 use crate::{
     error::{Error, Result},
     names::TaskId,
@@ -26,6 +26,7 @@ impl Op for Show {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+        let task = Now::read(tx).await?.of(task);
         let again = Stmt::new(
             "select board, n from task where idempotency_key = ?1 and idempotency_key is not null",
             params![reopen::key(&id)],

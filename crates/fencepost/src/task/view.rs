@@ -1,6 +1,6 @@
 //! A task as callers see it.
 
-use super::{Record, Status};
+use super::{Now, Record, Status, by_ids};
 use crate::{
     claim::{self, Checkpoint},
     clock::Time,
@@ -10,7 +10,7 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A task. What is long (`body` to `notes`) is filled in by add, claim and show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,6 +64,10 @@ pub struct Task {
     /// Who holds it, while someone does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<claim::Claim>,
+    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The task
+    /// is shown as it will be then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
     pub created_at: Time,
     pub updated_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +121,7 @@ impl Default for Task {
             max_attempts: super::MAX_ATTEMPTS,
             failure_reason: None,
             claim: None,
+            lapsed: false,
             created_at: Time(0),
             updated_at: Time(0),
             finished_at: None,
@@ -158,6 +163,23 @@ pub struct Progress {
 }
 
 const HISTORY: i64 = 200;
+
+/// Where something is due, what is waited for may be overdue, too.
+async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) -> Result<()> {
+    let open = others.iter().filter(|(_, _, status)| !status.is_finished()).map(|(_, id, _)| id.clone());
+    let open: HashSet<TaskId> = open.collect();
+    if open.is_empty() || !tx.opening.due.is_due(tx.now) {
+        return Ok(());
+    }
+    let now = Now::read(tx).await?;
+    let found = by_ids(tx, open.iter()).await?;
+    let found: HashMap<TaskId, Status> =
+        found.into_iter().map(|(id, task)| (id, now.of(task).status)).collect();
+    for (_, id, status) in others {
+        *status = found.get(id).copied().unwrap_or(*status);
+    }
+    Ok(())
+}
 
 /// The statements that [`full`] reads: everything long about a set of tasks.
 fn statements(tasks: &[Record]) -> Vec<Stmt> {
@@ -209,14 +231,15 @@ pub(crate) async fn full(
         view.checkpoint =
             checkpoint.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
     }
+    let mut others = Vec::with_capacity(long[1].rows.len());
     for row in &long[1].rows {
-        let status: String = row.get("status")?;
-        views[at[&row.get("task")?]].after.push(Dependency {
-            id: TaskId { board: row.get("board")?, n: row.get("n")? }.to_string(),
-            title: row.get("title")?,
-            status: Status::ALL.into_iter().find(|s| s.as_str() == status).unwrap_or(Status::Unassigned),
-            output: row.get("output")?,
-        });
+        let id = TaskId { board: row.get("board")?, n: row.get("n")? };
+        others.push((at[&row.get("task")?], id, Status::read(&row.get::<String>("status")?)?));
+    }
+    as_they_are(tx, &mut others).await?;
+    for (row, (task, id, status)) in long[1].rows.iter().zip(others) {
+        let (id, title, output) = (id.to_string(), row.get("title")?, row.get("output")?);
+        views[task].after.push(Dependency { id, title, status, output });
     }
     for row in long[2].rows.iter().rev() {
         let view = &mut views[at[&row.get("task")?]];

@@ -1,15 +1,16 @@
-use super::{Record, Status, by_ids, lapse, not_found};
+use super::{Now, Record, Status, by_ids, is_ready, not_found, overdue};
 use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
     names::{TaskId, WAITED_MAX, check},
     op::{Access, Op, erased},
+    overdue::but,
     params,
     tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Wait until tasks are finished: those that are named, or all of a board. It is over when all are completed, and
 /// as soon as one has failed or was cancelled, because only a person can change that. It reads, and settles nothing,
@@ -109,29 +110,28 @@ async fn named(tx: &mut Tx<'_>, names: &[String]) -> Result<Waited> {
     if let Some(id) = ids.iter().find(|id| !found.contains_key(id)) {
         return Err(not_found(id));
     }
+    let rule = Now::read(tx).await?;
     let mut waited = Waited::default();
     tx.again_at = None;
     // A name that is given twice is one task.
     for task in ids.iter().filter_map(|id| found.remove(id)) {
         let lost_at = loses_at(&task).filter(|at| *at > tx.now);
         tx.again_at = [tx.again_at, lost_at].into_iter().flatten().min();
-        waited.add(as_it_is(task, tx.now));
+        waited.add(rule.of(task));
     }
     Ok(waited)
-}
-
-/// A dead holder's task as the next claim will find it.
-fn as_it_is(mut task: Record, now: Time) -> Record {
-    if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(now)) {
-        lapse::lapse(&mut task, now);
-    }
-    task
 }
 
 /// When a task that is on its last attempt fails unless its holder is heard from.
 fn loses_at(task: &Record) -> Option<Time> {
     let last = task.status == Status::InProgress && task.attempts >= task.max_attempts;
     task.hold.as_ref().filter(|_| last).map(|hold| hold.expires_at())
+}
+
+impl Waiting {
+    fn of(task: &Record) -> Self {
+        Self { id: task.id.to_string(), status: task.status }
+    }
 }
 
 impl Waited {
@@ -143,7 +143,7 @@ impl Waited {
             _ => &mut self.open,
         };
         *count += 1;
-        self.tasks.push(Waiting { id: task.id.to_string(), status: task.status });
+        self.tasks.push(Waiting::of(&task));
     }
 }
 
@@ -219,27 +219,44 @@ const COUNTS: &str = concat!(
 
 macro_rules! some {
     ($where:literal) => {
-        concat!("select board, n, status from task where ", $where, " and board = ?1 order by seq limit ?2")
+        concat!(
+            "select seq, board, n, status from task where ",
+            $where,
+            " and board = ?1 and ",
+            but!("seq", "?3"),
+            " order by seq limit ?2"
+        )
     };
 }
 
 async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
+    let overdue = overdue(tx, Some(board)).await?;
     let held = concat!(
-        "select task.board, task.n, case when ",
-        lost!(),
-        " then 'failed' else task.status end as status ",
+        "select task.seq, task.board, task.n, task.status ",
         held!(),
-        " order by task.seq limit ?3"
+        " and ",
+        but!("task.seq", "?3"),
+        " order by task.seq limit ?2"
     );
+    // A delay that is over: the column `ready` does not know it yet.
+    let woken = concat!(
+        "select seq, board, n, status from task where delayed_until <= ?4 and ",
+        is_ready!("?4"),
+        " and board = ?1 and ",
+        but!("seq", "?3"),
+        " order by seq limit ?2"
+    );
+    let some = |sql| Stmt::new(sql, params![board, LISTED, overdue.keys()]);
     let answers = tx
         .pipeline(vec![
             Stmt::new(COUNTS, params![board, tx.now]),
-            Stmt::new(some!("status = 'failed'"), params![board, LISTED]),
-            Stmt::new(some!("status = 'cancelled'"), params![board, LISTED]),
-            Stmt::new(held, params![board, tx.now, LISTED]),
-            Stmt::new(some!("ready = 1"), params![board, LISTED]),
-            Stmt::new(some!("ready = 2"), params![board, LISTED]),
-            Stmt::new(some!("ready = 0 and run is null and finished_at is null"), params![board, LISTED]),
+            some(some!("status = 'failed'")),
+            some(some!("status = 'cancelled'")),
+            some(held),
+            some(some!("ready = 1")),
+            some(some!("ready = 2")),
+            some(some!("ready = 0 and run is null and finished_at is null")),
+            Stmt::new(woken, params![board, LISTED, overdue.keys(), tx.now]),
         ])
         .await?;
     let counts = &answers[0].rows[0];
@@ -250,10 +267,19 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     tx.again_at = counts.get("next_at")?;
     let (held, lost, free) = (count("held")?, count("lost")?, count("free")?);
     let (failed, cancelled) = (count("failed")?, count("cancelled")?);
-    let mut tasks = Vec::new();
-    for row in answers[1..].iter().flat_map(|answer| &answer.rows).take(LISTED as usize) {
-        tasks.push(waiting(row)?);
+    let mut listed = BTreeMap::new();
+    for (rank, answer) in answers[1..].iter().enumerate() {
+        for row in &answer.rows {
+            let task = waiting(row)?;
+            // The last are the woken, which stand among what cannot be claimed, too.
+            let rank = if rank < 6 { rank } else { 3 + usize::from(task.status == Status::Pending) };
+            listed.insert(row.get::<i64>("seq")?, (rank, task));
+        }
     }
+    listed.extend(overdue.iter().map(|task| (task.seq, (rank(task), Waiting::of(task)))));
+    let mut listed: Vec<_> = listed.into_iter().collect();
+    listed.sort_by_key(|(seq, (rank, _))| (*rank, *seq));
+    let tasks = listed.into_iter().map(|(_, (_, task))| task).take(LISTED as usize).collect();
     Ok(Waited {
         over: false,
         completed: count("total")? - free - held - failed - cancelled,
@@ -262,6 +288,18 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
         open: free + held - lost,
         tasks,
     })
+}
+
+/// What failed comes first, then what was cancelled, what is held, what could be claimed, and what else waits.
+fn rank(task: &Record) -> usize {
+    match (task.status, task.ready()) {
+        (Status::Failed, _) => 0,
+        (Status::Cancelled, _) => 1,
+        (Status::InProgress | Status::Reviewing, _) => 2,
+        (_, 1) => 3,
+        (_, 2) => 4,
+        _ => 5,
+    }
 }
 
 fn waiting(row: &Row) -> Result<Waiting> {

@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, full, lapse, load, not_found};
+use super::{Now, Record, Status, Task, full, load, not_found};
 use crate::{
     clock::Time,
     error::Result,
@@ -43,19 +43,16 @@ impl Op for Why {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Because> {
         let id = TaskId::check("task", &self.task)?;
-        let mut task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+        let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+        let task = Now::read(tx).await?.of(task);
         let (_, mut views) = full(tx, vec![task.clone()], vec![]).await?;
         let view = views.remove(0);
-        // What a dead run holds is seen as the next claim will find it.
-        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
-            lapse::lapse(&mut task, tx.now);
-        }
-        let reasons = reasons(&task, &view, tx.now);
+        let reasons = reasons(&task, &view);
         Ok(Because { ready: reasons.is_empty(), reasons, task: view })
     }
 }
 
-fn reasons(task: &Record, view: &Task, now: Time) -> Vec<Reason> {
+fn reasons(task: &Record, view: &Task) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut say =
         |what: &str, message: String, until| reasons.push(Reason { what: what.into(), message, until });
@@ -91,7 +88,7 @@ fn reasons(task: &Record, view: &Task, now: Time) -> Vec<Reason> {
     if let Some(reason) = &task.parked {
         say("parked", format!("set aside: {reason}"), None);
     }
-    if let Some(until) = task.delayed_until.filter(|until| *until > now) {
+    if let Some(until) = task.delayed_until {
         say("delayed", format!("failed, and is tried again after {until}"), Some(until));
     }
     reasons

@@ -183,13 +183,14 @@ on_both! {
             show s-1                  -> pending assignee=bob
             show s-2                  -> pending assignee=lead
             run/settle b1             -> run.alive=false
-            +2160s show s-2           -> pending
+            +2160s show s-1           -> unassigned
+            show s-2                  -> pending
         ").await;
         settle().await;
         world.story("
             show s-1                  -> unassigned
             show s-2                  -> pending assignee=lead
-            +2332800s show s-2        -> pending
+            +2332800s show s-2        -> unassigned
         ").await;
         settle().await;
         world.story("show s-2 -> unassigned").await;

@@ -5,7 +5,7 @@ use crate::{
     on_both,
     world::{PATIENCE, World},
 };
-use fencepost::{Code, Error, Fleet, Millis, mail};
+use fencepost::{Code, Error, Fleet, Millis, mail, params};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -141,10 +141,14 @@ on_both! {
             claim_mail(&world.fleet, "s", "big", 1000).await.unwrap();
         }
         world.pass(30);
-        let ready = async || {
-            world.fleet.call(mail::Stats::default()).await.unwrap().mailboxes[0].ready
+        let ready = async || -> i64 {
+            let stored = "select count(*) as n from message where ready = 1";
+            let rows = world.fleet.transaction(move |tx| Box::pin(tx.query(stored, params![]))).await.unwrap();
+            rows[0].get("n").unwrap()
         };
         assert_eq!(ready().await, 0);
+        let shown = world.fleet.call(mail::Stats::default()).await.unwrap().mailboxes.remove(0);
+        assert_eq!((shown.ready, shown.processing), (5000, 0), "as it will be written");
         let mut before = 0;
         loop {
             let due = world.fleet.call(admin_settle()).await.unwrap().due;

@@ -28,6 +28,7 @@ mod mail_order;
 mod mail_races;
 mod migrations;
 mod notices;
+mod now;
 mod plans;
 mod polling;
 mod postgres_failures;

@@ -292,7 +292,7 @@ on_both! {
             end a                   -> run.alive=false
             show auth-1             -> unassigned attempts=1
             claim run=b max_ms=5000 -> task/auth-1@2 in_progress
-            +5s show auth-1         -> in_progress claim=none
+            +5s show auth-1         -> unassigned claim=none lapsed=true
             note auth-1 text=hello  -> unassigned
         ").await;
         let task = world.show("auth-1").await;

@@ -41,10 +41,7 @@ fn status(message: &Message) -> &'static str {
 fn more(message: &Message, screen: &Screen) -> String {
     let reason = message.failure_reason.as_deref();
     match message.status {
-        // Nobody has looked since: whoever claims next, or a server, gives it back.
-        Status::Processing => {
-            message.claim.as_ref().map_or_else(|| "its holder was lost".into(), |claim| held(claim, screen))
-        }
+        Status::Processing => message.claim.as_ref().map(|claim| held(claim, screen)).unwrap_or_default(),
         Status::Processed => message.outcome.clone().unwrap_or_default(),
         Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
             (Some(reason), Some(again)) => format!("{reason} (again {again})"),
@@ -93,6 +90,7 @@ pub fn page(message: &Message, screen: &Screen) -> String {
     say("pushed", Some(&screen.when(message.created_at)));
     say("not before", message.delayed_until.map(|at| screen.when(at)).as_deref());
     say("held by", message.claim.as_ref().map(|claim| held(claim, screen)).as_deref());
+    say("lapsed", message.lapsed.then_some(crate::text::LAPSED));
     say("finished", message.finished_at.map(|at| screen.when(at)).as_deref());
     say("last failure", message.failure_reason.as_deref());
     if let Some(checkpoint) = &message.checkpoint {
