@@ -1,6 +1,9 @@
 //! Tasks and claims as text.
 
-use crate::screen::{Cell, Screen, Table, labelled, line, quoted, state};
+use crate::{
+    out::QUOTE,
+    screen::{Cell, Screen, Table, labelled, line, quoted, state},
+};
 use fencepost::{claim::Claim, task::Task};
 use std::fmt::Write;
 
@@ -17,7 +20,7 @@ pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
         let held: Vec<String> = held.into_iter().chain(task.lapsed.then(|| "lapsed".into())).collect();
         table.row(vec![
             task.id.as_str().into(),
-            Cell::state(status(task)),
+            Cell::state(task.state().as_str()),
             task.priority.to_string().into(),
             held.join(", ").into(),
             task.title.as_str().into(),
@@ -26,25 +29,27 @@ pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
     table.render(screen)
 }
 
+/// The same, each with when it counts as done, where that was said.
+pub fn ready(all: &[Task], screen: &Screen) -> String {
+    let table = tasks(all, screen);
+    // On a terminal the table has a head.
+    let head = table.lines().count() - all.len();
+    let mut text = String::new();
+    for (at, row) in table.lines().enumerate() {
+        let done_when = at.checked_sub(head).and_then(|at| all[at].done_when.as_deref());
+        let _ = writeln!(text, "{row}");
+        if let Some(done_when) = done_when {
+            let label = format!("{QUOTE}done when: ");
+            let _ = writeln!(text, "{}", screen.dim(&format!("{label}{}", screen.fit(done_when, &label))));
+        }
+    }
+    text.trim_end().to_owned()
+}
+
 /// The same, for one.
 pub fn task(task: &Task, screen: &Screen) -> String {
     let text = tasks(std::slice::from_ref(task), screen);
     text.lines().last().unwrap_or_default().to_owned()
-}
-
-/// What a person wants to know first: blocked and parked tasks are not just "unassigned".
-pub fn status(task: &Task) -> &'static str {
-    if task.status.is_finished() || task.claim.is_some() {
-        task.status.as_str()
-    } else if task.waiting_on > 0 {
-        "blocked"
-    } else if task.parked.is_some() {
-        "parked"
-    } else if task.delayed_until.is_some() {
-        "delayed"
-    } else {
-        task.status.as_str()
-    }
 }
 
 /// What is shown is not written down yet.
@@ -53,7 +58,24 @@ pub const LAPSED: &str = "its holder's lease is over, and this is what the next 
 /// A claim and all that a worker needs.
 pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
     let token = screen.bold(&claim.token);
-    format!("{token}\nheld by run {} {}\n\n{}", claim.run, screen.until(claim.expires_at), page(task, screen))
+    let lease = lease_kept(claim, screen);
+    format!(
+        "{token}\nheld by run {} {}{lease}\n\n{}",
+        claim.run,
+        screen.until(claim.expires_at),
+        page(task, screen)
+    )
+}
+
+/// A line that says so where the lease is not the one that was asked for.
+pub fn lease_kept(claim: &Claim, screen: &Screen) -> String {
+    claim.lease_kept_ms.map_or(String::new(), |lease| {
+        let lease = screen.span(lease);
+        format!(
+            "\nthe lease stays {lease}: run {} has asked for that before, and a lease never becomes shorter",
+            claim.run
+        )
+    })
 }
 
 /// What a run holds, where there is little room: `task/auth-3@42, task/auth-4@1`, at most three.
@@ -69,7 +91,8 @@ pub fn tokens(all: &[String]) -> String {
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
     let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));
-    let state = screen.paint(state(status(task)), status(task));
+    let shown = task.state().as_str();
+    let state = screen.paint(state(shown), shown);
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {

@@ -124,7 +124,10 @@ fn sane(ttl: Option<Millis>) -> Option<Millis> {
 /// The fleet as the transaction found it.
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
+    /// What is due; empty on PostgreSQL if the op did not want to know, see [`Tx::is_due`].
     pub due: Due,
+    /// Nobody has read what is due.
+    pub due_unknown: bool,
     /// The unended run of the name that claims, or the run behind the token: alive or lapsed.
     pub run: Option<run::RunRow>,
     /// What this request did before, if it was asked before.
@@ -366,7 +369,7 @@ impl Before {
     /// The same, with what is due at the end, if it was asked for.
     pub(crate) fn read_all(&self, mut answers: Vec<Answer>) -> Result<Opening> {
         let due = if self.looks { Due::read(&answers.pop().unwrap_or_default())? } else { Due::default() };
-        self.read(due, answers)
+        Ok(Opening { due_unknown: !self.looks, ..self.read(due, answers)? })
     }
 
     /// Refused if the request's id stands for another request, or if the run, or the one behind the token, is not this
@@ -420,6 +423,14 @@ impl Tx<'_> {
             self.expire().await?;
         }
         self.look_round(before).await
+    }
+
+    /// Is something due? For an op that needs the answer only sometimes, and did not open with it.
+    pub(crate) async fn is_due(&mut self) -> Result<bool> {
+        if std::mem::take(&mut self.opening.due_unknown) {
+            self.opening.due = Due::read(&self.one(Due::statement()).await?)?;
+        }
+        Ok(self.opening.due.is_due(self.now))
     }
 
     /// One batch of expiry. If it fails, its changes are undone and the transaction goes on.

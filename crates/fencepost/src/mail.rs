@@ -11,6 +11,7 @@
 mod lane;
 mod now;
 pub(crate) mod record;
+mod state;
 pub(crate) mod view;
 
 use crate::{
@@ -26,6 +27,7 @@ pub(crate) use now::{now, overdue};
 pub(crate) use record::{RUN_BEHIND, Record, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use state::State;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub use view::Message;
 

@@ -7,6 +7,7 @@
 mod batch;
 mod now;
 mod record;
+mod state;
 mod view;
 
 pub use crate::claim::Checkpoint;
@@ -26,6 +27,8 @@ pub(crate) use record::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use state::State;
+pub(crate) use state::state_now;
 pub(crate) use view::full;
 pub use view::{Dependency, Note as NoteView, Progress as ProgressView, Task};
 

@@ -5,7 +5,7 @@ use crate::{
     screen::{Cell, Table, state},
 };
 use clap::{Args, Subcommand};
-use fencepost::{Result, board, board::list::Board as Counts, task::Status};
+use fencepost::{Result, board, board::list::Board as Counts, task::State};
 use std::process::ExitCode;
 
 /// Show a board with its graph; alone it lists the boards
@@ -86,5 +86,5 @@ fn total(board: &Counts) -> i64 {
 
 /// What is there, in the order of a task's life.
 fn states(board: &Counts) -> impl Iterator<Item = (&'static str, i64)> + '_ {
-    Status::ALL.into_iter().filter_map(|status| Some((status.as_str(), *board.tasks.get(status.as_str())?)))
+    State::ALL.into_iter().filter_map(|state| Some((state.as_str(), *board.tasks.get(state.as_str())?)))
 }

@@ -1,13 +1,17 @@
 use super::one_of;
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, task, task::Status};
+use fencepost::{
+    Result,
+    task::{self, State},
+};
 use std::process::ExitCode;
 
 /// List tasks, oldest first
 ///
 /// Examples:
-///   fence list --board auth --status failed
+///   fence list --board auth --status blocked
+///   fence list --open
 ///   fence list --tag rust --to kim
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["ls", "tasks"])]
@@ -15,9 +19,13 @@ pub struct List {
     /// Only of this board
     #[arg(long)]
     board: Option<String>,
-    /// unassigned, offered, reviewing, pending, in_progress, completed, failed or cancelled
+    /// Only in this state, as the list shows it: unassigned, offered, reviewing, pending, blocked, parked, delayed,
+    /// in_progress, completed, failed or cancelled; or ready, for tasks that could be claimed now
     #[arg(long)]
     status: Option<String>,
+    /// Only tasks that are not finished
+    #[arg(long, conflicts_with = "status")]
+    open: bool,
     /// Only what is assigned to this agent
     #[arg(long, value_name = "AGENT")]
     to: Option<String>,
@@ -32,13 +40,40 @@ pub struct List {
     limit: Option<i64>,
 }
 
+/// A word after `--status`: a state, or one that stands for several.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    State(State),
+    Ready,
+    Open,
+}
+
+impl Asked {
+    fn as_str(self) -> &'static str {
+        match self {
+            Asked::State(state) => state.as_str(),
+            Asked::Ready => "ready",
+            Asked::Open => "open",
+        }
+    }
+
+    fn all() -> Vec<Self> {
+        State::ALL.into_iter().map(Asked::State).chain([Asked::Ready, Asked::Open]).collect()
+    }
+}
+
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let status = self.status.as_deref();
-        let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
+        let asked = self.status.as_deref().map(|text| one_of("status", &Asked::all(), Asked::as_str, text));
+        let asked = asked.transpose()?;
         let op = task::List {
             board: self.board,
-            status,
+            status: match asked {
+                Some(Asked::State(state)) => Some(state),
+                _ => None,
+            },
+            ready: matches!(asked, Some(Asked::Ready)),
+            open: self.open || matches!(asked, Some(Asked::Open)),
             assignee: self.to,
             tag: self.tag,
             after: self.start_after,

@@ -159,7 +159,7 @@ fn word(event: &Entry) -> &str {
 
 fn page(story: &Story, screen: &Screen) -> String {
     let title = story.now.as_ref().map_or("", |task| &task.title);
-    let status = story.now.as_ref().map_or("removed", crate::text::status);
+    let status = story.now.as_ref().map_or("removed", |task| task.state().as_str());
     let mut page =
         format!("{}  {}  {}\n", screen.bold(&story.task), screen.paint(state(status), status), line(title));
     if story.pruned {

@@ -24,7 +24,7 @@ pub struct Boards {
 pub struct Board {
     pub name: String,
     pub created_at: Time,
-    /// Tasks by status.
+    /// Tasks by state, as `list` shows it: a task that waits for others is `blocked`.
     pub tasks: BTreeMap<String, i64>,
     /// How many could be claimed now.
     pub ready: i64,
@@ -58,12 +58,15 @@ impl List {
                 ),
                 Stmt::new(
                     concat!(
-                        "select board, status, count(*) as n, count(case when ",
+                        "select board, state, count(*) as n, count(case when ready = 1 then 1 end) as ready
+                         from (select board, ",
+                        task::state_now!("?3"),
+                        " as state, case when ",
                         task::is_ready!("?3"),
-                        " then 1 end) as ready
-                         from task where (cast(?1 as text) is null or board = ?1) and ",
+                        " then 1 else 0 end as ready
+                           from task where (cast(?1 as text) is null or board = ?1) and ",
                         but!("seq", "?2"),
-                        " group by board, status"
+                        ") as task group by board, state"
                     ),
                     params![name, overdue.keys(), tx.now],
                 ),
@@ -74,17 +77,17 @@ impl List {
             let (name, created_at) = (row.get("name")?, row.get("created_at")?);
             boards.push(Board { name, created_at, tasks: BTreeMap::new(), ready: 0 });
         }
-        let mut add = |name: &str, status: String, n: i64, ready: i64| {
+        let mut add = |name: &str, state: String, n: i64, ready: i64| {
             if let Some(board) = boards.iter_mut().find(|board| board.name == name) {
-                *board.tasks.entry(status).or_default() += n;
+                *board.tasks.entry(state).or_default() += n;
                 board.ready += ready;
             }
         };
         for row in &answers[1].rows {
-            add(&row.get::<String>("board")?, row.get("status")?, row.get("n")?, row.get("ready")?);
+            add(&row.get::<String>("board")?, row.get("state")?, row.get("n")?, row.get("ready")?);
         }
         for task in overdue.iter() {
-            add(&task.id.board, task.status.as_str().into(), 1, i64::from(task.ready() > 0));
+            add(&task.id.board, task.state().as_str().into(), 1, i64::from(task.ready() > 0));
         }
         Ok(boards)
     }

@@ -1,5 +1,5 @@
 use super::{
-    Message, Status, overdue,
+    Message, State, overdue,
     record::{Record, columns},
 };
 use crate::{
@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 pub struct List {
     #[serde(default)]
     pub mailbox: Option<String>,
+    /// Only messages in this state.
     #[serde(default)]
-    pub status: Option<Status>,
+    pub status: Option<State>,
     /// Only what comes after this message: the last of the page before.
     #[serde(default)]
     pub after: Option<i64>,
@@ -50,7 +51,7 @@ impl Op for List {
         let after = self.after.unwrap_or(0);
         let overdue = overdue(tx, self.mailbox.as_deref()).await?;
         macro_rules! page {
-            ($status:literal) => {
+            ($status:literal $(, $now:expr)?) => {
                 match &self.mailbox {
                     // Said outright, so that an index by mailbox fits.
                     Some(mailbox) => Stmt::new(
@@ -60,16 +61,17 @@ impl Op for List {
                             $status,
                             " order by message.id limit ?3"
                         )),
-                        params![mailbox, after, limit + 1, overdue.keys()],
+                        params![mailbox, after, limit + 1, overdue.keys() $(, $now)?],
                     ),
+                    // The first parameter stands here only to keep the others' numbers.
                     None => Stmt::new(
                         columns!(concat!(
-                            "where message.id > ?1 and ",
-                            but!("message.id", "?3"),
+                            "where cast(?1 as text) is null and message.id > ?2 and ",
+                            but!("message.id", "?4"),
                             $status,
-                            " order by message.id limit ?2"
+                            " order by message.id limit ?3"
                         )),
-                        params![after, limit + 1, overdue.keys()],
+                        params![None::<&str>, after, limit + 1, overdue.keys() $(, $now)?],
                     ),
                 }
             };
@@ -77,11 +79,17 @@ impl Op for List {
         // What is at work, held or failed has an index of its own, whose predicate must stand in the statement as it is.
         let page = match self.status {
             None => page!(""),
-            Some(Status::Pending) => page!(" and message.status = 'pending'"),
-            Some(Status::Processing) => page!(" and message.run is not null"),
-            Some(Status::Processed) => page!(" and message.status = 'processed'"),
-            Some(Status::Failed) => page!(" and message.status = 'failed'"),
-            Some(Status::Held) => page!(
+            Some(State::Pending) => page!(
+                " and message.status = 'pending' and (message.delayed_until is null or message.delayed_until <= ?5)",
+                tx.now
+            ),
+            Some(State::Delayed) => {
+                page!(" and message.status = 'pending' and message.delayed_until > ?5", tx.now)
+            }
+            Some(State::Processing) => page!(" and message.run is not null"),
+            Some(State::Processed) => page!(" and message.status = 'processed'"),
+            Some(State::Failed) => page!(" and message.status = 'failed'"),
+            Some(State::Held) => page!(
                 " and message.status = 'held' and message.ready = 0 and message.run is null
                  and message.finished_at is null"
             ),
@@ -90,7 +98,7 @@ impl Op for List {
         let fits = |message: &Record| {
             message.id > after
                 && self.mailbox.as_ref().is_none_or(|mailbox| message.mailbox == *mailbox)
-                && self.status.is_none_or(|status| message.status == status)
+                && self.status.is_none_or(|status| message.state(tx.now) == status)
         };
         let (messages, more) = overdue.page(Record::read_all(rows)?, fits, limit);
         Ok(Messages { messages: messages.into_iter().map(|message| message.view(tx.now)).collect(), more })

@@ -1,4 +1,4 @@
-use super::{Record, Status, Task, columns, load, not_found, overdue};
+use super::{Record, State, Task, columns, is_ready, load, not_found, overdue, state_now};
 use crate::{
     error::Result,
     names::{TaskId, check},
@@ -16,8 +16,15 @@ use serde::{Deserialize, Serialize};
 pub struct List {
     #[serde(default)]
     pub board: Option<String>,
+    /// Only tasks in this state, as `list` and `board show` show it.
     #[serde(default)]
-    pub status: Option<Status>,
+    pub status: Option<State>,
+    /// Only tasks that could be claimed now, by anyone or by their assignee.
+    #[serde(default)]
+    pub ready: bool,
+    /// Only tasks that are not finished.
+    #[serde(default)]
+    pub open: bool,
     #[serde(default)]
     pub assignee: Option<String>,
     #[serde(default)]
@@ -60,7 +67,13 @@ impl Op for List {
             .query(
                 columns!(concat!(
                     "where (cast(?1 as text) is null or task.board = ?1)
-                     and (cast(?2 as text) is null or task.status = ?2)
+                     and (cast(?2 as text) is null or ?2 = ",
+                    state_now!("?8"),
+                    ")
+                     and (?9 = 0 or (",
+                    is_ready!("?8"),
+                    "))
+                     and (?10 = 0 or task.status not in ('completed', 'failed', 'cancelled'))
                      and (cast(?3 as text) is null or task.assignee = ?3)
                      and (cast(?4 as text) is null
                        or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4))
@@ -70,12 +83,15 @@ impl Op for List {
                 )),
                 params![
                     self.board.as_deref(),
-                    self.status.map(Status::as_str),
+                    self.status.map(State::as_str),
                     self.assignee.as_deref(),
                     self.tag.as_deref(),
                     from,
                     limit + 1,
-                    overdue.keys()
+                    overdue.keys(),
+                    tx.now,
+                    i64::from(self.ready),
+                    i64::from(self.open)
                 ],
             )
             .await?;
@@ -93,7 +109,9 @@ impl List {
     /// As the statement decides it for tasks that are not overdue.
     fn fits(&self, task: &Record) -> bool {
         self.board.as_ref().is_none_or(|board| task.id.board == *board)
-            && self.status.is_none_or(|status| task.status == status)
+            && self.status.is_none_or(|state| task.state() == state)
+            && (!self.ready || task.ready() > 0)
+            && (!self.open || !task.status.is_finished())
             && self.assignee.as_ref().is_none_or(|agent| task.assignee.as_ref() == Some(agent))
             && self.tag.as_ref().is_none_or(|tag| task.tags.contains(tag))
     }

@@ -5,11 +5,11 @@ use crate::{
     op::{Access, Op, erased},
     overdue::but,
     params,
-    tx::{Stmt, Tx},
+    tx::{Stmt, Tx, by_keys},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::HashMap};
 
 /// List what could be claimed now, best first. It claims nothing, and another may be quicker.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -99,6 +99,25 @@ impl Op for Ready {
         if let (true, Some(board)) = (tasks.is_empty(), board) {
             crate::board::require(tx, board).await?;
         }
-        Ok(ReadyTasks { tasks: tasks.into_iter().map(|task| task.view(tx.now)).collect() })
+        let mut done_when = done_when(tx, &tasks).await?;
+        let view = |task: Record| {
+            let done_when = done_when.remove(&task.seq);
+            Task { done_when, ..task.view(tx.now) }
+        };
+        Ok(ReadyTasks { tasks: tasks.into_iter().map(view).collect() })
     }
+}
+
+/// When each of them counts as done, where that was said: whoever chooses a task wants to know.
+async fn done_when(tx: &mut Tx<'_>, tasks: &[Record]) -> Result<HashMap<i64, String>> {
+    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let said = by_keys!(
+        keys.as_slice(),
+        "select task, done_when from task_doc where task",
+        "and done_when is not null"
+    );
+    tx.one(said).await?.rows.iter().map(|row| Ok((row.get("task")?, row.get("done_when")?))).collect()
 }

@@ -9,7 +9,7 @@ use crate::{
     error::{Code, Error, Result},
     event::{Event, Topic},
     names::{TEXT_MAX, TaskId, check},
-    op::{Access, Op, erased},
+    op::{Access, Op, erased, refuses},
     tx::Tx,
 };
 use schemars::JsonSchema;
@@ -40,6 +40,7 @@ pub struct Reopen {
 impl Op for Reopen {
     const NAME: &'static str = "task/reopen";
     const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyFinished];
     type Reply = Added;
     erased!();
 

@@ -168,7 +168,7 @@ const HISTORY: i64 = 200;
 async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) -> Result<()> {
     let open = others.iter().filter(|(_, _, status)| !status.is_finished()).map(|(_, id, _)| id.clone());
     let open: HashSet<TaskId> = open.collect();
-    if open.is_empty() || !tx.opening.due.is_due(tx.now) {
+    if open.is_empty() || !tx.is_due().await? {
         return Ok(());
     }
     let now = Now::read(tx).await?;

@@ -266,7 +266,7 @@ on_both! {
             task/add tags[1]: invalid: `tags[1]`: invalid type: integer `1`, expected a string at line 1 column 26
             task/plan tasks[1].nam: invalid: `tasks[1].nam`: unknown field `nam`, expected one of `name`, `title`, `body`, `done_when`, `kind`, `priority`, `tags`, `source`, `origin`, `creator`, `to`, `offer`, `after`, `max_attempts`, `key` at line 1 column 42
             task/plan tasks[1].priority: invalid: `tasks[1].priority` is 101; it must be between 0 and 100
-            task/list status: invalid: `status`: unknown variant `asleep`, expected one of `unassigned`, `offered`, `reviewing`, `pending`, `in_progress`, `completed`, `failed`, `cancelled` at line 1 column 18
+            task/list status: invalid: `status`: unknown variant `asleep`, expected one of `unassigned`, `offered`, `reviewing`, `pending`, `blocked`, `parked`, `delayed`, `in_progress`, `completed`, `failed`, `cancelled` at line 1 column 18
             task/claim ttl_ms: invalid: `ttl_ms`: invalid type: string "30s", expected i64 at line 1 column 25
             task/show -: invalid: the request does not fit: it is not a JSON object
             task/show -: invalid: the request does not fit: it is not a JSON object

@@ -80,18 +80,27 @@ async fn grow_old(world: &World) {
         ("strict", json!({ "lane": "b" })),
         ("strict", json!({ "lane": "a" })),
         ("strict", json!({ "lane": "b" })),
-        ("hooks/unmatched", json!({})),
-        ("hooks/unmatched", json!({ "max_attempts": 1 })),
+        ("hooks-unmatched", json!({})),
+        ("hooks-unmatched", json!({ "max_attempts": 1 })),
         ("plain", json!({ "priority": 60, "delay_ms": 40_000 })),
         ("plain", json!({ "delay_ms": day })),
         ("strict", json!({ "lane": "c", "delay_ms": 40_000 })),
         ("strict", json!({ "lane": "c", "delay_ms": 40_000 })),
-        ("inbox/eve", json!({})),
-        ("inbox/eve", json!({ "max_attempts": 1 })),
+        ("inbox-eve", json!({})),
+        ("inbox-eve", json!({ "max_attempts": 1 })),
     ] {
         let mut push = json!({ "mailbox": mailbox, "payload": "x" });
         push.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         call(world, "mail/push", push).await;
+    }
+    // Nobody may push there by name, and by their own ops nothing has one attempt only.
+    for rename in [
+        "update message set mailbox = 'hooks/unmatched' where mailbox = 'hooks-unmatched'",
+        "update mailbox set name = 'hooks/unmatched' where name = 'hooks-unmatched'",
+        "update message set mailbox = 'inbox/eve' where mailbox = 'inbox-eve'",
+        "update mailbox set name = 'inbox/eve' where name = 'inbox-eve'",
+    ] {
+        world.fleet.transaction(move |tx| Box::pin(tx.execute(rename, params![]))).await.unwrap();
     }
     for mailbox in ["plain", "hold", "discard", "strict", "hooks/unmatched"] {
         let dead = json!({ "mailboxes": [mailbox], "run": "dead", "count": 2 });
@@ -119,7 +128,7 @@ async fn grow_old(world: &World) {
 /// What the reads are asked. Each op that reads is here, or in [`AS_WRITTEN`].
 fn requests() -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
-    for status in task::Status::ALL {
+    for status in task::State::ALL {
         all.push(("task/list", json!({ "status": status })));
         all.push(("task/list", json!({ "status": status, "limit": 2, "after": "auth-2" })));
     }
@@ -129,6 +138,10 @@ fn requests() -> Vec<(&'static str, Value)> {
         json!({ "assignee": "bob" }),
         json!({ "assignee": "eve" }),
         json!({ "tag": "rust", "status": "unassigned" }),
+        json!({ "ready": true }),
+        json!({ "ready": true, "assignee": "eve" }),
+        json!({ "open": true }),
+        json!({ "open": true, "limit": 4 }),
     ] {
         all.push(("task/list", request));
     }
@@ -161,7 +174,7 @@ fn requests() -> Vec<(&'static str, Value)> {
         all.push(("mail/peek", json!({ "mailbox": mailbox, "count": 10 })));
         all.push(("mail/stats", json!({ "mailbox": mailbox })));
     }
-    for status in mail::Status::ALL {
+    for status in mail::State::ALL {
         all.push(("mail/list", json!({ "status": status })));
         all.push(("mail/list", json!({ "status": status, "mailbox": "plain" })));
     }
@@ -231,7 +244,7 @@ on_both! {
         assert!(lapsed > 20, "{lapsed}");
         // In a transaction of an embedder's, too.
         let held = world.fleet.transaction(|tx| {
-            let held = task::List { status: Some(task::Status::InProgress), ..task::List::default() };
+            let held = task::List { status: Some(task::State::InProgress), ..task::List::default() };
             Box::pin(async move { Ok(tx.call(held).await?.tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()) })
         });
         assert_eq!(held.await.unwrap(), ["auth-7"]);
@@ -242,6 +255,63 @@ on_both! {
         let other = before.iter().zip(&after).filter(|(before, after)| before != after);
         let other: Vec<String> = other.map(|((of, was), (_, is))| format!("{of}\n{was}\n{is}")).collect();
         assert!(other.is_empty(), "shown otherwise once it is written:\n{}", other.join("\n\n"));
+    }
+
+    /// Each task is listed under the one state that it is shown in, and counted there.
+    async fn the_states_that_are_shown_are_those_that_can_be_asked_for(world: World) {
+        grow_old(&world).await;
+        for written in [false, true] {
+            let list = async |list: task::List| world.fleet.call(list).await.unwrap().tasks;
+            let all = list(task::List::default()).await;
+            let mut counted = serde_json::Map::new();
+            for state in task::State::ALL {
+                let found = list(task::List { status: Some(state), ..task::List::default() }).await;
+                let shown: Vec<_> = all.iter().filter(|task| task.state() == state).cloned().collect();
+                assert_eq!(found, shown, "{state:?} {written}");
+                if !found.is_empty() {
+                    counted.insert(state.as_str().into(), found.len().into());
+                }
+            }
+            for state in ["unassigned", "pending", "offered", "blocked", "parked", "delayed", "in_progress", "failed"] {
+                assert!(counted.contains_key(state), "{state}: {counted:?}");
+            }
+            let shown = world.fleet.call(board::Show { board: "auth".into(), limit: None }).await.unwrap().board;
+            assert_eq!(json!(shown.tasks), json!(counted), "{written}");
+            let open = list(task::List { open: true, ..task::List::default() }).await;
+            let unfinished: Vec<_> = all.iter().filter(|task| !task.status.is_finished()).cloned().collect();
+            assert_eq!(open, unfinished);
+            let ready = list(task::List { ready: true, ..task::List::default() }).await;
+            assert_eq!(ready.len() as i64, shown.ready);
+            assert!(ready.iter().all(|task| ["unassigned", "pending"].contains(&task.state().as_str())), "{ready:?}");
+
+            let list = async |list: mail::List| world.fleet.call(list).await.unwrap().messages;
+            let all = list(mail::List::default()).await;
+            for mailbox in [None, Some("plain")] {
+                for state in mail::State::ALL {
+                    let mailbox = mailbox.map(str::to_owned);
+                    let is_of = |of: &str| mailbox.as_deref().is_none_or(|mailbox| mailbox == of);
+                    let shown = all.iter().filter(|message| message.state() == state && is_of(&message.mailbox));
+                    let shown: Vec<_> = shown.cloned().collect();
+                    let found = list(mail::List { mailbox, status: Some(state), ..mail::List::default() }).await;
+                    assert_eq!(found, shown, "{state:?} {written}");
+                }
+            }
+            assert!(all.iter().any(|message| message.state() == mail::State::Delayed));
+            settle(&world).await;
+        }
+    }
+
+    async fn ready_says_when_a_task_counts_as_done(world: World) {
+        world.story("
+            add one                                     -> auth-1
+            add two done_when=tests-pass                -> auth-2
+            add three done_when=docs-are-there          -> auth-3
+        ").await;
+        let ready = world.fleet.call(task::Ready::default()).await.unwrap().tasks;
+        let done_when: Vec<_> = ready.iter().map(|task| task.done_when.as_deref()).collect();
+        assert_eq!(done_when, [None, Some("tests-pass"), Some("docs-are-there")]);
+        let one = world.fleet.call(task::Ready { limit: Some(1), ..task::Ready::default() }).await.unwrap().tasks;
+        assert_eq!((one.len(), one[0].id.as_str(), one[0].done_when.as_deref()), (1, "auth-1", None));
     }
 
     /// What is lost is more than a batch of expiry, and more than a page.
@@ -255,7 +325,7 @@ on_both! {
         assert_eq!(world.fleet.call(many).await.unwrap().claims.len(), 500);
         world.pass(30);
         let list = |after: Option<String>| task::List {
-            status: Some(task::Status::Unassigned), after, limit: Some(150), ..task::List::default()
+            status: Some(task::State::Unassigned), after, limit: Some(150), ..task::List::default()
         };
         let (mut ids, mut after) = (Vec::new(), None);
         loop {

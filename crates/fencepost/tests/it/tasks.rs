@@ -502,7 +502,7 @@ on_both! {
         let boards = world.fleet.call(fencepost::board::List {}).await.unwrap().boards;
         let counted = boards.iter().map(|board| format!("{} {:?} ready {}", board.name, board.tasks, board.ready));
         assert_eq!(counted.collect::<Vec<_>>(), [
-            r#"auth {"in_progress": 1, "unassigned": 1} ready 0"#,
+            r#"auth {"blocked": 1, "in_progress": 1} ready 0"#,
             r#"web {"unassigned": 1} ready 1"#,
         ]);
     }

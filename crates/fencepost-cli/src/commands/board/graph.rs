@@ -3,10 +3,7 @@
 //! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
 //! others are named beside it.
 
-use crate::{
-    screen::{Screen, state},
-    text,
-};
+use crate::screen::{Screen, state};
 use fencepost::{board::show::Edge, task::Task};
 use std::collections::HashMap;
 
@@ -49,7 +46,7 @@ impl<'a> Graph<'a> {
 
     /// One task, and everything below it.
     fn branch(&self, task: &Task, lead: &str, below: &str, screen: &Screen, lines: &mut Vec<String>) {
-        let status = text::status(task);
+        let status = task.state().as_str();
         let parent = self.parent.get(task.id.as_str());
         let others = self.after.get(task.id.as_str()).into_iter().flatten().filter(|id| Some(*id) != parent);
         let others: Vec<&str> = others.copied().collect();

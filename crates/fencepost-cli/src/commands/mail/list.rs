@@ -1,7 +1,7 @@
 use super::{super::one_of, text};
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, mail, mail::Status};
+use fencepost::{Result, mail, mail::State};
 use std::process::ExitCode;
 
 /// List messages, oldest first
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 pub struct List {
     /// Only of this mailbox
     mailbox: Option<String>,
-    /// pending, processing, processed, failed or held
+    /// Only in this state: pending, delayed, processing, processed, failed or held
     #[arg(long)]
     status: Option<String>,
     /// Only what comes after this message: the last of the page before
@@ -28,7 +28,7 @@ pub struct List {
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let status = self.status.as_deref();
-        let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
+        let status = status.map(|text| one_of("status", &State::ALL, State::as_str, text)).transpose()?;
         let op = mail::List { mailbox: self.mailbox, status, after: self.start_after, limit: self.limit };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.messages.as_slice() {

@@ -14,7 +14,7 @@ pub fn messages(messages: &[Message], screen: &Screen) -> String {
     for message in messages {
         table.row(vec![
             message.id.to_string().into(),
-            Cell::state(status(message)),
+            Cell::state(message.state().as_str()),
             message.mailbox.as_str().into(),
             message.kind.as_deref().unwrap_or_default().into(),
             format!("{}/{}", message.attempts, message.max_attempts).into(),
@@ -28,13 +28,6 @@ pub fn messages(messages: &[Message], screen: &Screen) -> String {
 pub fn message(message: &Message, screen: &Screen) -> String {
     let text = messages(std::slice::from_ref(message), screen);
     text.lines().last().unwrap_or_default().to_owned()
-}
-
-fn status(message: &Message) -> &'static str {
-    match message.status {
-        Status::Pending if message.delayed_until.is_some() => "delayed",
-        status => status.as_str(),
-    }
 }
 
 /// Who has it, when it is tried again, how it ended.
@@ -62,9 +55,10 @@ fn held(claim: &Claim, screen: &Screen) -> String {
 pub fn claimed(claim: &Claim, message: &Message, screen: &Screen) -> String {
     let token = screen.bold(&claim.token);
     format!(
-        "{token}\nheld by run {} {}\n\n{}",
+        "{token}\nheld by run {} {}{}\n\n{}",
         claim.run,
         screen.until(claim.expires_at),
+        crate::text::lease_kept(claim, screen),
         page(message, screen)
     )
 }
@@ -72,7 +66,8 @@ pub fn claimed(claim: &Claim, message: &Message, screen: &Screen) -> String {
 /// A message in full.
 pub fn page(message: &Message, screen: &Screen) -> String {
     let mut page = format!("{}  {}\n", screen.bold(&format!("message {}", message.id)), message.mailbox);
-    let state = screen.paint(state(status(message)), status(message));
+    let shown = message.state().as_str();
+    let state = screen.paint(state(shown), shown);
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {

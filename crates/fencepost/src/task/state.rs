@@ -1,0 +1,108 @@
+//! The state that a person is shown: a task that is blocked, parked or delayed is not just "unassigned".
+
+use super::{Record, Status, Task};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The status of a task, or the obstacle that keeps everybody from claiming it. Every task is in exactly one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Anyone's to take.
+    Unassigned,
+    /// Waiting for one agent's yes or no.
+    Offered,
+    /// Held by a run of that agent while it decides.
+    Reviewing,
+    /// Waiting for its assignee.
+    Pending,
+    /// Waiting for other tasks to be completed.
+    Blocked,
+    /// Set aside by `park`.
+    Parked,
+    /// It failed, and is tried again later.
+    Delayed,
+    /// Held by a run that works on it.
+    InProgress,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl State {
+    /// In the order of a task's life.
+    pub const ALL: [State; 11] = [
+        State::Unassigned,
+        State::Offered,
+        State::Reviewing,
+        State::Pending,
+        State::Blocked,
+        State::Parked,
+        State::Delayed,
+        State::InProgress,
+        State::Completed,
+        State::Failed,
+        State::Cancelled,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Unassigned => Status::Unassigned.as_str(),
+            State::Offered => Status::Offered.as_str(),
+            State::Reviewing => Status::Reviewing.as_str(),
+            State::Pending => Status::Pending.as_str(),
+            State::Blocked => "blocked",
+            State::Parked => "parked",
+            State::Delayed => "delayed",
+            State::InProgress => Status::InProgress.as_str(),
+            State::Completed => Status::Completed.as_str(),
+            State::Failed => Status::Failed.as_str(),
+            State::Cancelled => Status::Cancelled.as_str(),
+        }
+    }
+
+    /// The rule. [`state_now!`] says the same in SQL.
+    fn of(status: Status, waiting_on: i64, is_parked: bool, is_delayed: bool) -> Self {
+        match status {
+            Status::Completed => State::Completed,
+            Status::Failed => State::Failed,
+            Status::Cancelled => State::Cancelled,
+            Status::Reviewing => State::Reviewing,
+            Status::InProgress => State::InProgress,
+            _ if waiting_on > 0 => State::Blocked,
+            _ if is_parked => State::Parked,
+            _ if is_delayed => State::Delayed,
+            Status::Unassigned => State::Unassigned,
+            Status::Offered => State::Offered,
+            Status::Pending => State::Pending,
+        }
+    }
+}
+
+impl Task {
+    pub fn state(&self) -> State {
+        State::of(self.status, self.waiting_on, self.parked.is_some(), self.delayed_until.is_some())
+    }
+}
+
+impl Record {
+    /// Of a task as it is now: a delay that is over is none.
+    pub fn state(&self) -> State {
+        State::of(self.status, self.waiting_on, self.parked.is_some(), self.delayed_until.is_some())
+    }
+}
+
+/// [`State::of`] a row that is not overdue, as text.
+macro_rules! state_now {
+    ($now:literal) => {
+        concat!(
+            "case when task.status not in ('unassigned', 'offered', 'pending') then task.status
+                  when task.waiting_on > 0 then 'blocked'
+                  when task.parked is not null then 'parked'
+                  when task.delayed_until > ",
+            $now,
+            " then 'delayed' else task.status end"
+        )
+    };
+}
+pub(crate) use state_now;
