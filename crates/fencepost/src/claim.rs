@@ -1,7 +1,7 @@
 //! Claims: a resource attached to a run, under a fence. What is the same for every claimable noun is here.
 
 use crate::{
-    clock::Time,
+    clock::{Millis, Time},
     error::{Code, Error, Result},
     lock, mail,
     names::{Resource, Token},
@@ -32,6 +32,9 @@ pub struct Claim {
     pub claimed_at: Time,
     /// When it is over unless its run is heard from.
     pub expires_at: Time,
+    /// The run's lease, where it is longer than the `ttl_ms` that was asked for: a lease never becomes shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_kept_ms: Option<Millis>,
 }
 
 /// The claim columns of an item's row, with the run behind them: alive, lapsed or ended.
@@ -45,6 +48,8 @@ pub(crate) struct Hold {
     pub fence: i64,
     pub claimed_at: Time,
     pub until: Option<Time>,
+    /// The run's lease, where the call that reads or makes this hold asked for a shorter one.
+    pub lease_kept: Option<Millis>,
 }
 
 impl Hold {
@@ -60,6 +65,7 @@ impl Hold {
             fence: row.get("fence")?,
             claimed_at: row.get("claimed_at")?,
             until: row.take("until_at")?,
+            lease_kept: None,
         }))
     }
     pub fn is_alive(&self, now: Time) -> bool {
@@ -80,6 +86,7 @@ impl Hold {
             agent: self.agent.clone(),
             claimed_at: self.claimed_at,
             expires_at: self.expires_at(),
+            lease_kept_ms: self.lease_kept,
         }
     }
     /// Why it is over, once it is.
@@ -318,6 +325,7 @@ mod tests {
             fence,
             claimed_at: Time(0),
             until: None,
+            lease_kept: None,
         });
         Look { fence, hold, closed, last: None }
     }

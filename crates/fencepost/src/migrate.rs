@@ -23,6 +23,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 12, sql: include_str!("migrations/0012_asked.sql") },
     Migration { version: 13, sql: include_str!("migrations/0013_in_use.sql") },
     Migration { version: 14, sql: include_str!("migrations/0014_keyed.sql") },
+    Migration { version: 15, sql: include_str!("migrations/0015_gone.sql") },
 ];
 
 /// Since this version the row of `fleet` says which version it is.

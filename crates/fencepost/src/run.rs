@@ -125,6 +125,11 @@ impl RunRow {
         (ttl > self.ttl || used >= ttl.0 / 4).then_some(ttl)
     }
 
+    /// The lease that stays in force although a shorter one was asked for.
+    pub fn kept(&self, wanted: Option<Millis>) -> Option<Millis> {
+        wanted.filter(|wanted| *wanted < self.ttl).map(|_| self.ttl)
+    }
+
     /// Refuses if it is not under this lease any more. Whoever asks holds the row's lock, so it stays the answer.
     pub fn under(&self, lease: Option<Lease>) -> Result<()> {
         let own = Lease { opened_at: self.opened_at, expires_at: self.expires_at };
@@ -190,6 +195,8 @@ pub(crate) struct Holder {
     ttl: Millis,
     /// The run is there and has no agent yet: this claim names it.
     names_agent: bool,
+    /// The run's lease, if it is longer than the one that was asked for.
+    lease_kept: Option<Millis>,
 }
 
 impl Holder {
@@ -215,6 +222,7 @@ impl Holder {
                     key: Some(run.key),
                     ttl: run.ttl,
                     names_agent: run.agent.is_none() && agent.is_some(),
+                    lease_kept: run.kept(ttl),
                 })
             }
             _ => {
@@ -226,6 +234,7 @@ impl Holder {
                     key: None,
                     ttl,
                     names_agent: false,
+                    lease_kept: None,
                 })
             }
         }
@@ -267,7 +276,13 @@ impl Holder {
             fence,
             claimed_at: now,
             until: max.map(|max| now.plus(max)),
+            lease_kept: self.lease_kept,
         }
+    }
+
+    /// The run's lease, if it is longer than the one that was asked for.
+    pub fn lease_kept(&self) -> Option<Millis> {
+        self.lease_kept
     }
 
     /// The key, from what [`Self::enter`] answered.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub struct Renew {
     #[command(flatten)]
     held: Held,
-    /// A longer lease than before
+    /// A longer lease than before; a shorter one has no effect
     #[arg(long, value_parser = duration)]
     ttl: Option<Millis>,
 }
@@ -19,7 +19,10 @@ impl Renew {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Renew { token: self.held.token(context).await?, ttl_ms: self.ttl }).await?;
-        context
-            .print(&reply, |reply| format!("{} is held until {}", reply.claim.token, reply.claim.expires_at))
+        context.print(&reply, |reply| {
+            let claim = &reply.claim;
+            let lease = crate::text::lease_kept(claim, &context.screen);
+            format!("{} is held until {}{lease}", claim.token, claim.expires_at)
+        })
     }
 }

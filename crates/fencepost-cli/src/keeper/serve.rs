@@ -134,7 +134,7 @@ impl Service {
         if left_behind(owners, &run) {
             return Ok(None);
         }
-        let end = run::End { run, reason, lease: Some(lease) };
+        let end = run::End { run, reason, lease: Some(lease), owner_gone: true };
         Ok(Some(self.fleet().await?.call(end).await?.run))
     }
 

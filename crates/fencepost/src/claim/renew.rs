@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     pub token: String,
-    /// A longer lease than before; it never becomes shorter.
+    /// A longer lease than before. A shorter one has no effect, and the reply says so.
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
 }
@@ -52,6 +52,7 @@ impl Op for Renew {
         let look = look(tx, &token.resource).await?;
         let hold = require(look.as_ref(), &token, tx.now)?;
         let lease_ms = hold.expires_at().since(tx.now);
-        Ok(Renewed { claim: hold.claim(&token.resource), lease_ms })
+        let lease_kept_ms = tx.opening.run.as_ref().and_then(|run| run.kept(self.ttl_ms));
+        Ok(Renewed { claim: Claim { lease_kept_ms, ..hold.claim(&token.resource) }, lease_ms })
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     event::{Event, Topic},
     names::{TEXT_MAX, check},
     op::{Access, Op, erased, refuses},
-    params,
+    params, task,
     tx::{Stmt, Tx, by_keys},
 };
 use schemars::JsonSchema;
@@ -20,6 +20,10 @@ pub struct End {
     /// Only if it is still under this lease, as `run/doubt` showed it: nobody was heard since.
     #[serde(default)]
     pub lease: Option<Lease>,
+    /// The terminal or agent that the run worked for is gone. Nobody failed at the tasks it held, so their attempts do
+    /// not count; but after ten times a task's attempt counts all the same.
+    #[serde(default)]
+    pub owner_gone: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +44,9 @@ impl Op for End {
         let Some(row) = lock(tx, &self.run).await? else { return self.ended_before(tx).await };
         row.under(self.lease)?;
         let reason = self.reason.as_deref().unwrap_or("ended");
+        if self.owner_gone && row.is_alive(tx.now) {
+            task::release::unclaim_of(tx, row.key, reason).await?;
+        }
         end(tx, std::slice::from_ref(&row), reason).await?;
         sweep::give_back(tx).await?;
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row };

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     pub run: String,
-    /// A longer lease than before; it never becomes shorter.
+    /// A longer lease than before. A shorter one has no effect: the reply says which is in force.
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
 }

@@ -154,7 +154,7 @@ impl Wanted {
                     .held_by(hold, true)
                     .hint(format!("fence claim {id} --resume gives its token again")));
             }
-            let claim = hold.claim(&found.resource());
+            let claim = claim::Claim { lease_kept_ms: holder.lease_kept(), ..hold.claim(&found.resource()) };
             // The token goes to one who may have it already: that is a delivery, but none to take back.
             deliver::again(tx, &[(found.seq, hold.token(&found.resource()))]).await?;
             let (_, mut views) = full(tx, vec![found], vec![]).await?;
@@ -476,6 +476,7 @@ fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim 
         fence,
         claimed_at: at,
         until: None,
+        lease_kept: None,
     };
     hold.claim(&task.resource())
 }

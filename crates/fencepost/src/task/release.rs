@@ -1,12 +1,14 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
-use super::{Lock, Record, Status, Was, load_locked, load_set, not_found, save, save_set};
+use super::{Lock, Record, Status, Was, columns, load_locked, load_set, not_found, save, save_set};
 use crate::{
     claim::{Hold, Under, deliver::Handed, is_repeat, require, written},
     error::{Error, Result},
     event::Event,
     names::{TaskId, Token},
-    tx::Tx,
+    params,
+    run::sweep::ITEMS,
+    tx::{Tx, by_keys},
 };
 use std::collections::HashMap;
 
@@ -96,6 +98,38 @@ pub(crate) async fn unclaim(
     statements.push(event.insert(tx));
     tx.pipeline(statements).await?;
     Ok((Some(run), task.status.as_str().into()))
+}
+
+/// How often a task's attempt is given back because its holder's terminal or agent is gone. A task that brings down
+/// whoever takes it would go round for ever.
+const GIVEN_BACK_MAX: i64 = 10;
+
+/// Takes a living run's tasks away, because whoever it worked for is gone. Tasks that were given back too often, or that
+/// another transaction has locked, stay: they lapse with the run.
+pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> Result<()> {
+    let held = columns!(
+        "where task.run = ?1 and task.given_back < ?2 limit ?3 /*pg for update of task skip locked*/"
+    );
+    let rows = tx.query(held, params![run_key, GIVEN_BACK_MAX, ITEMS]).await?;
+    let mut held = rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    // A claim whose own time was up was lost before.
+    held.retain(|task| task.hold.as_ref().is_some_and(|hold| hold.is_alive(tx.now)));
+    if held.is_empty() {
+        return Ok(());
+    }
+    held.sort_by_key(|task| task.seq);
+    let mut changes = Vec::with_capacity(held.len());
+    for task in held {
+        let mut back = Record { updated_at: tx.now, ..task.clone() };
+        give_back(&mut back, "unclaim", &[]);
+        changes.push((task.was(), back));
+    }
+    let written = save_set(tx, &changes, Under::Nobody).await?;
+    let details = serde_json::json!({ "reason": reason });
+    let events = changes.iter().map(|(was, back)| ended(back, was, "task.unclaimed", Some(details.clone())));
+    let events = Event::insert_many(tx, events.collect())?;
+    let count = by_keys!(written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
+    tx.pipeline(vec![count, events]).await.map(drop)
 }
 
 /// An event of a claim that ended: it names the run and the fence that the task no longer carries.

@@ -103,6 +103,68 @@ on_both! {
         assert_eq!(code(world.fleet.call(run::Doubt { run: "nobody".into(), lease: None }).await), Code::LeaseExpired);
     }
 
+    /// Three closed tabs are nobody's failure; ten are, because a task may be what closes them. A lapse counts as ever.
+    async fn an_owner_that_is_gone_costs_no_attempt(world: World) {
+        world.story("add one max_attempts=2             -> auth-1").await;
+        for fence in 1..=10 {
+            world.story(&format!("
+                claim auth-1 run=tab                   -> task/auth-1@{fence} attempts=1
+                end tab owner_gone=true                -> run.alive=false
+                guard task/auth-1@{fence}              -> reason=lease_expired
+                show auth-1                            -> unassigned attempts=0
+            ")).await;
+        }
+        world.story("
+            claim auth-1 run=tab                       -> task/auth-1@11 attempts=1
+            end tab owner_gone=true                    -> run.alive=false
+            show auth-1                                -> unassigned attempts=1
+            claim auth-1 run=tab                       -> task/auth-1@12 attempts=2
+            end tab owner_gone=true                    -> run.alive=false
+            show auth-1                                -> failed
+            add two max_attempts=2                     -> auth-2
+            add three offer=bob                        -> auth-3
+            claim auth-2 run=tab max_ms=5000           -> task/auth-2@1 attempts=1
+            +6s end tab owner_gone=true                -> run.alive=false
+            show auth-2                                -> unassigned attempts=1
+            claim auth-2 run=tab                       -> task/auth-2@2 attempts=2
+            end tab                                    -> run.alive=false
+            show auth-2                                -> failed
+            claim auth-3 run=bob agent=bob             -> task/auth-3@1 reviewing
+            end bob owner_gone=true                    -> run.alive=false
+            show auth-3                                -> offered attempts=0
+        ").await;
+        assert_eq!(world.times("task.unclaimed").await, 11);
+    }
+
+    /// A run that lapsed before its keeper came to end it has lost what it held: the attempts count.
+    async fn an_owner_that_is_gone_after_its_lease_costs_an_attempt(world: World) {
+        world.story("
+            add one                                    -> auth-1
+            claim auth-1 run=tab                       -> task/auth-1@1 attempts=1
+            +31s end tab owner_gone=true               -> run.alive=false
+            show auth-1                                -> unassigned attempts=1
+        ").await;
+    }
+
+    async fn a_lease_that_is_not_shortened_is_told(world: World) {
+        world.story("
+            add one                                    -> auth-1
+            add two                                    -> auth-2
+            add three                                  -> auth-3
+            mail/push m payload=x                      -> id=1
+            claim auth-1 run=a ttl_ms=1800000          -> task/auth-1@1 claim.lease_kept_ms=none
+            claim auth-2 run=a ttl_ms=5000             -> task/auth-2@1 claim.lease_kept_ms=1800000
+            claim auth-2 run=a ttl_ms=5000 resume=true -> task/auth-2@1 claim.lease_kept_ms=1800000
+            renew task/auth-2@1 ttl_ms=5000            -> claim.lease_kept_ms=1800000
+            renew task/auth-2@1                        -> claim.lease_kept_ms=none
+            renew task/auth-2@1 ttl_ms=1800000         -> claim.lease_kept_ms=none
+            mail/claim m run=a ttl_ms=5000             -> claims.0.claim.lease_kept_ms=1800000
+            lock/claim name=l run=a ttl_ms=5000        -> claim.lease_kept_ms=1800000
+            claim auth-3 run=a ttl_ms=3600000          -> task/auth-3@1 claim.lease_kept_ms=none
+            renew task/auth-1@1 ttl_ms=1800000         -> claim.lease_kept_ms=3600000
+        ").await;
+    }
+
     /// Its lease ends earlier now, and whoever waits for that must not sleep past it.
     async fn who_waits_for_a_lease_hears_of_a_doubt(world: World) {
         world.add("t").await;

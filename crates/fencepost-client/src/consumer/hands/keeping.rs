@@ -156,7 +156,7 @@ impl Hands {
             let _ = self.connection.call(reset).await;
             return;
         }
-        let end = run::End { run: self.run.clone(), reason: Some("closed".into()), lease: None };
+        let end = run::End { run: self.run.clone(), reason: Some("closed".into()), ..run::End::default() };
         if let Err(error) = self.connection.call(end).await {
             tracing::debug!("run `{}` could not be ended, and will lapse: {error}", self.run);
         }
