@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 pub(crate) const MENTIONS_MAX: usize = 100;
 
 /// Post to a channel. Whoever is mentioned is triggered by it: the names that are given, or else those that stand in
-/// the text as `@name` and belong to an agent, or to a member of the channel.
+/// the text as `@name` and belong to an agent, or to a member of the channel. Capitals do not matter. The reply says which
+/// `@name`s belong to nobody.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Post {
@@ -44,6 +45,9 @@ pub struct Posted {
     pub post: PostView,
     /// It was there already, by its key.
     pub existing: bool,
+    /// What stands in the text as `@name`, and is the name of no agent and of no member of the channel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
 }
 
 impl Op for Post {
@@ -81,7 +85,7 @@ impl Op for Post {
         if let Some(there) = self.by_key(tx).await? {
             tx.execute("update channel set next_n = next_n - 1 where name = ?1", params![&self.channel])
                 .await?;
-            return Ok(Posted { post: there, existing: true });
+            return Ok(Posted { post: there, existing: true, unknown: Vec::new() });
         }
         if let Some(reply) = self.reply_to.filter(|reply| !(1..n).contains(reply)) {
             return Err(Error::invalid(
@@ -89,7 +93,9 @@ impl Op for Post {
                 format!("is {reply}, and the channel has {} posts", n - 1),
             ));
         }
-        let mentions = self.mentioned(tx, author.as_deref()).await?;
+        let mut mentions = self.mentioned(tx).await?;
+        // Nobody is triggered by what they say themselves.
+        mentions.known.retain(|name| Some(name) != author.as_ref());
         self.write(tx, n, author, mentions).await
     }
 }
@@ -102,22 +108,45 @@ impl Post {
         rows.into_iter().next().map(|mut row| PostView::read(&mut row)).transpose()
     }
 
-    /// The names that are given, or those in the text that agents have. Nobody is triggered by what they say themselves.
-    async fn mentioned(&self, tx: &mut Tx<'_>, author: Option<&str>) -> Result<Vec<String>> {
-        let mut names: BTreeSet<String> = match &self.mentions {
-            Some(given) => given.iter().cloned().collect(),
+    /// The names that are given, or those in the text that agents and members have.
+    async fn mentioned(&self, tx: &mut Tx<'_>) -> Result<Mentions> {
+        let written: BTreeSet<String> = match &self.mentions {
+            Some(given) => return Ok(Mentions { known: given.iter().cloned().collect(), unknown: vec![] }),
             None => in_text(&self.body).into_iter().take(MENTIONS_MAX).collect(),
         };
-        if self.mentions.is_none() && !names.is_empty() {
-            let rows = set(names.iter().map(|name| json!({ "name": name })))?;
-            let sql = "select value ->> 'name' as name from json_each(?1)
-                       where 1 = (select 1 from agent where name = value ->> 'name' and left_at is null)
-                       or 1 = (select 1 from reader where agent = value ->> 'name' and channel = ?2 and member = 1)";
-            let known = tx.query(sql, params![rows, &self.channel]).await?;
-            names = known.iter().map(|row| row.get("name")).collect::<Result<_>>()?;
+        if written.is_empty() {
+            return Ok(Mentions::default());
         }
-        names.retain(|name| Some(name.as_str()) != author);
-        Ok(names.into_iter().collect())
+        let rows = set(written.iter().map(|name| {
+            let folded = name.to_ascii_lowercase();
+            json!({ "name": name, "folded": folded, "member": format!("{}/{folded}", self.channel) })
+        }))?;
+        // Looked up one by one, because PostgreSQL may answer a join by reading everything; and a member by channel and
+        // name in one text, because it may take the index of the channel's members otherwise.
+        let sql = "select value ->> 'name' as written,
+                     coalesce((select name from agent where name = value ->> 'name' and left_at is null),
+                       (select agent from reader where agent = value ->> 'name' and channel = ?2 and member = 1)) as exact,
+                     (select name from agent where lower(name) = value ->> 'folded' and left_at is null limit 1) as agent,
+                     (select agent from reader where channel || '/' || lower(agent) = value ->> 'member' and member = 1
+                       limit 1) as member,
+                     (select count(*) from agent where lower(name) = value ->> 'folded' and left_at is null) as agents,
+                     (select count(*) from reader where channel || '/' || lower(agent) = value ->> 'member'
+                       and member = 1) as members
+                   from json_each(?1)";
+        let mut mentions = Mentions::default();
+        for row in tx.query(sql, params![rows, &self.channel]).await? {
+            let folded = Folded {
+                agent: row.get("agent")?,
+                member: row.get("member")?,
+                are_several: row.get::<i64>("agents")? > 1 || row.get::<i64>("members")? > 1,
+            };
+            match row.get::<Option<String>>("exact")?.or_else(|| folded.the_one()) {
+                Some(name) => drop(mentions.known.insert(name)),
+                None => mentions.unknown.push(row.get("written")?),
+            }
+        }
+        mentions.unknown.sort();
+        Ok(mentions)
     }
 
     async fn write(
@@ -125,8 +154,10 @@ impl Post {
         tx: &mut Tx<'_>,
         n: i64,
         author: Option<String>,
-        mentions: Vec<String>,
+        mentions: Mentions,
     ) -> Result<Posted> {
+        let Mentions { known, unknown } = mentions;
+        let mentions: Vec<String> = known.into_iter().collect();
         let names = (!mentions.is_empty()).then(|| json!(mentions).to_string());
         let mut statements = vec![Stmt::new(
             "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at)
@@ -162,7 +193,10 @@ impl Post {
         let posted = Event {
             topic: Some(Topic::Nobody),
             agent: author.clone(),
-            details: Some(json!({ "n": n, "mentions": mentions })),
+            details: Some(match unknown.is_empty() {
+                true => json!({ "n": n, "mentions": mentions }),
+                false => json!({ "n": n, "mentions": mentions, "unknown": unknown }),
+            }),
             ..Event::new("channel.posted", format!("channel/{}", self.channel))
         };
         let mut events = vec![posted];
@@ -183,7 +217,7 @@ impl Post {
             mentions,
             at: tx.now,
         };
-        Ok(Posted { post, existing: false })
+        Ok(Posted { post, existing: false, unknown })
     }
 
     /// The same request again: what it posted.
@@ -200,21 +234,53 @@ impl Post {
         let n = details["n"].as_i64().unwrap_or_default();
         let rows = tx.query(posts!("where channel = ?1 and n = ?2"), params![&self.channel, n]).await?;
         let mut row = rows.into_iter().next().ok_or_else(|| not_found(&self.channel))?;
-        Ok(Posted { post: PostView::read(&mut row)?, existing: false })
+        let unknown = details["unknown"].as_array().into_iter().flatten();
+        let unknown = unknown.filter_map(|name| name.as_str().map(str::to_owned)).collect();
+        Ok(Posted { post: PostView::read(&mut row)?, existing: false, unknown })
     }
 }
 
-/// `@name`s in a text: at its beginning, or after something that is not part of a name (so not in `me@example.org`).
+/// The `@name`s of a text.
+#[derive(Debug, Default, PartialEq)]
+struct Mentions {
+    /// The names of agents and members.
+    known: BTreeSet<String>,
+    /// As they are written.
+    unknown: Vec<String>,
+}
+
+/// Who has a name if capitals do not matter.
+#[derive(Debug)]
+struct Folded {
+    agent: Option<String>,
+    member: Option<String>,
+    are_several: bool,
+}
+
+impl Folded {
+    /// Names that differ in their capitals alone are told apart by them: written in a third way they mean nobody.
+    fn the_one(self) -> Option<String> {
+        match (self.agent, self.member) {
+            _ if self.are_several => None,
+            (Some(agent), Some(member)) => (agent == member).then_some(agent),
+            (agent, member) => agent.or(member),
+        }
+    }
+}
+
+/// The `@name`s in a text that stand there as words: not in `me@example.org`, `@scope/package` or `@a@b`.
 fn in_text(body: &str) -> BTreeSet<String> {
-    let part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let part = |c: char| c.is_alphanumeric() || "._-".contains(c);
+    let joins = |c: char| part(c) || "@/+".contains(c);
     let mut names = BTreeSet::new();
     for (at, _) in body.match_indices('@') {
-        if body[..at].chars().next_back().is_some_and(part) {
+        let rest = &body[at + 1..];
+        let name = rest.split(|c: char| !part(c)).next().unwrap_or_default();
+        let (before, after) = (body[..at].chars().next_back(), rest[name.len()..].chars().next());
+        if before.is_some_and(joins) || matches!(after, Some('@' | '/')) {
             continue;
         }
-        let rest = &body[at + 1..];
-        let name =
-            rest.split(|c: char| !part(c)).next().unwrap_or_default().trim_end_matches(['.', '-', '_']);
+        let name = name.trim_end_matches(['.', '-', '_']);
         if check::plain_name("mentions", name).is_ok() {
             names.insert(name.to_owned());
         }
@@ -230,8 +296,37 @@ mod tests {
     fn names_in_a_text() {
         let found = |text| in_text(text).into_iter().collect::<Vec<_>>().join(" ");
         assert_eq!(found("@lead and @worker-2: look. (@x)"), "lead worker-2 x");
-        assert_eq!(found("mail me@example.org, or @ nobody @@a"), "a");
+        assert_eq!(found("mail me@example.org, or @ nobody"), "");
         assert_eq!(found("ask @bob."), "bob");
+        assert_eq!(found("ask (@Bob), @bob's sister or \u{201c}@ann\u{201d}: @kim!"), "Bob ann bob kim");
         assert_eq!(found(""), "");
+        for text in [
+            "bob@lead.com",
+            "zoé@lead",
+            "@leadé",
+            "@lead/core",
+            "https://x/@lead",
+            "@lead@host",
+            "x+@lead",
+            "@@lead",
+        ] {
+            assert!(!in_text(text).contains("lead"), "{text}");
+        }
+    }
+
+    #[test]
+    fn capitals_tell_names_apart() {
+        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        for (agent, member, are_several, the_one) in [
+            ("lead", "", false, "lead"),
+            ("", "eve", false, "eve"),
+            ("bob", "bob", false, "bob"),
+            ("bob", "Bob", false, ""),
+            ("bob", "", true, ""),
+            ("", "", false, ""),
+        ] {
+            let folded = Folded { agent: name(agent), member: name(member), are_several };
+            assert_eq!(folded.the_one(), name(the_one), "{agent} {member} {are_several}");
+        }
     }
 }

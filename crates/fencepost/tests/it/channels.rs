@@ -26,6 +26,33 @@ on_both! {
         assert_eq!(world.times("mentions.failed").await, 1);
     }
 
+    /// `@Lead` is lead, wherever it stands as a word; names that nobody has are told.
+    async fn mentions_are_words_whatever_their_capitals(world: World) {
+        world.story("
+            agent/join lead                             -> agent.name=lead
+            agent/join Bob                              -> agent.name=Bob
+            agent/join bob                              -> agent.name=bob
+            agent/join gone                             -> agent.name=gone
+            agent/leave gone                            -> agent.name=gone
+            channel/create c                            -> existing=false
+            channel/create d                            -> existing=false
+            channel/join c agent=Eve                    -> agent=Eve
+            channel/post c body=bob@lead.com            -> post.mentions=none unknown=none
+            channel/post c body=@Lead,@EVE:@nobody.     -> post.mentions=Eve,lead unknown=nobody
+            channel/post c body=@bob                    -> post.mentions=bob unknown=none
+            channel/post c body=@BOB                    -> post.mentions=none unknown=BOB
+            channel/post c body=@gone                   -> post.mentions=none unknown=gone
+            channel/post d body=@eve                    -> post.mentions=none unknown=eve
+            channel/post c body=@LEAD author=lead       -> post.mentions=none unknown=none
+            channel/post c body=@Zoe mentions=kim       -> post.mentions=kim unknown=none
+            channel/post c body=@zoe request=r1         -> post.n=8 unknown=zoe
+            agent/join zoe                              -> agent.name=zoe
+            channel/post c body=@zoe request=r1         -> post.n=8 unknown=zoe
+            channel/post c body=@zoe                    -> post.n=9 post.mentions=zoe
+            agent/poll lead run=r                       -> claims=mentions/lead/c@1
+        ").await;
+    }
+
     /// Of a conversation the beginning goes, as far as all have read who are still there.
     async fn old_posts_are_pruned_when_nobody_waits_for_them(world: World) {
         world.story("

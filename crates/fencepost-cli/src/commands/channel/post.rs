@@ -17,7 +17,7 @@ pub struct Post {
     /// What to say; - for standard input
     text: String,
     /// Whom it mentions; may be given several times  [default: every agent and member of the channel
-    /// that stands in it as @name]
+    /// that stands in it as @name, whatever the capitals]
     #[arg(long, value_name = "AGENT")]
     mention: Vec<String>,
     /// The number of the post that it answers
@@ -49,7 +49,17 @@ impl Post {
                 names => format!(", mentions {}", names.join(", ")),
             };
             let there = if reply.existing { "  (was there already)" } else { "" };
-            format!("post {} in {}{mentions}{there}", post.n, post.channel)
+            let unknown = match reply.unknown.as_slice() {
+                [] => String::new(),
+                names => {
+                    let names: Vec<_> = names.iter().map(|name| format!("@{name}")).collect();
+                    format!(
+                        "\nnobody is called {}: fence agent list and fence channel list say who is there",
+                        names.join(", ")
+                    )
+                }
+            };
+            format!("post {} in {}{mentions}{there}{unknown}", post.n, post.channel)
         })
     }
 }
