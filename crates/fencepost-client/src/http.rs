@@ -1,9 +1,12 @@
 //! One request to a server and its answer, or why there is none.
 
 use bytes::Bytes;
-use fencepost::{BoxFuture, Code, Error, Result};
-use http_body_util::{BodyExt, Full};
-use hyper::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use fencepost::{
+    BoxFuture, Code, Error, Result,
+    tls::{self, Distrust},
+};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::{HeaderMap, body::Body as _, Request, Response, StatusCode, Uri, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -22,19 +25,74 @@ const ALIVE: Duration = Duration::from_secs(20);
 /// Below what proxies commonly allow: a connection that the other side is about to close is not used.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// No reply of a server is larger: it has that much memory for all of them (`--reply-memory`).
+const REPLY_MAX: usize = 256 * 1024 * 1024;
+
 /// Keeps connections for the next request.
 #[derive(Debug, Clone)]
 pub struct Http {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    reply_max: usize,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Silence {
     /// The server has not seen the request.
-    NotSent(String),
+    NotSent(Reason),
     /// It may have done it.
-    Lost(String),
+    Lost(Reason),
+    /// It answered with more than a client takes.
+    TooLarge(Reason),
+}
+
+impl Silence {
+    pub fn reason(&self) -> &Reason {
+        match self {
+            Silence::NotSent(reason) | Silence::Lost(reason) | Silence::TooLarge(reason) => reason,
+        }
+    }
+}
+
+/// What went wrong, and where it is known, what to do about it.
+#[derive(Debug, Clone, Default)]
+pub struct Reason {
+    pub what: String,
+    pub hint: Option<&'static str>,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Reason {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        if let Some((distrust, what)) = tls::distrust(error) {
+            return Self { what, hint: Some(advice(distrust)) };
+        }
+        let garbled = causes(error)
+            .any(|e| e.downcast_ref::<hyper::Error>().is_some_and(|e| e.is_parse() || e.is_incomplete_message()));
+        Self { what: deepest(error), hint: garbled.then_some(NOT_HTTP) }
+    }
+}
+
+const NOT_HTTP: &str = "is it the address of a `fence serve`? one that has a certificate is called with https://";
+
+fn advice(distrust: Distrust) -> &'static str {
+    match distrust {
+        Distrust::Signer => {
+            "if its certificate is of your own making, --ca or FENCE_CA names the certificate of who signed it"
+        }
+        Distrust::IsAuthority => {
+            "a server's own certificate says CA:FALSE and is signed by an authority: docs/server.md says how to make one"
+        }
+        Distrust::Name => "call the server by a name that is in its certificate, or have that name added to it",
+        Distrust::Time => "its owner has to renew it; or is the clock of this machine right?",
+        Distrust::NotTls => "a `fence serve` without --tls-cert is called with http://",
+        Distrust::Other => "is it the address of a `fence serve`, and is its certificate right?",
+    }
 }
 
 impl Http {
@@ -56,7 +114,7 @@ impl Http {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .build(connector);
-        Ok(Self { client })
+        Ok(Self { client, reply_max: REPLY_MAX })
     }
 
     pub async fn post(
@@ -67,7 +125,7 @@ impl Http {
         limit: Duration,
     ) -> Result<(StatusCode, Bytes), Silence> {
         let mut request =
-            Request::post(to).body(Full::new(body)).map_err(|e| Silence::NotSent(e.to_string()))?;
+            Request::post(to).body(Full::new(body)).map_err(|e| Silence::NotSent(Reason::of(&e)))?;
         *request.headers_mut() = headers.clone();
         let json = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json);
@@ -83,25 +141,41 @@ impl Http {
     ) -> BoxFuture<'_, Result<Response<Bytes>, Silence>> {
         let answer = async {
             let response = self.client.request(request).await.map_err(|e| {
-                let reason = deepest(&e);
+                let reason = Reason::of(&e);
                 if e.is_connect() { Silence::NotSent(reason) } else { Silence::Lost(reason) }
             })?;
             let (head, body) = response.into_parts();
-            let body = body.collect().await.map_err(|e| Silence::Lost(deepest(&e)))?;
+            if body.size_hint().lower() > self.reply_max as u64 {
+                return Err(self.too_large());
+            }
+            let body = Limited::new(body, self.reply_max).collect().await.map_err(|e| {
+                if e.is::<LengthLimitError>() { self.too_large() } else { Silence::Lost(Reason::of(&*e)) }
+            })?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let late = move |_| Silence::Lost(format!("it did not answer within {} s", limit.as_secs()));
+        let late = move |_| {
+            let what = format!("it did not answer within {} s", limit.as_secs());
+            Silence::Lost(Reason { what, hint: None })
+        };
         Box::pin(async move { tokio::time::timeout(limit, answer).await.map_err(late)? })
+    }
+
+    fn too_large(&self) -> Silence {
+        let what = format!("answered with more than {} MiB", self.reply_max / 1024 / 1024);
+        Silence::TooLarge(Reason { what, hint: None })
     }
 }
 
+/// An error and all that caused it.
+fn causes<'e>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
 /// What is at the bottom of it: the layers above say only that something went wrong.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Reading what the system trusts takes milliseconds, so only if needed.

@@ -12,7 +12,7 @@ use fencepost::{
     BoxFuture, Code, Error, Fleet, Op, Options, Result,
     op::{self, AnyOp, AnyReply},
 };
-pub use http::{Http, Silence};
+pub use http::{Http, Reason, Silence};
 use remote::Remote;
 use std::{path::Path, sync::Arc, time::Duration};
 

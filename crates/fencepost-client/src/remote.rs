@@ -3,7 +3,7 @@
 use crate::{
     address::Address,
     again::{Tries, Twice},
-    http::{Http, Silence},
+    http::{Http, Reason, Silence},
 };
 use bytes::Bytes;
 use fencepost::{
@@ -167,6 +167,7 @@ impl Remote {
                     held |= sending.wait.is_some() && sent.elapsed() >= HELD;
                     Failed::Lost(away(server, &reason))
                 }
+                Err(Silence::TooLarge(reason)) => Failed::Strange(strange(server, &reason.to_string())),
             };
             lost |= matches!(failed, Failed::Lost(_) | Failed::Strange(_));
             let known = held || self.seen.answered.load(Ordering::Relaxed);
@@ -191,24 +192,22 @@ impl Remote {
         body: &[u8],
         decode: &Decode<'_>,
     ) -> Result<AnyReply, Failed> {
-        let strange = |what: String| {
+        let odd = |what: String| {
             // A proxy that cannot reach the server may do so in a moment; what is no server will not become one.
             let failed = if status.is_server_error() { Failed::Lost } else { Failed::Strange };
-            failed(Error::unavailable(format!("{server} {what}")).hint(
-                "is it the address of a `fence serve`? something that stands before it may have answered instead",
-            ))
+            failed(strange(server, &what))
         };
         if status.is_success() {
             let reply = decode(body);
             self.seen.answered.store(reply.is_ok(), Ordering::Relaxed);
-            return reply.map_err(|e| strange(format!("answered with something else than fence does: {e}")));
+            return reply.map_err(|e| odd(format!("answered with something else than fence does: {e}")));
         }
         match serde_json::from_slice::<Refused>(body) {
             Ok(refused) => {
                 self.seen.answered.store(true, Ordering::Relaxed);
                 Err(Failed::Refused(refused.error))
             }
-            Err(_) => Err(strange(format!("answered {status}, and not as fence does"))),
+            Err(_) => Err(odd(format!("answered {status}, and not as fence does"))),
         }
     }
 
@@ -246,17 +245,15 @@ fn tokens_in(reply: &RawValue, tokens: &mut Vec<String>) {
     }
 }
 
-fn away(server: &Address, reason: &str) -> Error {
-    let hint = match reason.contains("certificate") {
-        _ if reason.contains("CaUsedAsEndEntity") => {
-            "its certificate is that of an authority (CA:TRUE): a server's own says CA:FALSE, and is signed by one"
-        }
-        _ if reason.contains("NotValidForName") => {
-            "its certificate is for another name than the one in FENCE_URL"
-        }
-        true => "if its certificate is of your own making, --ca or FENCE_CA names the file of who signed it",
-        false => "is `fence serve` running there, and is FENCE_URL right?",
-    };
+/// Something answered, and not as a fence does.
+fn strange(server: &Address, what: &str) -> Error {
+    Error::unavailable(format!("{server} {what}")).hint(
+        "is it the address of a `fence serve`? something that stands before it may have answered instead",
+    )
+}
+
+fn away(server: &Address, reason: &Reason) -> Error {
+    let hint = reason.hint.unwrap_or("is `fence serve` running there, and is FENCE_URL right?");
     Error::unavailable(format!("the fleet at {server} does not answer: {reason}")).hint(hint)
 }
 

@@ -33,6 +33,7 @@ pub mod route;
 pub mod run;
 mod sqlite;
 pub mod task;
+pub mod tls;
 mod tx;
 mod unbroken;
 mod wait;

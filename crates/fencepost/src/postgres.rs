@@ -664,9 +664,10 @@ fn client_error(e: &tokio_postgres::Error) -> Error {
     let kind = e.to_string();
     let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));
     let io = e.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let untrusted = io.and_then(|io| io.get_ref()).is_some_and(|inner| inner.is::<rustls::Error>());
-    if untrusted || (io.is_none() && kind == "error performing TLS handshake") {
-        Error::unavailable(format!("PostgreSQL cannot be trusted: {cause}"))
+    let untrusted = crate::tls::distrust(e);
+    if untrusted.is_some() || (io.is_none() && kind == "error performing TLS handshake") {
+        let why = untrusted.map_or(cause, |(_, why)| why);
+        Error::unavailable(format!("PostgreSQL cannot be trusted: {why}"))
             .hint("its certificate must fit sslmode and sslrootcert")
     } else if e.is_closed() || io.is_some() || kind == "timeout waiting for server" {
         Error::again(format!("PostgreSQL cannot be reached: {cause}"))

@@ -6,7 +6,7 @@
 
 use crate::context::variable;
 use fencepost::{Error, Result};
-use fencepost_client::{Http, Silence};
+use fencepost_client::Http;
 use http_body_util::Full;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -112,7 +112,7 @@ impl HttpClient for Collector {
             let problem = match &answer {
                 Ok(response) if response.status().is_success() => None,
                 Ok(response) => Some(response.status().to_string()),
-                Err(Silence::NotSent(reason) | Silence::Lost(reason)) => Some(reason.clone()),
+                Err(silence) => Some(silence.reason().to_string()),
             };
             // Told once, and not for every batch.
             let was_away = self.is_away.swap(problem.is_some(), Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl HttpClient for Collector {
                 None if was_away => tracing::info!("traces reach their collector again"),
                 _ => {}
             }
-            answer.map_err(|(Silence::NotSent(reason) | Silence::Lost(reason))| reason.into())
+            answer.map_err(|silence| silence.reason().to_string().into())
         })
     }
 }

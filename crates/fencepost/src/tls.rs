@@ -1,0 +1,104 @@
+//! What is wrong with a TLS connection, in words that say what to do.
+
+use rustls::{CertificateError, Error as Tls};
+use std::{error::Error, io};
+
+/// Why a server is not trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distrust {
+    /// Nobody whom we trust signed its certificate.
+    Signer,
+    /// Its certificate is an authority's own.
+    IsAuthority,
+    /// Its certificate is for another name.
+    Name,
+    /// Its certificate is expired, or not valid yet.
+    Time,
+    /// It does not speak TLS.
+    NotTls,
+    Other,
+}
+
+/// Finds the TLS error below an error, and says it in plain words.
+pub fn distrust(error: &(dyn Error + 'static)) -> Option<(Distrust, String)> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<Tls>() {
+            return Some(describe(found));
+        }
+        // An I/O error does not call what it wraps its source.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+fn describe(error: &Tls) -> (Distrust, String) {
+    match error {
+        Tls::InvalidCertificate(error) => describe_certificate(error),
+        Tls::InvalidMessage(_) => (Distrust::NotTls, "it does not speak TLS".into()),
+        other => (Distrust::Other, other.to_string()),
+    }
+}
+
+fn describe_certificate(error: &CertificateError) -> (Distrust, String) {
+    use CertificateError as E;
+    match error {
+        E::UnknownIssuer => (Distrust::Signer, "its certificate is signed by nobody who is trusted here".into()),
+        E::NotValidForName => (Distrust::Name, "its certificate is for another name".into()),
+        E::NotValidForNameContext { expected, presented } => {
+            // They come as `DnsName("localhost")`.
+            let plain = |name: &String| {
+                let name = name.split_once('(').map_or(name.as_str(), |(_, name)| name.trim_end_matches(')'));
+                name.trim_matches('"').to_owned()
+            };
+            let names = presented.iter().map(plain);
+            let names = match names.collect::<Vec<_>>().join(", ") {
+                names if names.is_empty() => "no name".to_owned(),
+                names => names,
+            };
+            (Distrust::Name, format!("its certificate is for {names}, not for {}", expected.to_str()))
+        }
+        E::Expired | E::ExpiredContext { .. } => (Distrust::Time, "its certificate has expired".into()),
+        E::NotValidYet | E::NotValidYetContext { .. } => {
+            (Distrust::Time, "its certificate is not valid yet".into())
+        }
+        // The library tells this one only by its text.
+        E::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            (Distrust::IsAuthority, "its certificate is that of an authority, not of a server".into())
+        }
+        other => (Distrust::Other, format!("its certificate is not accepted: {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::ServerName;
+
+    #[test]
+    fn what_is_wrong_is_found_below_other_errors() {
+        let context = CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("fence.example.com").unwrap(),
+            presented: vec!["DnsName(\"localhost\")".into(), "IpAddress(127.0.0.1)".into()],
+        };
+        for (error, distrust_is, says) in [
+            (Tls::InvalidCertificate(CertificateError::UnknownIssuer), Distrust::Signer, "nobody who is trusted"),
+            (
+                Tls::InvalidCertificate(context),
+                Distrust::Name,
+                "is for localhost, 127.0.0.1, not for fence.example.com",
+            ),
+            (Tls::InvalidCertificate(CertificateError::Expired), Distrust::Time, "has expired"),
+            (Tls::General("odd".into()), Distrust::Other, "odd"),
+        ] {
+            let wrapped = io::Error::other(io::Error::other(error.clone()));
+            for error in [&error as &(dyn Error + 'static), &wrapped] {
+                let (is, said) = distrust(error).expect("it is found");
+                assert_eq!(is, distrust_is);
+                assert!(said.contains(says), "{said}");
+            }
+        }
+        assert_eq!(distrust(&io::Error::other("plain")), None);
+    }
+}
