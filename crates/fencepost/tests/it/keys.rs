@@ -130,7 +130,9 @@ on_both! {
             tokio::spawn(async move { ann.call(claim).await.map(drop) })
         };
         let follows = {
-            let list = event::List { since: Some(since), kind: Some("task.added".into()), wait_ms, ..event::List::default() };
+            // Of the task that is added last: on PostgreSQL, others' transactions may hold back what was before `since`.
+            let resource = Some("task/auth-2".into());
+            let list = event::List { since: Some(since), resource, wait_ms, ..event::List::default() };
             tokio::spawn(async move { eye.call(list).await.map(drop) })
         };
         until(&world.fleet, 2).await;
