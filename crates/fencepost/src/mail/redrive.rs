@@ -1,9 +1,12 @@
 use super::{
-    Status, lane, not_found,
+    Status, lane,
+    lapse::lapse,
+    not_found,
     record::{Record, load_locked, save},
     release::events,
 };
 use crate::{
+    before::Before,
     claim::Under,
     error::{Code, Error, Result},
     names::{CLAIMS_MAX, check},
@@ -44,10 +47,19 @@ impl Op for Redrive {
     type Reply = Redriven;
     erased!();
 
+    fn before(&self) -> Before {
+        Before::takes()
+    }
+
     async fn run(self, tx: &mut Tx<'_>) -> Result<Redriven> {
         let (ids, more) = chosen(tx, &self.messages, self.mailbox.as_deref()).await?;
         let named = !self.messages.is_empty();
         let mut found = load_locked(tx, &ids).await?;
+        // Of a dead holder: reads show it as failed or held already.
+        let is_lost = |message: &Record| message.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now));
+        let mut lost: Vec<Record> = found.values().filter(|message| is_lost(message)).cloned().collect();
+        lost.sort_by_key(|message| message.id);
+        found.extend(lapse(tx, lost).await?.into_iter().map(|message| (message.id, message)));
         let mut changes = Vec::with_capacity(ids.len());
         for id in &ids {
             let message = found.remove(id).ok_or_else(|| not_found(*id))?;

@@ -32,6 +32,28 @@ pub async fn claim_mail(fleet: &Fleet, mailbox: &str, run: &str, count: i64) -> 
 }
 
 on_both! {
+    /// A message whose last holder is dead is shown as failed or held before anybody wrote that, and can be brought back.
+    async fn what_is_shown_as_given_up_can_be_brought_back(world: World) {
+        world.story("
+            mail/configure hold replay=hold          -> name=hold
+            mail/push s payload=x max_attempts=1     -> id=1
+            mail/push hold payload=x                 -> id=2
+            mail/push s payload=x                    -> id=3
+            mail/claim s run=a ttl_ms=30000          -> claims=message/1@1
+            mail/claim hold run=a                    -> claims=message/2@1
+            mail/claim s run=a                       -> claims=message/3@1
+            +31s mail/show message=1                 -> failed lapsed=true
+            mail/show message=2                      -> held lapsed=true
+            mail/redrive 1,2                         -> messages=1,2
+            mail/show message=1                      -> pending attempts=0
+            mail/show message=2                      -> pending attempts=0
+            mail/show message=3                      -> pending attempts=1
+            mail/claim s run=b ttl_ms=30000          -> claims=message/1@2
+            +31s mail/redrive mailbox=s              -> messages=1
+            mail/done message/1@2                    -> refused lease_expired
+        ").await;
+    }
+
     /// The life of a message, and who is refused what.
     async fn a_message_is_claimed_processed_and_completed(world: World) {
         world.story("
