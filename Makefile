@@ -71,6 +71,10 @@ bench: ## Measure; options go in ARGS: make bench ARGS="--quick"
 fuzz: ## Feed the server's OpenAPI document to schemathesis (from PyPI, kept under target/)
 	$(WITH_POSTGRES) scripts/fuzz
 
+.PHONY: audit
+audit: ## Check dependencies: licences, bans, sources, known vulnerabilities (cargo-deny, kept under target/)
+	@scripts/audit
+
 .PHONY: soak
 soak: ## Run the long tests
 	$(WITH_POSTGRES) cargo test --workspace --release --locked soak -- --ignored --nocapture
