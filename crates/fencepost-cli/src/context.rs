@@ -33,6 +33,8 @@ pub struct Said {
     /// What can also be said by variables or in `fence.toml`.
     pub settings: Vec<Setting>,
     pub file: File,
+    /// The flags that the command has.
+    pub flags: Vec<String>,
 }
 
 /// How often a person who watches is shown how far it is.
@@ -223,6 +225,10 @@ impl Context {
     fn let_in(&self, mut connection: Connection, agent: Option<String>) -> Result<Connection> {
         if let Some(key) = self.key() {
             connection = connection.with_key(&key)?;
+            if let Some(server) = connection.exposes_its_key() {
+                let message = format!("the key is sent to {server} without encryption: use https://");
+                self.warn(&Error::new(Code::Invalid, message));
+            }
         }
         if let Some(authority) = self.authority() {
             connection = connection.with_authority(&authority);
@@ -357,6 +363,17 @@ impl Context {
         Some(format!("--request {request}"))
     }
 
+    /// What is wrong with a field of the request, said of the flag that it was given by.
+    fn by_its_flag(&self, error: &Error) -> String {
+        let message = error.message().to_owned();
+        let Some(field) = error.field("field").and_then(|field| field.as_str()) else { return message };
+        let flag = field.strip_suffix("_ms").unwrap_or(field).replace('_', "-");
+        match self.said.flags.contains(&flag) {
+            true => message.replace(&format!("`{field}`"), &format!("`--{flag}`")),
+            false => message,
+        }
+    }
+
     pub fn fail(&self, error: &Error) -> ExitCode {
         if self.json() {
             out::complain_json(&error.to_json().to_string());
@@ -364,7 +381,7 @@ impl Context {
             let again = self.to_ask_again(error);
             let again = again.map(|words| format!("the same command with {words} does it at most once"));
             let hints = error.hint_text().into_iter().chain(again.as_deref());
-            let lines = [out::label("error", error.message())].into_iter();
+            let lines = [out::label("error", &self.by_its_flag(error))].into_iter();
             out::complain(
                 &lines.chain(hints.map(|hint| out::label("hint", hint))).collect::<Vec<_>>().join("\n"),
             );

@@ -105,6 +105,14 @@ fn reflowed(command: clap::Command) -> clap::Command {
     command.mut_subcommands(reflowed)
 }
 
+/// The flags of the command that was called.
+fn flags(command: &clap::Command, matches: &clap::ArgMatches) -> Vec<String> {
+    match matches.subcommand().and_then(|(name, below)| Some((command.find_subcommand(name)?, below))) {
+        Some((command, below)) => flags(command, below),
+        None => command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect(),
+    }
+}
+
 /// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
 fn wrong(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
     if !error.use_stderr() {
@@ -144,9 +152,11 @@ pub async fn main() -> ExitCode {
             return Context::new(Said { json, ..Said::default() }).fail(&error);
         }
     };
+    let line = command;
     let Cli { run, request, json, command, .. } =
-        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(e, &command, &words));
-    let context = Context::new(Said { run, request, json, settings, file });
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| wrong(e, &line, &words));
+    let flags = flags(&line, &matches);
+    let context = Context::new(Said { run, request, json, settings, file, flags });
     context.settings().1.untrusted.iter().for_each(|found| context.warn(&found.warning()));
     let done = command.unwrap_or_default().run(&context).await;
     context.flush().await;

@@ -39,6 +39,17 @@ impl Address {
         self.base.starts_with("https://")
     }
 
+    /// On this machine, where nobody else listens in.
+    pub fn is_here(&self) -> bool {
+        let uri: Option<Uri> = self.base.parse().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+        let name = host.to_ascii_lowercase();
+        name == "localhost"
+            || name.ends_with(".localhost")
+            || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.to_canonical().is_loopback())
+    }
+
     pub fn of(&self, op: &str) -> Result<Uri> {
         format!("{self}/v1/{op}").parse().map_err(Error::internal)
     }
@@ -53,6 +64,30 @@ impl std::fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_this_machine_is_here() {
+        let is_here = |url| Address::parse(url).expect("an address").is_here();
+        for url in [
+            "http://localhost:7373",
+            "http://LOCALHOST/fence",
+            "http://a.localhost",
+            "http://127.0.0.1",
+            "http://127.9.9.9:1",
+            "http://[::1]:7373",
+            "http://[::ffff:127.0.0.1]",
+        ] {
+            assert!(is_here(url), "{url}");
+        }
+        for url in [
+            "http://10.0.0.7",
+            "http://fence.example.com",
+            "http://localhost.example.com",
+            "http://[fe80::1]",
+        ] {
+            assert!(!is_here(url), "{url}");
+        }
+    }
 
     #[test]
     fn an_address_may_have_a_path_and_no_secrets() {

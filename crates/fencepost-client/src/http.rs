@@ -6,7 +6,7 @@ use fencepost::{
     tls::{self, Distrust},
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::{HeaderMap, body::Body as _, Request, Response, StatusCode, Uri, header};
+use hyper::{HeaderMap, Request, Response, StatusCode, Uri, body::Body as _, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -72,13 +72,15 @@ impl Reason {
         if let Some((distrust, what)) = tls::distrust(error) {
             return Self { what, hint: Some(advice(distrust)) };
         }
-        let garbled = causes(error)
-            .any(|e| e.downcast_ref::<hyper::Error>().is_some_and(|e| e.is_parse() || e.is_incomplete_message()));
-        Self { what: deepest(error), hint: garbled.then_some(NOT_HTTP) }
+        match causes(error).any(|e| e.downcast_ref().is_some_and(hyper::Error::is_parse)) {
+            true => Self { what: "it does not speak HTTP".into(), hint: Some(NOT_HTTP) },
+            false => Self { what: deepest(error), hint: None },
+        }
     }
 }
 
-const NOT_HTTP: &str = "is it the address of a `fence serve`? one that has a certificate is called with https://";
+const NOT_HTTP: &str =
+    "is it the address of a `fence serve`? one that has a certificate is called with https://";
 
 fn advice(distrust: Distrust) -> &'static str {
     match distrust {
@@ -88,7 +90,9 @@ fn advice(distrust: Distrust) -> &'static str {
         Distrust::IsAuthority => {
             "a server's own certificate says CA:FALSE and is signed by an authority: docs/server.md says how to make one"
         }
-        Distrust::Name => "call the server by a name that is in its certificate, or have that name added to it",
+        Distrust::Name => {
+            "call the server by a name that is in its certificate, or have that name added to it"
+        }
         Distrust::Time => "its owner has to renew it; or is the clock of this machine right?",
         Distrust::NotTls => "a `fence serve` without --tls-cert is called with http://",
         Distrust::Other => "is it the address of a `fence serve`, and is its certificate right?",
@@ -205,4 +209,46 @@ fn read(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn unfit(file: &Path, why: impl std::fmt::Display) -> Error {
     Error::new(Code::Invalid, format!("the authorities in `{}` cannot be trusted: {why}", file.display()))
         .hint("--ca or FENCE_CA names a PEM file with the certificate of who signed the server's")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    /// Whatever a server sends, a client keeps no more than it takes. The test ends although the answers do not.
+    #[tokio::test]
+    async fn a_reply_has_a_limit() {
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+        for (head, body, is_too_large) in [
+            ("transfer-encoding: chunked", chunk.repeat(3) + "0\r\n\r\n", false),
+            ("transfer-encoding: chunked", chunk.repeat(5), true),
+            ("content-length: 16384", "x".repeat(16384), false),
+            ("content-length: 1700000000", "x".into(), true),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let answers = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                // What comes before it was asked is no answer.
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    stream.read_buf(&mut asked).await.expect("a request");
+                }
+                let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).await.expect("written");
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            });
+            let http = Http { reply_max: 16 * 1024, ..Http::new(false, None).expect("a client") };
+            let to = format!("http://{address}/").parse().expect("an address");
+            let answer = http.post(&to, &HeaderMap::new(), Bytes::new(), Duration::from_secs(60)).await;
+            assert_eq!(matches!(answer, Err(Silence::TooLarge(_))), is_too_large, "{head}: {answer:?}");
+            assert_eq!(answer.is_err(), is_too_large, "{head}");
+            drop(http);
+            answers.abort();
+        }
+    }
 }

@@ -69,6 +69,14 @@ impl Connection {
         })
     }
 
+    /// The server that the key is sent to over the network without encryption, if there is one.
+    pub fn exposes_its_key(&self) -> Option<String> {
+        match &self.0 {
+            Way::Remote(remote) => remote.exposes_its_key().map(ToString::to_string),
+            Way::Local(_) => None,
+        }
+    }
+
     /// An https server must be vouched for by the authorities in this PEM file, and not by those that the system trusts.
     #[must_use]
     pub fn with_authority(self, file: &Path) -> Self {

@@ -111,7 +111,15 @@ impl Remote {
         })?;
         bearer.set_sensitive(true);
         self.headers.insert(header::AUTHORIZATION, bearer);
+        if let Some(server) = self.exposes_its_key() {
+            tracing::warn!("the key is sent to {server} without encryption: use https://");
+        }
         Ok(self)
+    }
+
+    pub fn exposes_its_key(&self) -> Option<&Address> {
+        self.headers.contains_key(header::AUTHORIZATION).then_some(())?;
+        self.addresses.iter().find(|address| !address.is_https() && !address.is_here())
     }
 
     pub fn as_agent(&self, agent: String) -> Self {

@@ -3,7 +3,6 @@
 use crate::{
     on_both,
     sealed::{Said, Sealed, eventually, lasting_address, said},
-    secured::authority,
 };
 use std::{
     net::TcpStream,
@@ -11,6 +10,7 @@ use std::{
 };
 
 const README: &str = include_str!("../../../../README.md");
+const SERVER: &str = include_str!("../../../../docs/server.md");
 
 on_both! {
     fn the_readme_tells_the_truth(sealed: Sealed) {
@@ -104,9 +104,12 @@ pub fn scripts(section: &str) -> Vec<&'static str> {
 
 /// The blocks of a section that are of one kind, in order.
 pub fn blocks(section: &str, kind: &str) -> Vec<&'static str> {
-    let section = README.split("\n## ").find(|text| text.starts_with(section)).expect("the section");
+    blocks_of(README.split("\n## ").find(|text| text.starts_with(section)).expect("the section"), kind)
+}
+
+fn blocks_of(text: &'static str, kind: &str) -> Vec<&'static str> {
     let begins = format!("```{kind}\n");
-    let blocks = section.split(&begins).skip(1);
+    let blocks = text.split(&begins).skip(1);
     blocks.map(|rest| rest.split("```").next().expect("its end")).collect()
 }
 
@@ -155,9 +158,10 @@ fn a_fleet_is_shared_between_machines_as_the_readme_says() {
 
     let (here, address) = (Sealed::postgres(), lasting_address());
     let port = port(&address);
-    authority(&here, "cert");
-    here.sh("mv cert.key key.pem");
     let ours = |script: &str| script.replace("7373", port).replace("fence.example.com", "localhost");
+    let [recipe] = blocks_of(SERVER, "sh")[..] else { panic!("{SERVER}") };
+    let made = ended(bash(&here, &ours(recipe)).spawn().expect("bash"));
+    assert_eq!(made.code, 0, "{made:?}");
     let script =
         ours(server).replace("postgres://user:password@host/database?sslmode=verify-full", &here.url());
     assert!(script.contains(&here.url()) && script.contains("--name localhost"), "{script}");
@@ -166,8 +170,8 @@ fn a_fleet_is_shared_between_machines_as_the_readme_says() {
     let mut serving = serving.env("FENCE_URL", "http://127.0.0.1:9").spawn().expect("bash");
     eventually("it listens", || TcpStream::connect(&address).is_ok().then_some(()));
     let there = Sealed::sqlite();
-    for (from, to) in [("cert-ca.pem", "ca.pem"), ("builder.key", "builder.key")] {
-        std::fs::copy(here.path().join(from), there.path().join(to)).expect("copied");
+    for file in ["ca.pem", "builder.key"] {
+        std::fs::copy(here.path().join(file), there.path().join(file)).expect("copied");
     }
     let worked = ended(bash(&there, &ours(client)).spawn().expect("bash"));
     assert!(worked.code == 0 && worked.out.contains("completed"), "{worked:?}");

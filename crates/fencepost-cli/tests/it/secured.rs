@@ -128,16 +128,54 @@ fn a_server_that_others_reach_says_that_it_does_not_encrypt() {
     assert!(!loopback.contains("encrypted"), "{loopback}");
 }
 
+/// What is wrong is said in words, with what to do about it: a plain client at an https server and the other way round, a
+/// certificate for another name, that of an authority, and one of yesterday.
 #[test]
-fn a_plain_client_at_an_https_server_and_the_other_way_round() {
+fn what_is_wrong_with_tls_is_said_in_words() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     authority(&sealed, "ours");
-    let secure = Served::start(&sealed, &["--tls-cert", "ours.pem", "--tls-key", "ours.key"]);
+    // A day that is over.
+    let made = sealed.sh(
+        "openssl x509 -req -in csr -CA ours-ca.pem -CAkey ca.key -set_serial 2 -extfile ext -out old.pem -days -1",
+    );
+    assert_eq!(made.code, 0, "{made:?}");
+    let serve = |cert: &str, key: &str| Served::start(&sealed, &["--tls-cert", cert, "--tls-key", key]);
     let plain = Served::start(&sealed, &[]);
-    for url in [format!("http://{}", secure.address), format!("https://{}", plain.address)] {
-        let said = sealed.over(&url).fence(&["list"]);
+    let (secure, old, root) =
+        (serve("ours.pem", "ours.key"), serve("old.pem", "ours.key"), serve("ours-ca.pem", "ca.key"));
+    let port = |server: &Served| server.address.rsplit_once(':').expect("a port").1.to_owned();
+    let ca = sealed.path().join("ours-ca.pem").display().to_string();
+    let told = [
+        format!("http://127.0.0.1:{}", port(&secure)),
+        format!("https://localhost:{}", port(&plain)),
+        format!("https://127.0.0.1:{}", port(&secure)),
+        format!("https://localhost:{}", port(&old)),
+        format!("https://localhost:{}", port(&root)),
+    ]
+    .map(|url| {
+        let said = sealed.over(&url).fence(&["--ca", &ca, "list"]);
         assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.err.starts_with(&format!("error: the fleet at {url} does not answer: ")), "{said:?}");
-    }
+        said.err.replace(&url, "URL")
+    });
+    insta::assert_snapshot!("tls", told.join("\n\n"));
+}
+
+/// Whoever listens in reads the key. (0.0.0.0 is this machine, and not by a name that says so.)
+#[test]
+fn a_key_that_is_sent_without_encryption_is_a_warning() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let key = sealed.ok(&["key", "add", "eye", "--role", "reader", "-q"]);
+    let server = Served::start(&sealed, &["--name", "0.0.0.0"]);
+    let port = server.address.rsplit_once(':').expect("a port").1.to_owned();
+    let warning =
+        format!("warning: the key is sent to http://0.0.0.0:{port} without encryption: use https://");
+    let there = sealed.over(&format!("http://0.0.0.0:{port}"));
+    let said = there.fence(&["--key", &key, "list"]);
+    assert_eq!((said.code, said.err), (0, warning));
+    let json = there.fence(&["--key", &key, "--json", "list"]);
+    assert!(json.code == 0 && json.err.starts_with(r#"{"warning":"#), "{json:?}");
+    let here = sealed.over(&format!("http://127.0.0.1:{port}")).fence(&["--key", &key, "list"]);
+    assert_eq!((here.code, here.err.as_str()), (0, ""));
 }
