@@ -128,6 +128,12 @@ fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())
 }
 
+/// The same for a command that only looks: the token of a claim says of which task it is.
+fn task_of(text: &str) -> Result<String, std::convert::Infallible> {
+    let id = text.rsplit_once('@').map_or(text, |(id, _)| id);
+    task_id(id)
+}
+
 /// `task/auth-3`, also for `auth-3`: a task is what is mostly meant.
 pub fn resource(text: &str) -> String {
     if text.contains('/') { text.to_owned() } else { format!("task/{text}") }

@@ -152,8 +152,13 @@ impl Caller {
     pub(crate) fn may_use(&self, run: &str, agent: Option<&str>) -> Result<()> {
         match self.bound() {
             Some((key, own)) if agent != Some(own) => {
-                let whose = agent.map_or("no agent".into(), |agent| format!("agent `{agent}`"));
-                Err(not_for(key, own, &format!("run `{run}` belongs to {whose}")))
+                let Some(agent) = agent else {
+                    let problem = format!("run `{run}` was begun by nobody's key");
+                    return Err(not_for(key, own, &problem).hint(format!(
+                        "--run NAME or FENCE_RUN begins a run of {own}'s own; an admin's key can use this one"
+                    )));
+                };
+                Err(not_for(key, own, &format!("run `{run}` belongs to agent `{agent}`")))
             }
             _ => Ok(()),
         }

@@ -50,7 +50,17 @@ impl FromStr for TaskId {
 
 impl TaskId {
     pub(crate) fn check(field: &str, text: &str) -> Result<Self> {
-        text.parse().map_err(|problem: String| Error::new(Code::Invalid, problem).with("field", field))
+        text.parse().map_err(|problem: String| {
+            let error = Error::new(Code::Invalid, problem).with("field", field);
+            let plain = text.strip_prefix("task/").unwrap_or(text);
+            match plain.split('@').next().map(str::parse::<TaskId>) {
+                Some(Ok(id)) if plain.contains('@') => {
+                    error.hint(format!("that is the token of a claim; its task is {id}"))
+                }
+                Some(Ok(id)) => error.hint(format!("the task is called {id} here")),
+                _ => error,
+            }
+        })
     }
 }
 

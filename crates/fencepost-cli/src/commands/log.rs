@@ -24,7 +24,7 @@ use std::{fmt::Write, process::ExitCode};
 #[command(verbatim_doc_comment, alias = "history")]
 pub struct Log {
     /// The task, such as auth-3
-    #[arg(value_name = "ID", value_parser = super::task_id)]
+    #[arg(value_name = "ID", value_parser = super::task_of)]
     task: String,
 }
 

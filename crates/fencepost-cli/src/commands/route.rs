@@ -137,8 +137,19 @@ impl Add {
             request: context.request(),
         };
         let added = context.call(add).await?;
-        context.print(&added, |added| table(std::slice::from_ref(&added.route), &context.screen))
+        context.print(&added, |added| {
+            let route = table(std::slice::from_ref(&added.route), &context.screen);
+            match added.agent_unknown {
+                true => format!("{route}\n{}", not_joined(&added.route.agent)),
+                false => route,
+            }
+        })
     }
+}
+
+/// For one who may have mistyped a name.
+pub fn not_joined(agent: &str) -> String {
+    format!("no agent {agent} has joined yet: what comes waits in its inbox until fence agent join {agent}")
 }
 
 impl Unmatched {

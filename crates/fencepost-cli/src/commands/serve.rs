@@ -11,7 +11,11 @@ use fencepost::{Code, Error, Fleet, Options, Result};
 use fencepost_server::{App, Secret, Server, Settings, TlsFiles};
 use limits::{History, Limits};
 use logs::Logs;
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use traces::Traces;
@@ -29,8 +33,8 @@ use traces::Traces;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "server")]
 pub struct Serve {
-    /// The address to listen on; port 0 takes any that is free
-    #[arg(long, value_name = "ADDR", env = "FENCE_LISTEN", default_value = "127.0.0.1:7373")]
+    /// The address to listen on, its port, or both; port 0 takes any that is free
+    #[arg(long, value_name = "ADDR", env = "FENCE_LISTEN", default_value = "127.0.0.1:7373", value_parser = address)]
     listen: SocketAddr,
     /// A name by which clients call this server, beside its address and localhost; may be given several times
     #[arg(long = "name", value_name = "HOST", env = "FENCE_NAMES", value_delimiter = ',')]
@@ -94,6 +98,24 @@ impl Serve {
         settings.connections = fitting(settings.connections, files);
         settings
     }
+}
+
+/// `127.0.0.1:7373`, or as much of it as differs.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const PORT: u16 = 7373;
+    let ip = |host: &str| match host {
+        "localhost" => Some(HERE),
+        host => host.parse().ok(),
+    };
+    let parted = || {
+        text.rsplit_once(':').and_then(|(host, port)| Some(SocketAddr::new(ip(host)?, port.parse().ok()?)))
+    };
+    let found = text.parse().ok().or_else(|| text.parse().ok().map(|port| SocketAddr::new(HERE, port)));
+    found.or_else(|| ip(text).map(|ip| SocketAddr::new(ip, PORT))).or_else(parted).ok_or_else(|| {
+        "not an address of this machine: such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network"
+            .to_owned()
+    })
 }
 
 async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -> Result<()> {
@@ -186,4 +208,29 @@ fn fitting(wanted: usize, files: Option<u64>) -> usize {
         );
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_leave_out_what_is_usual() {
+        for (text, at) in [
+            ("7373", "127.0.0.1:7373"),
+            ("0", "127.0.0.1:0"),
+            ("localhost", "127.0.0.1:7373"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("0.0.0.0", "0.0.0.0:7373"),
+            ("10.0.0.7:81", "10.0.0.7:81"),
+            ("::1", "[::1]:7373"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(address(text).map(|at| at.to_string()), Ok(at.to_owned()), "{text}");
+        }
+        for text in ["", ":7373", "fence.example.com:7373", "99999", "1.2.3.4:99999", "http://127.0.0.1:7373"]
+        {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
 }

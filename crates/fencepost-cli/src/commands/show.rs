@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[command(aliases = ["view", "get", "info"])]
 pub struct Show {
     /// The task, such as auth-3
-    #[arg(value_name = "ID", value_parser = super::task_id)]
+    #[arg(value_name = "ID", value_parser = super::task_of)]
     task: String,
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 pub struct Why {
     /// The task, such as auth-3
-    #[arg(value_name = "ID", value_parser = super::task_id)]
+    #[arg(value_name = "ID", value_parser = super::task_of)]
     task: String,
 }
 

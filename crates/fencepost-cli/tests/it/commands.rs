@@ -60,7 +60,7 @@ on_both! {
             vec!["done", "task/auth-1"],
             vec!["done", "lock/deploy@1"],
             vec!["guard", "task/auth-1@1"],
-            vec!["list", "--status", "open"],
+            vec!["list", "--status", "asleep"],
             vec!["call", "task/clam"],
             vec!["call", "task/add", "{\"titel\": \"x\"}"],
             vec!["call", "task/add", "{\"title\": 1}"],

@@ -140,7 +140,7 @@ on_both! {
             --json show
             --json nonsense
             --json claim --ttl soon
-            --json list --status open
+            --json list --status asleep
         ");
         insta::assert_snapshot!("wrong_json", told);
         assert!(sealed.ok(&["--json", "list", "--help"]).starts_with("List tasks"));

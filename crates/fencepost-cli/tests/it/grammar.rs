@@ -3,6 +3,74 @@
 use crate::{on_both, sealed::Sealed};
 
 on_both! {
+    /// What is wrong is said with what to do about it.
+    fn an_error_says_what_to_do(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let told = sealed.story("
+            add one
+            add two
+            dep add main-2 main-2
+            claim main-1 -q
+            park task/main-1@1 --reason later
+            edit main-2
+            claim main-2 --ttl 1ms
+            mail configure box --ttl 1ms
+            call task/claim '{\"run\": \"x\", \"ttl_ms\": 1}'
+            add three -p high
+            route add slack --text deploy --to nobody
+            inbox send nobody hello
+            agent join nobody
+            route add slack --text deploy --to nobody
+        ");
+        insta::assert_snapshot!("what_to_do", told);
+        for words in [["show", "task/main-1@1"], ["why", "main-1@7"], ["log", "task/main-1@1"]] {
+            assert_eq!(sealed.fence(&words).code, 0, "{words:?}");
+        }
+    }
+
+    /// A lease that is not the one that was asked for.
+    fn a_lease_never_becomes_shorter_and_says_so(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.story("
+            add one
+            add two
+            mail push box hello
+            claim -q
+        ");
+        let stays = "the lease stays 30m: run me has asked for that before, and a lease never becomes shorter";
+        for words in [&["claim", "--ttl", "5s"][..], &["mail", "claim", "box", "--ttl", "5s"], &["renew", "task/main-1@1", "--ttl", "5s"]] {
+            let said = sealed.ok(words);
+            assert!(said.lines().any(|line| line == stays), "{words:?}: {said}");
+        }
+        assert!(!sealed.ok(&["renew", "task/main-1@1"]).contains("stays"));
+        assert!(!sealed.ok(&["renew", "task/main-1@1", "--ttl", "1h"]).contains("stays"));
+    }
+
+    fn states_are_asked_for_as_they_are_shown(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let told = sealed.story("
+            add one
+            add two --after main-1 --done-when 'the tests pass'
+            add three --done-when 'the tests pass'
+            park main-3 --reason later
+            add four --done-when 'the tests pass'
+            list
+            list --status blocked
+            list --status parked
+            list --status ready
+            ready
+            claim main-1 -q
+            done
+            list --open
+            list --status open
+            board show main
+            mail push box x --delay 1h
+            mail list --status delayed
+            mail list --status pending
+        ");
+        insta::assert_snapshot!("states", crate::sealed::still(&told));
+    }
+
     /// The story of a task, attempt by attempt; and the task that does it again.
     fn a_task_has_its_log(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -137,4 +205,27 @@ fn numbers_that_are_none() {
     ",
     );
     insta::assert_snapshot!("numbers", told);
+}
+
+/// A run that somebody began without a key is not an agent's to use: its key says how to have one of its own.
+#[test]
+fn an_agents_key_at_a_run_of_nobodys() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.story(
+        "
+        add one
+        add two
+        claim main-1 -q
+    ",
+    );
+    let key = sealed.ok(&["key", "add", "codex", "--role", "agent", "-q"]);
+    let server = crate::serve::Served::start(&sealed, &[]);
+    let there = sealed.over(&format!("http://{}", server.address));
+    let said = there.fence(&["--key", &key, "claim"]);
+    insta::assert_snapshot!(said.err, @"
+    error: key `codex` is for agent `codex`: run `me` was begun by nobody's key
+    hint: --run NAME or FENCE_RUN begins a run of codex's own; an admin's key can use this one
+    ");
+    assert_eq!(there.fence(&["--key", &key, "--run", "mine", "claim"]).code, 0);
 }

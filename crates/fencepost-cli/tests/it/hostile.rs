@@ -275,6 +275,10 @@ fn seed(url: &str) -> BTreeMap<String, String> {
             if seeds.insist(entry.name, Value::Object(request)) {
                 accepted.insert(entry.name);
             }
+            // Where a hostile name was refused, it was bob who left.
+            if entry.name == "agent/leave" {
+                seeds.ok("agent/join", json!({ "agent": "bob" }));
+            }
         }
     }
     // An op whose fields were all refused would be no test of anything.
@@ -396,6 +400,17 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("key-revoke", &["key revoke {!}"]),
     ("list", &["list", "list --status {!}", "list --{!}"]),
     ("lock", &["lock deploy -- {!}", "lock {!} -- true"]),
+    (
+        "log",
+        &[
+            "log {task/fail}",
+            "log {task/reject}",
+            "log {task/park}",
+            "log {task/note}",
+            "log {task/edit}",
+            "log {!}",
+        ],
+    ),
     ("mail", &["mail"]),
     ("mail-checkpoint", &["mail checkpoint {!} {!}"]),
     ("mail-claim", &["mail claim box --count 20", "mail claim {!}"]),
@@ -432,12 +447,13 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("reject", &["reject {task/offer} --reason {!} --agent bob"]),
     ("release", &["release {!} --note {!}"]),
     ("renew", &["renew {!}"]),
+    ("reopen", &["reopen {task/done} --reason {!}", "reopen {!}"]),
     ("retry", &["retry {task/fail}", "retry {!}"]),
     ("route", &["route"]),
     ("route-add", &["route add slack --text {!} --to bob", "route add {!} --to {!} --channel {!}"]),
     ("route-again", &["route again"]),
     ("route-list", &["route list"]),
-    ("route-remove", &["route remove {!}"]),
+    ("route-rm", &["route rm {!}", "route rm 1 --reason {!}"]),
     ("route-unmatched", &["route unmatched"]),
     ("runs", &["runs --all"]),
     // It would serve; with a database of this name there is nothing to serve.
@@ -457,6 +473,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "show {!}",
         ],
     ),
+    ("trust", &["trust project", "trust --list", "trust project --revoke", "trust {!}"]),
     ("unclaim", &["unclaim {task/edit} --reason {!}", "unclaim {!}"]),
     ("unpark", &["unpark {task/park}"]),
     ("wait", &["wait {task/done} --timeout 1ms", "wait {!}"]),
@@ -489,6 +506,10 @@ fn no_text_acts_on_a_terminal_or_speaks_at_the_margin() {
     assert!(old.is_empty(), "these are no commands any more: {old:?}");
     let item = json!({ "id": "imported-1", "title": HOSTILE, "body": HOSTILE, HOSTILE: 1 });
     std::fs::write(sealed.path().join("hostile.jsonl"), item.to_string()).expect("written");
+    let escaped: String = HOSTILE.chars().map(|c| format!("\\U{:08x}", u32::from(c))).collect();
+    std::fs::create_dir(sealed.path().join("project")).expect("made");
+    let settings = format!("agent = \"{escaped}\"\nurl = \"http://{escaped}\"\n");
+    std::fs::write(sealed.path().join("project/fence.toml"), settings).expect("written");
     let lines = COMMANDS.iter().flat_map(|(_, lines)| lines.iter());
     let lines: Vec<Vec<String>> =
         lines.map(|line| line.split_whitespace().map(|word| fill(word, &used)).collect()).collect();

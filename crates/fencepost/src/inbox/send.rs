@@ -1,5 +1,6 @@
 use super::{Content, Item, mailbox};
 use crate::{
+    agent,
     before::Before,
     error::{Error, Result},
     json::Json,
@@ -46,6 +47,9 @@ pub struct Sent {
     pub item: Item,
     /// It was there already, by its key.
     pub existing: bool,
+    /// No agent of this name has joined. The message waits in its inbox until one does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_unknown: bool,
 }
 
 impl Op for Send {
@@ -82,7 +86,8 @@ impl Op for Send {
             true => super::show(tx, message.id).await?.item,
             false => Item::of(Message { payload, ..message }),
         };
-        Ok(Sent { item, existing })
+        let agent_unknown = !agent::is_known(tx, &self.agent).await?;
+        Ok(Sent { item, existing, agent_unknown })
     }
 }
 

@@ -1,5 +1,6 @@
 use super::{ROUTES_MAX, Route, Rule, in_force, not_found, routes};
 use crate::{
+    agent,
     before::Before,
     error::{Code, Error, Result},
     event::{Event, Topic},
@@ -51,6 +52,9 @@ pub struct Added {
     pub route: Route,
     /// The same rule was there already.
     pub existing: bool,
+    /// No agent of this name has joined. What comes waits in its inbox until one does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_unknown: bool,
 }
 
 impl Op for Add {
@@ -76,10 +80,12 @@ impl Op for Add {
             bots: self.bots,
         };
         rule.check()?;
+        let is_known = agent::is_known(tx, &self.agent).await?;
         if tx.opening.is_repeat("route.added", None)? {
             let first =
                 tx.opening.repeat.iter().find_map(|did| did.resource.strip_prefix("route/")?.parse().ok());
-            return Ok(Added { route: load(tx, first.unwrap_or_default()).await?, existing: false });
+            let route = load(tx, first.unwrap_or_default()).await?;
+            return Ok(Added { route, existing: false, agent_unknown: !is_known });
         }
         // Those who add wait for each other: places are counted, and so are rules.
         tx.one(Stmt::lock(
@@ -96,7 +102,7 @@ impl Op for Add {
                 .hint("fence route rm ID ends one"));
         }
         if let Some(there) = there.filter(|there| there.agent == self.agent && self.before.is_none()) {
-            return Ok(Added { route: there.clone(), existing: true });
+            return Ok(Added { route: there.clone(), existing: true, agent_unknown: !is_known });
         }
         let same = there.map(|route| route.id);
         let place = make_room(tx, self.before, same).await?;
@@ -107,7 +113,8 @@ impl Op for Add {
                 .details(serde_json::json!({ "rule": rule, "for": self.agent }))
         };
         tx.one(event.insert(tx)).await?;
-        Ok(Added { route: load(tx, id).await?, existing: there.is_some() })
+        let route = load(tx, id).await?;
+        Ok(Added { route, existing: there.is_some(), agent_unknown: !is_known })
     }
 }
 

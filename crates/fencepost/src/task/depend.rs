@@ -107,6 +107,9 @@ async fn refuse_circle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result
     if rows.is_empty() {
         return Ok(());
     }
-    let message = format!("`{}` waits for `{}` already, so it cannot come after it", other.id, task.id);
+    let message = match task.seq == other.seq {
+        true => format!("`{}` cannot wait for itself", task.id),
+        false => format!("`{}` waits for `{}` already, so it cannot come after it", other.id, task.id),
+    };
     Err(Error::new(Code::Invalid, message).with("field", "after").hint("a circle of tasks would never begin"))
 }

@@ -1,7 +1,7 @@
 use super::{Changed, Record, change};
 use crate::{
     before::Before,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     names::{ATTEMPTS_MAX, BODY_MAX, TEXT_MAX, TITLE_MAX, check},
     op::{Access, Op, erased},
     params,
@@ -61,7 +61,14 @@ impl Op for Edit {
         .flatten()
         .collect();
         if fields.is_empty() {
-            return Err(Error::invalid("task", "is all that was given: name what to change"));
+            return Err(Error::new(
+                Code::Invalid,
+                format!("nothing was named that is to change in `{}`", self.task),
+            )
+            .with("field", "task")
+            .hint(
+                "such as --title TEXT, --body TEXT or -p 90; fence edit --help lists what can be changed",
+            ));
         }
         let mut seq = 0;
         let details = Some(serde_json::json!({ "fields": fields }));
