@@ -10,5 +10,6 @@ verbs![
     prune::Prune,
     restored::Restored,
     set_clock::SetClock,
+    export::Export,
     import::Import
 ];

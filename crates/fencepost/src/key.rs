@@ -64,7 +64,7 @@ fn digest(secret: &str) -> String {
     hex(&Sha256::digest(secret))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -114,6 +114,9 @@ pub enum Replay {
 
 impl Replay {
     const ALL: [Replay; 3] = [Replay::Retry, Replay::Hold, Replay::Discard];
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        Replay::ALL.into_iter().find(|replay| replay.as_str() == text)
+    }
     pub fn as_str(self) -> &'static str {
         match self {
             Replay::Retry => "retry",
@@ -174,10 +177,10 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    fn read(row: &Row) -> Result<Self> {
+    pub(crate) fn read(row: &Row) -> Result<Self> {
         let default = Settings::default();
         let replay: Option<String> = row.get("replay")?;
-        let replay = replay.and_then(|text| Replay::ALL.into_iter().find(|replay| replay.as_str() == text));
+        let replay = replay.and_then(|text| Replay::read(&text));
         let span = |name, default| Ok::<_, Error>(row.get::<Option<Millis>>(name)?.unwrap_or(default));
         Ok(Self {
             settings: Settings {
@@ -206,7 +209,7 @@ macro_rules! mailboxes {
 pub(crate) use mailboxes;
 
 /// The rows of these mailboxes; one that has none yet has none here.
-fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
+pub(crate) fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
     let names: BTreeSet<&str> = names.into_iter().collect();
     if let (1, Some(name)) = (names.len(), names.first()) {
         return Ok(Stmt::new(mailboxes!("where name = ?1"), params![*name]));
@@ -215,7 +218,7 @@ fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
     Ok(Stmt::new(mailboxes!("where name in (select value ->> 'name' from json_each(?1))"), params![names]))
 }
 
-fn by_name(rows: &[Row]) -> Result<HashMap<String, Mailbox>> {
+pub(crate) fn by_name(rows: &[Row]) -> Result<HashMap<String, Mailbox>> {
     rows.iter().map(|row| Ok((row.get("name")?, Mailbox::read(row)?))).collect()
 }
 

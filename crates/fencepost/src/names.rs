@@ -17,6 +17,8 @@ pub const NAME_MAX: usize = 128;
 pub const TAGS_MAX: usize = 32;
 pub const DEPENDENCIES_MAX: usize = 1000;
 pub const PLAN_MAX: usize = 10_000;
+/// The highest number of a task that an import may bring: its board counts on from there, and needs room to.
+pub const NUMBER_MAX: i64 = 1_000_000_000;
 pub const CLAIMS_MAX: i64 = 1000;
 pub const WAITED_MAX: usize = 1000;
 pub const TTL_MIN: Millis = Millis::seconds(1);

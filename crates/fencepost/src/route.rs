@@ -13,7 +13,7 @@ use crate::{
     mail,
     op::verbs,
     params,
-    tx::{Row, Tx},
+    tx::{Row, Stmt, Tx},
 };
 pub use rule::Rule;
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ pub(crate) mod prune;
 pub const UNMATCHED: &str = "hooks/unmatched";
 
 /// All rules are looked at for each delivery.
-const ROUTES_MAX: usize = 1000;
+pub(crate) const ROUTES_MAX: usize = 1000;
 
 /// The header of an unmatched message that says what it tells of.
 const ITEM: &str = "item";
@@ -62,8 +62,15 @@ impl Route {
     }
 }
 
+/// Those who add wait for each other: places are counted, and so are rules.
+pub(crate) async fn lock(tx: &mut Tx<'_>) -> Result<()> {
+    let lock = "select pg_advisory_xact_lock(hashtextextended('routes of ' || current_schema(), 0)) is null";
+    tx.one(Stmt::lock(lock, params![])).await?;
+    Ok(())
+}
+
 /// Those in force, in the order in which they are tried.
-async fn in_force(tx: &mut Tx<'_>) -> Result<Vec<Route>> {
+pub(crate) async fn in_force(tx: &mut Tx<'_>) -> Result<Vec<Route>> {
     let rows = tx.query(routes!("where removed_at is null order by place, id"), params![]).await?;
     rows.iter().map(Route::read).collect()
 }

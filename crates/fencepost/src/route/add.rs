@@ -1,4 +1,4 @@
-use super::{ROUTES_MAX, Route, Rule, in_force, not_found, routes};
+use super::{ROUTES_MAX, Route, Rule, in_force, lock, not_found, routes};
 use crate::{
     agent,
     before::Before,
@@ -87,12 +87,7 @@ impl Op for Add {
             let route = load(tx, first.unwrap_or_default()).await?;
             return Ok(Added { route, existing: false, agent_unknown: !is_known });
         }
-        // Those who add wait for each other: places are counted, and so are rules.
-        tx.one(Stmt::lock(
-            "select pg_advisory_xact_lock(hashtextextended('routes of ' || current_schema(), 0)) is null",
-            params![],
-        ))
-        .await?;
+        lock(tx).await?;
         let routes = in_force(tx).await?;
         let there = routes.iter().find(|route| route.rule == rule);
         if there.is_none() && routes.len() >= ROUTES_MAX {

@@ -45,8 +45,13 @@ impl Rule {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        check::plain_name("source", &self.source)?;
-        self.parts().try_for_each(|(field, part)| check::line(field, part, NAME_MAX))
+        self.check_at("")
+    }
+
+    /// `at` is where it stands in the request.
+    pub(crate) fn check_at(&self, at: &str) -> Result<()> {
+        check::plain_name(&format!("{at}source"), &self.source)?;
+        self.parts().try_for_each(|(field, part)| check::line(&format!("{at}{field}"), part, NAME_MAX))
     }
 
     pub(crate) fn matches(&self, what: &Content) -> bool {

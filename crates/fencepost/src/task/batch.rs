@@ -104,7 +104,8 @@ pub(super) struct Known {
 impl Known {
     /// What is depended on is locked, so that it cannot be completed unseen: the count of what a new task
     /// waits for would be wrong for ever.
-    pub async fn read(tx: &mut Tx<'_>, items: &[Item], after: &[Vec<On>]) -> Result<Known> {
+    /// `also`: ids that the caller wants to look up; nothing need be there.
+    pub async fn read(tx: &mut Tx<'_>, items: &[Item], after: &[Vec<On>], also: &[TaskId]) -> Result<Known> {
         let mut known = Known { by_item: vec![None; items.len()], by_id: HashMap::new() };
         let keys: HashMap<&str, usize> =
             items.iter().enumerate().filter_map(|(i, item)| Some((item.key.as_deref()?, i))).collect();
@@ -112,7 +113,8 @@ impl Known {
             On::Task(id) => Some(id.clone()),
             On::Item(_) => None,
         };
-        let ids: BTreeSet<TaskId> = after.iter().flatten().filter_map(named).collect();
+        let ids: BTreeSet<TaskId> =
+            after.iter().flatten().filter_map(named).chain(also.iter().cloned()).collect();
         if keys.is_empty() && ids.is_empty() {
             return Ok(known);
         }

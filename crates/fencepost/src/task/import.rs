@@ -2,15 +2,17 @@ mod life;
 mod past;
 
 use super::{
-    Status,
+    MAX_ATTEMPTS, Record, Status,
     batch::{Batch, Inserts, Known, On, Wait, at, inserts, resolve},
     plan,
 };
 use crate::{
+    admin::export::{EXPORTED, sha256},
     before::Before,
+    claim::Checkpoint,
     clock::Time,
     error::{Code, Error, Result},
-    names::{OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
+    names::{BODY_MAX, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
     op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
@@ -79,17 +81,24 @@ pub struct Item {
     /// Set it aside, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
-    /// Why it failed.
+    /// It is not tried again before this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until: Option<Time>,
+    /// Why it failed, or its last attempt did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
     /// What came of it, if it is completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// Oldest first: a text each, or a text with who wrote it and when.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-    /// How far the work had come, oldest first.
+    pub notes: Vec<Line>,
+    /// How far the work had come, in the same form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub progress: Vec<String>,
+    pub progress: Vec<Line>,
+    /// The last checkpoint of the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointItem>,
     /// Who had it. The event of the import says so; nobody holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -103,6 +112,9 @@ pub struct Item {
     /// How often it may be tried (3 unless said).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
+    /// How often it was tried so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: i64,
     /// A time that is still to come is taken for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
@@ -112,6 +124,95 @@ pub struct Item {
     /// not imported; the first is left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// A note or a line of progress: its text, or more.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Line {
+    Text(String),
+    Full(FullLine),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FullLine {
+    pub text: String,
+    /// Who wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+}
+
+impl Line {
+    pub fn text(&self) -> &str {
+        match self {
+            Line::Text(text) => text,
+            Line::Full(line) => &line.text,
+        }
+    }
+
+    pub fn text_mut(&mut self) -> &mut String {
+        match self {
+            Line::Text(text) => text,
+            Line::Full(line) => &mut line.text,
+        }
+    }
+
+    fn check(&self, field: &str) -> Result<()> {
+        check::line(field, self.text(), TEXT_MAX)?;
+        match self {
+            Line::Text(_) => Ok(()),
+            Line::Full(line) => check::optional_name(field, line.agent.as_deref()),
+        }
+    }
+}
+
+impl From<String> for Line {
+    fn from(text: String) -> Self {
+        Line::Text(text)
+    }
+}
+
+impl From<&str> for Line {
+    fn from(text: &str) -> Self {
+        Line::Text(text.into())
+    }
+}
+
+/// How far the work had come, for whoever takes it next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointItem {
+    pub ordinal: i64,
+    pub phase: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl CheckpointItem {
+    /// As `checkpoint` of a task or a message stores it.
+    pub(crate) fn stored(&self) -> Result<String> {
+        let CheckpointItem { ordinal, phase, data } = self.clone();
+        serde_json::to_string(&Checkpoint { ordinal, phase, data }).map_err(Error::internal)
+    }
+
+    pub(crate) fn read(stored: &str) -> Result<Self> {
+        let Checkpoint { ordinal, phase, data } = serde_json::from_str(stored).map_err(Error::internal)?;
+        Ok(Self { ordinal, phase, data })
+    }
+
+    pub(crate) fn check(&self, at: &str) -> Result<()> {
+        check::range(&format!("{at}ordinal"), self.ordinal, 1, i64::MAX)?;
+        check::line(&format!("{at}phase"), &self.phase, TEXT_MAX)?;
+        let data = self.data.as_ref().map(ToString::to_string);
+        check::optional_json(&format!("{at}data"), data.as_deref(), BODY_MAX)
+    }
 }
 
 /// What a task can be when it comes: not finished (pending if it has an assignee, offered if it is), or how it ended.
@@ -163,9 +264,7 @@ pub struct Existing {
 }
 
 /// The most notes, and the most lines of progress, of one task: as many as are shown.
-const NOTES_MAX: i64 = 200;
-/// The board's counter goes on from the highest number, and needs room to.
-const NUMBER_MAX: i64 = 1_000_000_000;
+pub(crate) const NOTES_MAX: i64 = 200;
 
 impl Op for Import {
     const NAME: &'static str = "task/import";
@@ -194,7 +293,8 @@ impl Op for Import {
         if tx.opening.is_repeat("task.imported", None)? {
             return repeated(tx, &items, &ids).await;
         }
-        let known = Known::read(tx, &items, &after).await?;
+        let mut known = Known::read(tx, &items, &after, &own(&items, &ids)).await?;
+        known.recognise(&items, &ids);
         let past = Past::read(tx, &items, &ids, &known).await?;
         let is_new = |i: usize| known.by_item[i].is_none() && !past.gone.contains_key(&i);
         let reply = report(&ids, &known, is_new);
@@ -225,9 +325,34 @@ fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Impo
 
 /// The same request again: what it imported then.
 async fn repeated(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId]) -> Result<Imported> {
-    let known = Known::read(tx, items, &[]).await?;
+    let known = Known::read(tx, items, &[], &[]).await?;
     let did: HashSet<&str> = tx.opening.repeat.iter().map(|did| did.resource.as_str()).collect();
     Ok(report(ids, &known, |i| did.contains(resource(&ids[i]).as_str())))
+}
+
+/// The ids of the items that an export made a key for.
+fn own(items: &[plan::Item], ids: &[TaskId]) -> Vec<TaskId> {
+    let exported = |item: &plan::Item| item.key.as_deref().is_some_and(|key| key.starts_with(EXPORTED));
+    items.iter().zip(ids).filter(|(item, _)| exported(item)).map(|(_, id)| id.clone()).collect()
+}
+
+impl Known {
+    /// A task that has no key is known again by the one that an export of this fleet gave it.
+    fn recognise(&mut self, items: &[plan::Item], ids: &[TaskId]) {
+        for ((there, item), id) in self.by_item.iter_mut().zip(items).zip(ids) {
+            let same =
+                |task: &&Record| task.key.is_none() && item.key.as_deref() == Some(&exported_key(task));
+            if there.is_none() {
+                *there = self.by_id.get(id).filter(same).cloned();
+            }
+        }
+    }
+}
+
+/// By what an exported task without a key is known again: no other fleet made a task with this id at this time.
+pub(crate) fn exported_key(task: &Record) -> String {
+    let key = format!("{EXPORTED}{}@{}", task.id, task.created_at.0);
+    if key.len() <= NAME_MAX { key } else { format!("{EXPORTED}{}", sha256(&key)) }
 }
 
 fn resource(id: &TaskId) -> String {
@@ -236,13 +361,17 @@ fn resource(id: &TaskId) -> String {
 
 const INSERTS: Inserts = inserts!(
     task(
-        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told",
+        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told, delayed_until, attempts",
         ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
            value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint), value ->> 'rejection_reason',
-           cast(value ->> 'told' as bigint)"
+           cast(value ->> 'told' as bigint), cast(value ->> 'delayed_until' as bigint),
+           cast(value ->> 'attempts' as bigint)"
     ),
     conflict "",
-    doc(", output", ", item.value ->> 'output'")
+    doc(
+        ", output, checkpoint_n, checkpoint",
+        ", item.value ->> 'output', cast(item.value ->> 'checkpoint_n' as bigint), item.value ->> 'checkpoint'"
+    )
 );
 
 async fn write(
@@ -277,9 +406,9 @@ async fn write(
             .iter()
             .filter_map(|on| known.wait(on, |other| (!past.gone.contains_key(&other)).then(|| wait(other))));
         let row = batch.push(tx, id, &items[i], life.status, waits);
-        life.fill(row, tx.now);
+        life.fill(row, tx.now)?;
         batch.event(life.event(id, items[i].key.as_deref()));
-        notes.extend(life.notes(id));
+        notes.extend(life.notes(id, tx.now, tx.caller.agent.as_deref()));
         let next = boards.entry(&id.board).or_default();
         *next = (*next).max(id.n + 1);
         written.push(id);
@@ -293,11 +422,12 @@ async fn write(
     if !notes.is_empty() {
         statements.push(Stmt::new(
             "insert into note(task, kind, at, agent, body)
-             select task.seq, item.value ->> 'kind', cast(?1 as bigint), ?2, item.value ->> 'text'
-             from json_each(?3) as item
+             select task.seq, item.value ->> 'kind', cast(item.value ->> 'at' as bigint), item.value ->> 'agent',
+               item.value ->> 'text'
+             from json_each(?1) as item
              join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
              order by item.key",
-            params![tx.now, tx.caller.agent.as_deref(), set(notes)?],
+            params![set(notes)?],
         ));
     }
     statements.push(above_the_floor(&written)?);
@@ -345,12 +475,14 @@ impl Item {
         check::range(&field("id"), id.n, 1, NUMBER_MAX)?;
         for (name, texts) in [("notes", &self.notes), ("progress", &self.progress)] {
             check::range(&field(name), texts.len() as i64, 0, NOTES_MAX)?;
-            texts.iter().try_for_each(|text| check::line(&field(name), text, TEXT_MAX))?;
+            texts.iter().try_for_each(|line| line.check(&field(name)))?;
         }
         check::optional_text(&field("output"), self.output.as_deref(), OUTPUT_MAX)?;
         check::optional_text(&field("failure_reason"), self.failure_reason.as_deref(), TEXT_MAX)?;
         check::optional_text(&field("rejection_reason"), self.rejection_reason.as_deref(), TEXT_MAX)?;
         check::optional_text(&field("owner"), self.owner.as_deref(), TEXT_MAX)?;
+        check::range(&field("attempts"), self.attempts, 0, self.max_attempts.unwrap_or(MAX_ATTEMPTS))?;
+        self.checkpoint.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check(&field("checkpoint.")))?;
         if let Some(reason) = &self.parked {
             check::line(&field("parked"), reason, TEXT_MAX)?;
         }
@@ -361,7 +493,16 @@ impl Item {
             ("offered_at", self.offered_at.is_some() && self.offer.is_none(), "offered"),
             ("notify", self.notify && !is_told_of, "completed or failed"),
             ("output", self.output.is_some() && self.status != State::Completed, "completed"),
-            ("failure_reason", self.failure_reason.is_some() && self.status != State::Failed, "failed"),
+            (
+                "failure_reason",
+                self.failure_reason.is_some() && self.status == State::Completed,
+                "not completed",
+            ),
+            (
+                "delayed_until",
+                self.delayed_until.is_some() && self.status != State::Unassigned,
+                "not finished",
+            ),
             ("finished_at", self.finished_at.is_some() && self.status == State::Unassigned, "finished"),
         ];
         match unfit.iter().find(|(_, unfit, _)| *unfit) {

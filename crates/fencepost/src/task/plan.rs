@@ -112,7 +112,7 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     if tx.opening.is_repeat("task.added", None)? {
         return repeated(tx, &items).await;
     }
-    let known = Known::read(tx, &items, &after).await?;
+    let known = Known::read(tx, &items, &after, &[]).await?;
     let fresh: Vec<usize> = (0..items.len()).filter(|i| known.by_item[*i].is_none()).collect();
     let existing = known.by_item.iter().flatten().map(|task| task.id.to_string()).collect();
     if fresh.is_empty() {
@@ -252,7 +252,7 @@ fn select(ids: &[TaskId]) -> Result<Stmt> {
 
 /// The same request again: the tasks that it added, and those that it found by their keys, as they are now.
 async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
-    let known = Known::read(tx, items, &[]).await?;
+    let known = Known::read(tx, items, &[], &[]).await?;
     let added = tx.opening.repeat.iter().filter(|did| did.kind == "task.added");
     let added: HashSet<TaskId> =
         added.filter_map(|did| did.resource.strip_prefix("task/")?.parse().ok()).collect();

@@ -171,13 +171,15 @@ on_both! {
             fails(|item| item.after = vec!["nobody".into()]),
             fails(|item| item.after = vec!["auth-2".into()]),
             fails(|item| item.parked = Some(" ".into())),
-            fails(|item| item.notes = vec!["x".repeat(16 * 1024 + 1)]),
+            fails(|item| item.notes = vec!["x".repeat(16 * 1024 + 1).into()]),
             fails(|item| item.notes = vec!["x".into(); 201]),
             fails(|item| item.progress = vec!["\0".into()]),
             fails(|item| item.owner = Some("\0".into())),
             fails(|item| (item.status, item.parked) = (State::Completed, Some("later".into()))),
             fails(|item| item.output = Some("x".into())),
-            fails(|item| item.failure_reason = Some("x".into())),
+            fails(|item| (item.status, item.failure_reason) = (State::Completed, Some("x".into()))),
+            fails(|item| item.attempts = 4),
+            fails(|item| (item.status, item.delayed_until) = (State::Failed, Some(Time(0)))),
             fails(|item| item.finished_at = Some(Time(0))),
             import(vec![]),
             import(vec![item("auth-1", &["auth-3"]), item("auth-2", &["auth-1"]), item("auth-3", &["auth-2"])]),
@@ -206,7 +208,9 @@ on_both! {
             tasks[1].owner: invalid: `tasks[1].owner` contains a NUL character
             tasks[1].parked: invalid: `tasks[1].parked` is only for a task that is not finished
             tasks[1].output: invalid: `tasks[1].output` is only for a task that is completed
-            tasks[1].failure_reason: invalid: `tasks[1].failure_reason` is only for a task that is failed
+            tasks[1].failure_reason: invalid: `tasks[1].failure_reason` is only for a task that is not completed
+            tasks[1].attempts: invalid: `tasks[1].attempts` is 4; it must be between 0 and 3
+            tasks[1].delayed_until: invalid: `tasks[1].delayed_until` is only for a task that is not finished
             tasks[1].finished_at: invalid: `tasks[1].finished_at` is only for a task that is finished
             tasks: invalid: `tasks` is 0; it must be between 1 and 10000
             after: invalid: `after` goes round in a circle through auth-1, auth-2, auth-3

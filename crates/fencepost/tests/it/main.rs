@@ -13,6 +13,8 @@ mod disk;
 mod embed;
 mod events;
 mod expiry;
+mod export;
+mod filled;
 mod grown;
 mod import;
 mod import_fleet;

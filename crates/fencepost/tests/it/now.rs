@@ -200,6 +200,10 @@ fn requests() -> Vec<(&'static str, Value)> {
         ("route/list", json!({})),
         ("route/unmatched", json!({})),
         ("key/list", json!({})),
+        ("admin/export", json!({ "boards": ["auth"], "after": "tasks" })),
+        ("admin/export", json!({ "after": "tasks:3", "limit": 5 })),
+        ("admin/export", json!({ "after": "cursors" })),
+        ("admin/export", json!({ "after": "mail" })),
     ]);
     all
 }

@@ -111,6 +111,7 @@ fn every_op_is_listed() {
     admin/prune      admin
     admin/restored   admin
     admin/set_clock  admin
+    admin/export     admin reads
     admin/import     admin
     "#);
 }

@@ -6,7 +6,7 @@ use crate::{
     clock::Millis,
     error::Result,
     event::{Event, Topic},
-    names::{TEXT_MAX, check},
+    names::{TEXT_MAX, TTL_MAX, check},
     params,
     tx::{Stmt, Tx, set},
 };
@@ -22,7 +22,8 @@ impl AgentItem {
     pub fn check(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}name"), &self.name)?;
         check::tags(&format!("{at}capabilities"), &self.capabilities)?;
-        check::range(&format!("{at}max_concurrent"), self.max_concurrent.unwrap_or(1), 1, 1000)
+        check::range(&format!("{at}max_concurrent"), self.max_concurrent.unwrap_or(1), 1, 1000)?;
+        check::span(&format!("{at}strand_ms"), self.strand_ms.unwrap_or(STRAND), Millis(0), TTL_MAX)
     }
 
     fn differs(&self, there: &agent::Record) -> Vec<String> {
@@ -69,6 +70,7 @@ impl Import {
             rows.push(json!({
                 "name": item.name, "role": item.role.as_str(), "capabilities": capabilities,
                 "max": item.max_concurrent, "joined": item.joined_at.map_or(tx.now, |at| at.min(tx.now)).0,
+                "strand": item.strand_ms.unwrap_or(STRAND).0, "left": item.left_at.map(|at| at.min(tx.now).0),
             }));
             events.push(Event {
                 topic: Some(Topic::Nobody),
@@ -82,11 +84,14 @@ impl Import {
             return Ok(taken);
         }
         let insert = Stmt::new(
-            "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at)
+            "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, left_at, heard_until,
+               strands_at)
              select value ->> 'name', value ->> 'role', value ->> 'capabilities', cast(value ->> 'max' as bigint),
-               cast(?1 as bigint), cast(value ->> 'joined' as bigint), cast(?2 as bigint), cast(?3 as bigint)
-             from json_each(?4) where true order by value ->> 'name' on conflict (name) do nothing",
-            params![STRAND, tx.now, tx.now.plus(FIRST_POLL), set(rows)?],
+               cast(value ->> 'strand' as bigint), cast(value ->> 'joined' as bigint),
+               cast(value ->> 'left' as bigint), coalesce(cast(value ->> 'left' as bigint), cast(?1 as bigint)),
+               case when value ->> 'left' is null then cast(?2 as bigint) else cast(?1 as bigint) end
+             from json_each(?3) where true order by value ->> 'name' on conflict (name) do nothing",
+            params![tx.now, tx.now.plus(FIRST_POLL), set(rows)?],
         );
         tx.pipeline(vec![insert, Event::insert_many(tx, events)?]).await?;
         Ok(taken)

@@ -18,20 +18,25 @@ impl Import {
             return Ok(taken);
         }
         let prefix = self.key("");
-        let rows = self
-            .cursors
-            .iter()
-            .map(|item| json!({ "agent": item.agent, "channel": item.channel, "until": item.read_until.0 }));
+        let rows = self.cursors.iter().map(|item| {
+            json!({
+                "agent": item.agent, "channel": item.channel, "until": item.read_until.0,
+                "to": item.read_to.as_ref().map(|id| self.key(id)),
+            })
+        });
         let rows = tx
             .query(
                 "select channel.next_n, coalesce(reader.read_n, 0) as read_n, reader.run as held,
                    (select n from post where post.channel = item.value ->> 'channel'
                     and post.n > coalesce(reader.read_n, 0)
-                    and (post.at > cast(item.value ->> 'until' as bigint) or post.idempotency_key is null
-                      or substr(post.idempotency_key, 1, length(?2)) <> ?2)
+                    and (case when last.n is null then post.at > cast(item.value ->> 'until' as bigint)
+                        else post.n > last.n end
+                      or post.idempotency_key is null or substr(post.idempotency_key, 1, length(?2)) <> ?2)
                     order by n limit 1) as stop
                  from json_each(?1) as item
                  left join channel on channel.name = item.value ->> 'channel'
+                 left join post as last on last.channel = item.value ->> 'channel'
+                   and last.idempotency_key = item.value ->> 'to' and last.idempotency_key is not null
                  left join reader on reader.channel = item.value ->> 'channel'
                    and reader.agent = item.value ->> 'agent'
                  order by item.key",

@@ -2,12 +2,13 @@
 
 use super::{Import, PostItem, Taken, differs};
 use crate::{
+    admin::export::{SOURCE, exported_number},
     channel::{MENTIONS_MAX, not_found},
     error::{Error, Result},
     event::{Event, Topic},
     names::{BODY_MAX, check},
     params,
-    tx::{Stmt, Tx, set},
+    tx::{Row, Stmt, Tx, set},
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -69,7 +70,8 @@ impl Import {
                 Some(id) => {
                     let at = (post.channel.clone(), self.key(id));
                     let to = batch.numbers.get(&at).copied().or_else(|| known.get(&at).map(|there| there.n));
-                    Some(to.ok_or_else(|| {
+                    // Who only asks what would happen has brought nothing with an earlier call.
+                    Some(to.or(self.dry_run.then_some(0)).ok_or_else(|| {
                         let problem = format!("is `{id}`, which is no earlier post of `{}`", post.channel);
                         Error::invalid(&format!("posts[{i}].reply_to"), problem)
                     })?)
@@ -126,11 +128,37 @@ impl Import {
                 params![set(self.posts.iter().flat_map(ids))?],
             )
             .await?;
-        let known = rows.iter().map(|row| {
-            let there = There { n: row.get("n")?, body: row.get("body")?, author: row.get("author")? };
-            Ok(((row.get("channel")?, row.get("idempotency_key")?), there))
-        });
-        known.collect()
+        let there = |row: &Row| {
+            Ok::<_, Error>(There { n: row.get("n")?, body: row.get("body")?, author: row.get("author")? })
+        };
+        let known =
+            rows.iter().map(|row| Ok(((row.get("channel")?, row.get("idempotency_key")?), there(row)?)));
+        let mut known = known.collect::<Result<Known>>()?;
+        if self.source == SOURCE {
+            for row in self.posts_of_this_fleet(tx).await? {
+                known
+                    .entry((row.get("channel")?, self.key(&row.get::<String>("id")?)))
+                    .or_insert(there(&row)?);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Posts that were exported from this very fleet: by number and time.
+    async fn posts_of_this_fleet(&self, tx: &mut Tx<'_>) -> Result<Vec<Row>> {
+        let ids = |post: &PostItem| {
+            let ids = std::iter::once(&post.id).chain(&post.reply_to);
+            let numbers = ids.filter_map(|id| exported_number(id).map(|(n, at)| (id, n, at)));
+            numbers
+                .map(|(id, n, at)| json!({ "channel": post.channel, "id": id, "n": n, "at": at }))
+                .collect::<Vec<_>>()
+        };
+        let sql = "select distinct post.channel, item.value ->> 'id' as id, post.n, post.body, post.author
+             from json_each(?1) as item cross join post
+             where post.channel = item.value ->> 'channel' and post.n = cast(item.value ->> 'n' as bigint)
+             and post.at = cast(item.value ->> 'at' as bigint)
+             and coalesce(substr(post.idempotency_key, 1, length(?2)) <> ?2, true)";
+        tx.query(sql, params![set(self.posts.iter().flat_map(ids))?, self.key("")]).await
     }
 }
 

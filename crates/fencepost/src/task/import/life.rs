@@ -1,8 +1,9 @@
 //! What a task went through before it came.
 
-use super::{Item, resource};
+use super::{CheckpointItem, Item, Line, resource};
 use crate::{
     clock::Time,
+    error::Result,
     event::Event,
     names::TaskId,
     task::{Status, plan},
@@ -17,10 +18,13 @@ pub(super) struct Life {
     accepted_at: Option<Time>,
     rejection_reason: Option<String>,
     parked: Option<String>,
+    delayed_until: Option<Time>,
+    attempts: i64,
+    checkpoint: Option<CheckpointItem>,
     failure_reason: Option<String>,
     output: Option<String>,
-    notes: Vec<String>,
-    progress: Vec<String>,
+    notes: Vec<Line>,
+    progress: Vec<Line>,
     owner: Option<String>,
     created_at: Option<Time>,
     finished_at: Option<Time>,
@@ -28,7 +32,7 @@ pub(super) struct Life {
 
 impl Life {
     /// Nothing is finished before it was created, and nothing happened in the future.
-    pub fn fill(&self, row: &mut Value, now: Time) {
+    pub fn fill(&self, row: &mut Value, now: Time) -> Result<()> {
         let finished_at = self.status.is_finished().then(|| self.finished_at.map_or(now, |at| at.min(now)));
         let latest = finished_at.unwrap_or(now);
         row["created_at"] = self.created_at.map_or(latest, |at| at.min(latest)).0.into();
@@ -42,7 +46,14 @@ impl Life {
         row["told"] = i64::from(self.status.is_finished() && !self.notify).into();
         row["parked"] = self.parked.as_deref().into();
         row["failure_reason"] = self.failure_reason.as_deref().into();
+        row["delayed_until"] = self.delayed_until.filter(|until| *until > now).map(|until| until.0).into();
+        row["attempts"] = self.attempts.into();
         row["output"] = self.output.as_deref().into();
+        if let Some(checkpoint) = &self.checkpoint {
+            row["checkpoint_n"] = checkpoint.ordinal.into();
+            row["checkpoint"] = checkpoint.stored()?.into();
+        }
+        Ok(())
     }
 
     pub fn event(&self, id: &TaskId, key: Option<&str>) -> Event {
@@ -55,12 +66,24 @@ impl Life {
         Event { to: Some(self.status.as_str()), ..Event::new("task.imported", resource(id)) }.details(details)
     }
 
-    pub fn notes<'a>(&'a self, id: &'a TaskId) -> impl Iterator<Item = Value> + 'a {
-        let progress = self.progress.iter().map(|text| ("progress", text));
-        let notes = self.notes.iter().map(|text| ("note", text));
-        progress
-            .chain(notes)
-            .map(move |(kind, text)| json!({ "board": id.board, "n": id.n, "kind": kind, "text": text }))
+    /// A text alone is written now, by whoever imports it.
+    pub fn notes<'a>(
+        &'a self,
+        id: &'a TaskId,
+        now: Time,
+        caller: Option<&'a str>,
+    ) -> impl Iterator<Item = Value> + 'a {
+        let progress = self.progress.iter().map(|line| ("progress", line));
+        let notes = self.notes.iter().map(|line| ("note", line));
+        progress.chain(notes).map(move |(kind, line)| {
+            let (agent, at) = match line {
+                Line::Text(_) => (caller, now),
+                Line::Full(line) => (line.agent.as_deref(), line.at.map_or(now, |at| at.min(now))),
+            };
+            json!({
+                "board": id.board, "n": id.n, "kind": kind, "text": line.text(), "agent": agent, "at": at.0,
+            })
+        })
     }
 }
 
@@ -92,6 +115,9 @@ impl Item {
             accepted_at: self.accepted_at,
             rejection_reason: self.rejection_reason,
             parked: self.parked,
+            delayed_until: self.delayed_until,
+            attempts: self.attempts,
+            checkpoint: self.checkpoint,
             failure_reason: self.failure_reason,
             output: self.output,
             notes: self.notes,
