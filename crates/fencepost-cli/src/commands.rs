@@ -69,7 +69,7 @@ commands! {
     }
     "Look after the fleet" {
         status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
-        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, call::Call, completions::Completions,
+        serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, export::Export, call::Call, completions::Completions,
         man::Man, keep::Keep,
     }
 }
@@ -100,6 +100,17 @@ pub fn grouped(command: &clap::Command) -> String {
         text.push('\n');
     }
     text
+}
+
+/// `3 agents, 1 channel`: how many of each.
+fn counted<'k>(kinds: impl Iterator<Item = (&'k str, usize)>) -> String {
+    let counted = kinds.filter(|(_, count)| *count > 0).map(|(kind, count)| match (count, kind) {
+        (1, kind) => format!("1 {kind}"),
+        (count, "mailbox") => format!("{count} mailboxes"),
+        (count, kind) => format!("{count} {kind}s"),
+    });
+    let all = counted.collect::<Vec<_>>().join(", ");
+    if all.is_empty() { "nothing".into() } else { all }
 }
 
 /// The claim that a command acts under.

@@ -8,6 +8,7 @@
 mod advice;
 mod commands;
 mod context;
+mod exported;
 mod foreign;
 mod keeper;
 mod lines;

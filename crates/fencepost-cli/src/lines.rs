@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// What was read, each with its line.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Lines<T> {
     pub items: Vec<T>,
     pub numbers: Vec<usize>,
@@ -13,17 +13,22 @@ pub struct Lines<T> {
 
 /// Reads a file, or standard input for `-`. Empty lines are left out.
 pub fn read<T: DeserializeOwned>(file: &str) -> Result<Lines<T>> {
-    let unreadable = |e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}"));
+    let lines = parse(&text(file)?)?;
+    if lines.items.is_empty() { Err(empty(file)) } else { Ok(lines) }
+}
+
+/// All of a file, or of standard input for `-`.
+pub fn text(file: &str) -> Result<String> {
     let text = match is_stdin(file) {
         true => std::io::read_to_string(std::io::stdin()),
         false => std::fs::read_to_string(file),
     };
-    let lines = parse(&text.map_err(unreadable)?)?;
-    if lines.items.is_empty() {
-        return Err(Error::new(Code::Invalid, format!("there are no tasks in `{file}`"))
-            .hint("each is a JSON object on a line of its own"));
-    }
-    Ok(lines)
+    text.map_err(|e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")))
+}
+
+pub fn empty(file: &str) -> Error {
+    Error::new(Code::Invalid, format!("there are no tasks in `{file}`"))
+        .hint("each is a JSON object on a line of its own")
 }
 
 /// Whether a file's name stands for standard input: `-`, or `@-` as for a text.
@@ -61,7 +66,7 @@ pub fn refused(error: &Error, of: usize) -> Option<usize> {
 }
 
 /// The same error, of this line.
-fn on(error: Error, line: usize) -> Error {
+pub fn on(error: Error, line: usize) -> Error {
     at(error, &format!("line {line}")).with("line", line)
 }
 

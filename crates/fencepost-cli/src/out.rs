@@ -69,6 +69,16 @@ fn write_out(text: &str) -> Result<()> {
     }
 }
 
+/// Writes lines of JSON that were made safe already. Says whether anybody still reads.
+pub fn say_lines(text: &str) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::unavailable(format!("standard output cannot be written: {e}"))),
+    }
+}
+
 /// Is nobody there any more to read standard output? The other end of a pipe was closed, or the terminal went away.
 pub fn is_unread() -> bool {
     let out = std::io::stdout();

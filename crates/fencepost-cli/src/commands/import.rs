@@ -1,5 +1,6 @@
 mod file;
 mod fit;
+mod fleet;
 mod jsonl;
 mod order;
 mod pm;
@@ -9,6 +10,7 @@ mod pm_task;
 mod swarm;
 mod words;
 
+use super::counted;
 use crate::{context::Context, progress::Progress};
 use clap::{Args, Subcommand};
 use fencepost::{
@@ -30,6 +32,7 @@ use std::{
 ///   fence import pm .pm/tasks.db --dry-run
 ///   fence import agent-swarm agent-swarm-db.sqlite --dry-run
 ///   fence import jsonl tasks.jsonl
+///   fence import jsonl fleet.jsonl
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Import {
@@ -101,12 +104,28 @@ struct Report {
     dry_run: bool,
     #[serde(flatten)]
     reply: Imported,
+    /// What came beside the tasks, by its type.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<Kind>,
     /// What was turned into something else.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
     /// What could not be carried over as it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
+}
+
+/// What became of the items of one type that are no tasks.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    kind: String,
+    imported: usize,
+    /// What was there already, and was left alone.
+    existing: usize,
+    /// What was there, and is another way here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    differs: Vec<Left>,
 }
 
 /// Something that could not be carried over as it was, and the task it belongs to.
@@ -118,11 +137,12 @@ struct Left {
 
 impl Report {
     fn told(&self) -> String {
-        let mut text = self.headline();
-        let mut say = |line: String| {
-            text.push('\n');
-            text.push_str(&line);
-        };
+        let mut lines = Vec::new();
+        let has_tasks = !self.reply.imported.is_empty() || !self.reply.existing.is_empty();
+        if has_tasks || self.others.is_empty() {
+            lines.push(self.headline());
+        }
+        let mut say = |line: String| lines.push(line);
         let there = self.reply.existing.len();
         if there > 0 && !self.reply.imported.is_empty() {
             say(format!("{there} {} there already and left alone", if there == 1 { "was" } else { "were" }));
@@ -131,13 +151,28 @@ impl Report {
             let gone = few(&self.reply.gone);
             say(format!("imported before, finished and pruned, so left out: {gone}"));
         }
+        let verb = if self.dry_run { "would import" } else { "imported" };
+        let of = |count: fn(&Kind) -> usize| {
+            counted(self.others.iter().map(|kind| (kind.kind.as_str(), count(kind))))
+        };
+        if self.others.iter().any(|kind| kind.imported > 0) {
+            say(format!("{verb} {}", of(|kind| kind.imported)));
+        }
+        if self.others.iter().any(|kind| kind.existing > 0) {
+            say(format!("there already and left alone: {}", of(|kind| kind.existing)));
+        }
+        let differs: Vec<&Left> = self.others.iter().flat_map(|kind| &kind.differs).collect();
+        if !differs.is_empty() {
+            say("another way here than there:".into());
+        }
+        differs.iter().for_each(|left| say(format!("  {}  {}", left.task, left.what)));
         self.notes.iter().cloned().for_each(&mut say);
         if !self.left.is_empty() {
             say("not carried over as it was:".into());
         }
         let width = self.left.iter().map(|left| left.task.len()).max().unwrap_or(0);
         self.left.iter().for_each(|left| say(format!("  {:<width$}  {}", left.task, left.what)));
-        text
+        lines.join("\n")
     }
 
     fn headline(&self) -> String {

@@ -381,6 +381,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "events --since {!}",
         ],
     ),
+    ("export", &["export", "export {!}/x", "export --board {!}"]),
     ("fail", &["fail {!} --reason {!}"]),
     ("guard", &["guard {!}", "guard {task/edit}"]),
     ("import", &["import"]),

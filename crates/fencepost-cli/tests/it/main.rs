@@ -6,6 +6,9 @@ mod crash;
 mod docs;
 mod doctor;
 mod edges;
+mod export;
+#[path = "../../../fencepost/tests/it/filled.rs"]
+mod filled;
 mod grammar;
 mod history;
 mod hostile;

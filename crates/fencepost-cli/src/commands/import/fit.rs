@@ -1,7 +1,7 @@
 //! What does not fit is cut to measure, and told of.
 
 use super::Left;
-use fencepost::task::import::Item;
+use fencepost::task::import::{Item, Line};
 use serde_json::Value;
 
 /// Makes an item one that the engine takes, and lists what that cost. `false` if it cannot be one. `column` is what a
@@ -19,7 +19,7 @@ pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>)
                 format!("has no title; it is called {}", item.title)
             }
             ("title", Some(max)) => {
-                item.notes.push(format!("its whole title: {}", item.title));
+                item.notes.push(format!("its whole title: {}", item.title).into());
                 shorten(&mut item.title, max);
                 format!("its title is longer than {max} bytes; the whole is in a note")
             }
@@ -43,8 +43,8 @@ pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>)
                     "parked" => item.parked.iter_mut().collect(),
                     "owner" => item.owner.iter_mut().collect(),
                     "output" => item.output.iter_mut().collect(),
-                    "notes" => item.notes.iter_mut().collect(),
-                    "progress" => item.progress.iter_mut().collect(),
+                    "notes" => item.notes.iter_mut().map(Line::text_mut).collect(),
+                    "progress" => item.progress.iter_mut().map(Line::text_mut).collect(),
                     "failure_reason" => item.failure_reason.iter_mut().collect(),
                     "rejection_reason" => item.rejection_reason.iter_mut().collect(),
                     _ => Vec::new(),

@@ -65,7 +65,7 @@ impl Pm {
         }
         list.left.extend(others);
         let List { notes, left, .. } = list;
-        let report = Report { dry_run: self.how.dry_run, reply, notes, left };
+        let report = Report { dry_run: self.how.dry_run, reply, notes, left, ..Report::default() };
         context.print(&report, Report::told)
     }
 }

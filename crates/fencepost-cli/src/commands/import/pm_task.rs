@@ -79,7 +79,7 @@ impl Task<'_> {
             "red" => {
                 let by =
                     item.owner.as_ref().map(|owner| format!(", in the hands of {owner}")).unwrap_or_default();
-                item.progress.push(format!("its tests were red when it was imported{by}"));
+                item.progress.push(format!("its tests were red when it was imported{by}").into());
             }
             "green" => {
                 item.status = State::Completed;

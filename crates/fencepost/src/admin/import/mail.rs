@@ -87,7 +87,9 @@ impl MailItem {
         }
         if !strict && self.lane.is_some() {
             return Err(Error::invalid(&format!("{at}lane"), "is for strict mailboxes, and this one is not")
-                .hint("the mailbox was there already; import into a fleet without it, or leave `lane` out"));
+                .hint(
+                    "only a new mailbox can be made strict: import into a fleet that does not have this one",
+                ));
         }
         check::range(&format!("{at}attempts"), self.attempts, 0, self.max_attempts.unwrap_or(most))
     }

@@ -110,7 +110,10 @@ impl Import {
         let next = next.collect::<Result<HashMap<String, i64>>>()?;
         let made = |name: &str| self.dry_run && self.channels.iter().any(|channel| channel.name == name);
         match names.iter().find(|name| !next.contains_key(**name) && !made(name)) {
-            Some(missing) => Err(not_found(missing)),
+            Some(missing) => {
+                let first = self.posts.iter().position(|post| post.channel == **missing).unwrap_or_default();
+                Err(not_found(missing).with("field", format!("posts[{first}].channel")))
+            }
             None => Ok(next),
         }
     }

@@ -99,6 +99,7 @@ fn agent(cells: &mut Cells<'_>, name: &str) -> AgentItem {
         capabilities: names(cells, "capabilities"),
         max_concurrent,
         joined_at: cells.time("createdAt"),
+        ..AgentItem::default()
     }
 }
 

@@ -134,7 +134,8 @@ impl Talk {
                 cells.changed(format!("{agent} was at its mentions in {channel}: they are unread"));
             }
             cells.nothing_else();
-            self.cursors.push((id, CursorItem { agent, channel: channel.clone(), read_until }));
+            self.cursors
+                .push((id, CursorItem { agent, channel: channel.clone(), read_until, read_to: None }));
         }
     }
 }

@@ -164,7 +164,7 @@ fn task(cells: &mut Cells<'_>, people: &People) -> Item {
         created_at: cells.time("createdAt"),
         accepted_at: cells.time("acceptedAt"),
         rejection_reason: cells.take("rejectionReason"),
-        progress: cells.take("progress").into_iter().collect(),
+        progress: cells.take("progress").into_iter().map(Into::into).collect(),
         ..Item::default()
     };
     state(cells, people, &mut item);
@@ -193,8 +193,9 @@ fn state(cells: &mut Cells<'_>, people: &People, item: &mut Item) {
         |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
     let held = |cells: &mut Cells<'_>, item: &mut Item, who: &Option<String>, now: &str| {
         item.owner.clone_from(who);
-        item.notes
-            .push(format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)));
+        item.notes.push(
+            format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)).into(),
+        );
         cells.changed(format!("was {status}{}: it is {now}", by(who)));
     };
     match status.as_str() {

@@ -1,0 +1,270 @@
+//! The file that `fence export` writes and `fence import jsonl` reads: a JSON object a line, whose `type` says what it is.
+//! The first line is the header and the last says that nothing is missing. In between is the same as `task/import` and
+//! `admin/import` take.
+
+use crate::{
+    foreign,
+    lines::{self, Lines},
+};
+use fencepost::{
+    Code, Error, Result, Time,
+    admin::{export::Page, import},
+    op,
+    task::import::Item,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+
+/// Raised when older readers would misunderstand a file.
+const VERSION: u64 = 1;
+const HEADER: &str = "fencepost";
+const FLEET: &str = "fleet";
+const END: &str = "end";
+
+/// What stays where it is.
+const LEFT_OUT: &[&str] = &["keys", "runs", "claims", "locks", "request ids", "hook deliveries", "events"];
+
+#[derive(Debug, Serialize)]
+struct Header<'a> {
+    version: u64,
+    /// The version of fence that wrote it.
+    fencepost: &'a str,
+    exported_at: Time,
+    database: &'a str,
+    /// Only of these boards.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    boards: &'a [String],
+    left_out: &'a [&'a str],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Floor {
+    floor: i64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    items: usize,
+}
+
+/// For each kind of item: its list in a page and in `admin/import`, and its type in a file.
+macro_rules! kinds {
+    ($each:ident) => {
+        $each!(agents, "agent");
+        $each!(channels, "channel");
+        $each!(posts, "post");
+        $each!(cursors, "cursor");
+        $each!(routes, "route");
+        $each!(boards, "board");
+        $each!(mailboxes, "mailbox");
+        $each!(mail, "message");
+    };
+}
+pub(crate) use kinds;
+
+/// Characters that act on a terminal are escapes in it, which for programs is the same JSON.
+fn line(kind: &str, item: &impl Serialize) -> Result<String> {
+    let json = serde_json::to_string(item).map_err(Error::internal)?;
+    let fields = json.strip_prefix('{').unwrap_or(&json);
+    let comma = if fields == "}" { "" } else { "," };
+    Ok(foreign::escaped_json(&format!("{{\"type\":\"{kind}\"{comma}{fields}")) + "\n")
+}
+
+pub fn header(exported_at: Time, database: &str, boards: &[String]) -> Result<String> {
+    let fencepost = env!("CARGO_PKG_VERSION");
+    line(HEADER, &Header { version: VERSION, fencepost, exported_at, database, boards, left_out: LEFT_OUT })
+}
+
+pub fn end(items: usize) -> Result<String> {
+    line(END, &End { items })
+}
+
+/// The page as lines, and how many items of each type it has. Whoever takes only boards has no use for the floor of the
+/// whole fleet's fences, but for the claims on their tasks.
+pub fn page(page: &Page, counts: &mut BTreeMap<&'static str, usize>) -> Result<String> {
+    let mut text = String::new();
+    macro_rules! put {
+        ($list:ident, $kind:literal) => {
+            for item in &page.$list {
+                text.push_str(&line($kind, item)?);
+                *counts.entry($kind).or_default() += 1;
+            }
+        };
+    }
+    kinds!(put);
+    put!(tasks, "task");
+    if let Some(floor) = page.floor {
+        text.push_str(&line(FLEET, &Floor { floor })?);
+        *counts.entry(FLEET).or_default() += 1;
+    }
+    Ok(text)
+}
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub struct File {
+    pub tasks: Lines<Item>,
+    /// Everything else, without a source.
+    pub rest: import::Import,
+    /// The line of each item, by its list in `rest`.
+    pub numbers: HashMap<&'static str, Vec<usize>>,
+    /// An export wrote it, and not a person.
+    pub is_export: bool,
+    /// Items since the header of an export that has not ended yet, and the line of that header.
+    open: Option<(usize, usize)>,
+}
+
+/// Lines without a `type` are tasks.
+pub fn read(text: &str) -> Result<File> {
+    let mut file = File::default();
+    let mut last = 0;
+    for (at, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        last = at + 1;
+        file.add(text, last).map_err(|error| lines::on(error, last))?;
+    }
+    match file.open {
+        None => Ok(file),
+        Some((_, header)) => {
+            let cut = format!("the export that begins there has no end: it was cut off after line {last}");
+            Err(lines::on(Error::new(Code::Invalid, cut), header).hint("export it again"))
+        }
+    }
+}
+
+impl File {
+    fn add(&mut self, text: &str, number: usize) -> Result<()> {
+        let Some((kind, fields)) = typed(text) else { return self.task(text, number) };
+        macro_rules! take {
+            ($list:ident, $kind:literal) => {
+                if kind == $kind {
+                    self.rest.$list.push(op::decode(&fields)?);
+                    self.numbers.entry(stringify!($list)).or_default().push(number);
+                    return self.count();
+                }
+            };
+        }
+        kinds!(take);
+        match kind.as_str() {
+            "task" => self.task(&fields, number),
+            FLEET => {
+                let Floor { floor } = op::decode(&fields)?;
+                self.rest.floor = self.rest.floor.max(Some(floor));
+                self.count()
+            }
+            HEADER => self.begin(&fields, number),
+            END => self.end(op::decode(&fields)?),
+            _ => Err(Error::new(Code::Invalid, format!("`{kind}` is no type that this fence knows"))
+                .with("field", "type")
+                .hint("a newer fence may have written it; lines without a type are tasks")),
+        }
+    }
+
+    fn task(&mut self, json: &str, number: usize) -> Result<()> {
+        self.tasks.items.push(op::decode(json)?);
+        self.tasks.numbers.push(number);
+        self.count()
+    }
+
+    fn count(&mut self) -> Result<()> {
+        if let Some((items, _)) = &mut self.open {
+            *items += 1;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, fields: &str, number: usize) -> Result<()> {
+        #[derive(Deserialize)]
+        struct Begin {
+            version: u64,
+        }
+        let Begin { version } = decode(fields)?;
+        if version > VERSION {
+            let newer = format!("the file has format {version}, and this fence reads up to {VERSION}");
+            return Err(Error::new(Code::Invalid, newer).with("field", "version").hint("use a newer fence"));
+        }
+        if self.open.is_some() {
+            return Err(Error::new(Code::Invalid, "the export before this line has no end: it was cut off"));
+        }
+        (self.open, self.is_export) = (Some((0, number)), true);
+        Ok(())
+    }
+
+    fn end(&mut self, end: End) -> Result<()> {
+        match self.open.take() {
+            Some((items, _)) if items == end.items => Ok(()),
+            Some((items, _)) => {
+                let message = format!("the export has {items} items, and {} were written", end.items);
+                Err(Error::new(Code::Invalid, message)
+                    .hint("lines are missing, or were added: export it again"))
+            }
+            None => Err(Error::new(Code::Invalid, "an export ends here that did not begin")),
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(fields: &str) -> Result<T> {
+    op::decode(fields)
+}
+
+/// The type of a line, and its other fields.
+fn typed(line: &str) -> Option<(String, String)> {
+    let mut fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let Value::String(kind) = fields.remove("type")? else { return None };
+    Some((kind, Value::Object(fields).to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_of_its_line() {
+        let header = r#"{"type":"fencepost","version":1,"anything":"else"}"#;
+        for (text, says) in [
+            (
+                format!("{header}\n{{\"type\":\"agent\",\"name\":\"bob\"}}"),
+                "line 1: the export that begins there has no end",
+            ),
+            (
+                format!("{header}\n\n{{\"type\":\"end\",\"items\":1}}"),
+                "line 3: the export has 0 items, and 1 were written",
+            ),
+            (format!("{header}\n{header}"), "line 2: the export before this line has no end"),
+            (r#"{"type":"end","items":0}"#.into(), "line 1: an export ends here that did not begin"),
+            (
+                r#"{"type":"fencepost","version":2}"#.into(),
+                "line 1: the file has format 2, and this fence reads up to 1",
+            ),
+            (
+                "{\"id\":\"a-1\",\"title\":\"x\"}\n{\"type\":\"wish\"}".into(),
+                "line 2: `wish` is no type that this fence knows",
+            ),
+            (r#"{"type":"agent","nmae":"bob"}"#.into(), "line 1: `nmae`: unknown field"),
+            (r#"{"type":7}"#.into(), "line 1: `type`: unknown field"),
+        ] {
+            let error = read(&text).expect_err(says);
+            assert!(error.message().starts_with(says), "{error}");
+            assert_eq!(error.field("line").unwrap(), says.as_bytes()[5] - b'0');
+        }
+        let file =
+            read("{\"id\":\"a-1\",\"title\":\"x\"}\n\n{\"type\":\"agent\",\"name\":\"bob\"}\n").unwrap();
+        assert_eq!((file.tasks.numbers, &file.numbers["agents"], file.is_export), (vec![1], &vec![3], false));
+    }
+
+    #[test]
+    fn texts_come_back_as_they_were() {
+        let odd = "\u{1b}[2J\u{202e}\n\"\\\u{1F600}";
+        let page = Page {
+            agents: vec![import::AgentItem { name: odd.into(), ..Default::default() }],
+            ..Default::default()
+        };
+        let mut counts = BTreeMap::new();
+        let text = super::page(&page, &mut counts).unwrap();
+        assert!(text.chars().all(|c| c == '\n' || !foreign::is_hidden(c)), "{text}");
+        assert_eq!(text.lines().count(), 1);
+        assert_eq!(read(&text).unwrap().rest.agents, page.agents);
+    }
+}
