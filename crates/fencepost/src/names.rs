@@ -1,7 +1,7 @@
 //! What things are called: tasks, resources and tokens, and the limits on what people may type.
 
 use crate::{
-    clock::Millis,
+    clock::{Millis, Time},
     error::{Code, Error, Result},
 };
 use std::{fmt, str::FromStr};
@@ -26,6 +26,21 @@ pub const TTL_MAX: Millis = Millis::days(30);
 /// Whoever wants to wait longer asks again: a connection that is long dead is then noticed.
 pub const WAIT_MAX: Millis = Millis::minutes(10);
 pub const ATTEMPTS_MAX: i64 = 1000;
+
+/// What the keys begin with that an export makes for items without one.
+pub(crate) const EXPORTED: &str = "fencepost:";
+
+/// What an exported item is called: its number and the time it was made at, in milliseconds. Two fleets use the same
+/// numbers, but not at the same time.
+pub(crate) fn exported_id(number: impl fmt::Display, at: Time) -> String {
+    format!("{number}@{}", at.0)
+}
+
+/// The number and the time in an [`exported_id`].
+pub(crate) fn exported_number(id: &str) -> Option<(i64, Time)> {
+    let (number, at) = id.split_once('@')?;
+    Some((number.parse().ok()?, Time(at.parse().ok()?)))
+}
 
 /// `auth-3`: the third task of board `auth`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,7 +8,6 @@ use super::import::{
 use crate::{
     agent::{self, STRAND},
     error::{Error, Result},
-    key::hex,
     mail::Replay,
     names::check,
     op::{Access, Op, erased},
@@ -18,7 +17,6 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 /// Read the whole fleet, a page at a time, as the items that `task/import` and `admin/import` take. A page is read at one
 /// moment; others may write between two pages. Not in it: keys, runs, claims, locks, request ids and the log.
@@ -68,27 +66,9 @@ pub struct Page {
 
 /// The source of everything that was exported, for `admin/import`.
 pub const SOURCE: &str = "fencepost";
-/// What the keys begin with that an export makes for items without one.
-pub(crate) const EXPORTED: &str = "fencepost:";
 
 /// What the long texts of one page may come to, unless it is a single item's.
 const PAGE_BYTES: i64 = 1024 * 1024;
-
-pub(crate) fn sha256(text: &str) -> String {
-    hex(&Sha256::digest(text))
-}
-
-/// What an exported post or message is called: its number and its time, in milliseconds. Two fleets have the same number,
-/// but not at the same time.
-fn exported_id(number: i64, at: i64) -> String {
-    format!("{number}@{at}")
-}
-
-/// The number and the time in an [`exported_id`].
-pub(crate) fn exported_number(id: &str) -> Option<(i64, i64)> {
-    let (number, at) = id.split_once('@')?;
-    Some((number.parse().ok()?, at.parse().ok()?))
-}
 
 /// The kinds of items, in the order in which they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

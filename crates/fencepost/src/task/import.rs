@@ -7,12 +7,14 @@ use super::{
     plan,
 };
 use crate::{
-    admin::export::{EXPORTED, sha256},
     before::Before,
     claim::Checkpoint,
     clock::Time,
     error::{Code, Error, Result},
-    names::{BODY_MAX, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check},
+    key::hex,
+    names::{
+        BODY_MAX, EXPORTED, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check, exported_id,
+    },
     op::{Access, Op, erased},
     params,
     tx::{Stmt, Tx, set},
@@ -22,6 +24,7 @@ use past::Past;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
 
 /// Bring tasks along from elsewhere as they are there, in one transaction: all or none. Their numbers are kept, and
@@ -349,10 +352,10 @@ impl Known {
     }
 }
 
-/// By what an exported task without a key is known again: no other fleet made a task with this id at this time.
+/// By what an exported task without a key is known again.
 pub(crate) fn exported_key(task: &Record) -> String {
-    let key = format!("{EXPORTED}{}@{}", task.id, task.created_at.0);
-    if key.len() <= NAME_MAX { key } else { format!("{EXPORTED}{}", sha256(&key)) }
+    let key = format!("{EXPORTED}{}", exported_id(&task.id, task.created_at));
+    if key.len() <= NAME_MAX { key } else { format!("{EXPORTED}{}", hex(&Sha256::digest(key))) }
 }
 
 fn resource(id: &TaskId) -> String {

@@ -159,7 +159,7 @@ fn tally(
     let imported = if several { new.len() } else { count };
     let there = replies.iter().flat_map(|reply| &of(reply).existing);
     let differs: HashMap<&String, &Vec<String>> = there
-        .filter(|there| !there.differs.is_empty() && !(several && new.contains(&there.id)))
+        .filter(|there| !(there.differs.is_empty() || several && new.contains(&there.id)))
         .map(|there| (&there.id, &there.differs))
         .collect();
     let mut differs: Vec<Left> = differs

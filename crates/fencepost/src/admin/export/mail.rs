@@ -1,10 +1,11 @@
 //! Messages of mailboxes as they are now: what expiry would write is in it, and nobody holds anything.
 
-use super::{EXPORTED, Read, exported_id, number, that_fit};
+use super::{Read, number, that_fit};
 use crate::{
     admin::import::{MailItem, MailState},
     error::{Error, Result},
     mail::{self, Record, Status, record::columns},
+    names::{EXPORTED, exported_id},
     params,
     task::{PRIORITY, import::CheckpointItem},
     tx::{Row, Tx, by_keys},
@@ -52,7 +53,7 @@ fn item(message: Record) -> MailItem {
     let held = i64::from(message.status == Status::Processing);
     let (id, created) = (message.id, message.created_at);
     MailItem {
-        key: message.key.unwrap_or_else(|| format!("{EXPORTED}{}", exported_id(id, created.0))),
+        key: message.key.unwrap_or_else(|| format!("{EXPORTED}{}", exported_id(id, created))),
         mailbox: message.mailbox,
         kind: message.kind,
         status: match message.status {

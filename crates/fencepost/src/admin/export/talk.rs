@@ -1,9 +1,11 @@
 //! Channels, what was posted there, and how far agents have read.
 
-use super::{EXPORTED, Read, cut, exported_id, name, that_fit, unknown_place};
+use super::{Read, cut, name, that_fit, unknown_place};
 use crate::{
     admin::import::{ChannelItem, CursorItem, PostItem},
+    clock::Time,
     error::{Error, Result},
+    names::{EXPORTED, exported_id},
     params,
     tx::{Row, Tx, set},
 };
@@ -46,7 +48,7 @@ fn pair(key: &str) -> Result<(&str, &str)> {
 }
 
 /// What a post is called. One that was imported keeps the name that it had.
-fn post_id(key: Option<String>, n: i64, at: i64) -> String {
+fn post_id(key: Option<String>, n: i64, at: Time) -> String {
     let imported = key.as_deref().and_then(|key| key.strip_prefix(EXPORTED)).map(str::to_owned);
     imported.unwrap_or_else(|| exported_id(n, at))
 }
@@ -72,13 +74,13 @@ pub(super) async fn posts(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Re
     let item = |row: &Row| {
         let mentions: Option<String> = row.get("mentions")?;
         let mentions = mentions.map_or(Ok(Vec::new()), |list| serde_json::from_str(&list));
-        let at: crate::clock::Time = row.get("at")?;
+        let at: Time = row.get("at")?;
         let answered = match row.get::<Option<i64>>("answered_n")? {
             Some(n) => Some(post_id(row.get("answered_key")?, n, row.get("answered_at")?)),
             None => None,
         };
         Ok(PostItem {
-            id: post_id(row.get("idempotency_key")?, row.get("n")?, at.0),
+            id: post_id(row.get("idempotency_key")?, row.get("n")?, at),
             channel: row.get("channel")?,
             body: row.get("body")?,
             author: row.get("author")?,
@@ -106,12 +108,12 @@ pub(super) async fn cursors(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<
     let key = |row: &Row| Ok(format!("{}/{}", row.get::<String>("agent")?, row.get::<String>("channel")?));
     let (rows, last) = cut(rows, limit, key)?;
     let item = |row: &Row| {
-        let at: crate::clock::Time = row.get("at")?;
+        let at: Time = row.get("at")?;
         Ok(CursorItem {
             agent: row.get("agent")?,
             channel: row.get("channel")?,
             read_until: at,
-            read_to: Some(post_id(row.get("idempotency_key")?, row.get("n")?, at.0)),
+            read_to: Some(post_id(row.get("idempotency_key")?, row.get("n")?, at)),
         })
     };
     Ok((rows.iter().map(item).collect::<Result<_>>()?, last))

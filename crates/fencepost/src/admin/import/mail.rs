@@ -2,7 +2,6 @@
 
 use super::{Import, MailItem, MailState, Taken, differs};
 use crate::{
-    admin::export::{EXPORTED, exported_number},
     claim::Under,
     clock::Time,
     error::{Code, Error, Result},
@@ -13,7 +12,10 @@ use crate::{
         record::{self, columns},
         rows_of,
     },
-    names::{ATTEMPTS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, PAYLOAD_MAX, TEXT_MAX, check},
+    names::{
+        ATTEMPTS_MAX, EXPORTED, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, PAYLOAD_MAX, TEXT_MAX, check,
+        exported_number,
+    },
     params,
     task::PRIORITY,
     tx::{Stmt, Tx, set},
@@ -193,7 +195,7 @@ impl Import {
         let own = |key: &str| exported_number(key.strip_prefix(EXPORTED)?);
         let ids =
             keys.iter().filter_map(|((mailbox, key), i)| own(key).map(|(id, at)| ((*mailbox, id, at), *i)));
-        let ids: HashMap<(&str, i64, i64), usize> = ids.collect();
+        let ids: HashMap<(&str, i64, Time), usize> = ids.collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
@@ -204,7 +206,7 @@ impl Import {
         );
         let found =
             Record::read_all(tx.query(sql, params![rows]).await?)?.into_iter().filter_map(|message| {
-                let item = ids.get(&(message.mailbox.as_str(), message.id, message.created_at.0))?;
+                let item = ids.get(&(message.mailbox.as_str(), message.id, message.created_at))?;
                 Some((*item, message))
             });
         Ok(found.collect())

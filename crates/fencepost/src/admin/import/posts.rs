@@ -2,11 +2,11 @@
 
 use super::{Import, PostItem, Taken, differs};
 use crate::{
-    admin::export::{SOURCE, exported_number},
+    admin::export::SOURCE,
     channel::{MENTIONS_MAX, not_found},
     error::{Error, Result},
     event::{Event, Topic},
-    names::{BODY_MAX, check},
+    names::{BODY_MAX, check, exported_number},
     params,
     tx::{Row, Stmt, Tx, set},
 };
@@ -153,7 +153,7 @@ impl Import {
             let ids = std::iter::once(&post.id).chain(&post.reply_to);
             let numbers = ids.filter_map(|id| exported_number(id).map(|(n, at)| (id, n, at)));
             numbers
-                .map(|(id, n, at)| json!({ "channel": post.channel, "id": id, "n": n, "at": at }))
+                .map(|(id, n, at)| json!({ "channel": post.channel, "id": id, "n": n, "at": at.0 }))
                 .collect::<Vec<_>>()
         };
         let sql = "select distinct post.channel, item.value ->> 'id' as id, post.n, post.body, post.author
