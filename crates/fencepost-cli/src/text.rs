@@ -6,6 +6,10 @@ use std::fmt::Write;
 
 /// A line each: `auth-3  in_progress  50  write the parser`.
 pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
+    table(tasks, screen).render(screen)
+}
+
+fn table(tasks: &[Task], screen: &Screen) -> Table {
     let mut table = Table::new(&["ID", "STATUS", ">PRI", "WHO", "TITLE"]);
     for task in tasks {
         let agent =
@@ -23,13 +27,12 @@ pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
             task.title.as_str().into(),
         ]);
     }
-    table.render(screen)
+    table
 }
 
 /// The same, for one.
 pub fn task(task: &Task, screen: &Screen) -> String {
-    let text = tasks(std::slice::from_ref(task), screen);
-    text.lines().last().unwrap_or_default().to_owned()
+    table(std::slice::from_ref(task), screen).body(screen)
 }
 
 /// What a person wants to know first: blocked and parked tasks are not just "unassigned".
@@ -52,8 +55,8 @@ pub const LAPSED: &str = "its holder's lease is over, and this is what the next 
 
 /// A claim and all that a worker needs.
 pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
-    let token = screen.bold(&claim.token);
-    format!("{token}\nheld by run {} {}\n\n{}", claim.run, screen.until(claim.expires_at), page(task, screen))
+    let held = format!("held by run {} {}", claim.run, screen.until(claim.expires_at));
+    format!("{}\n{}\n\n{}", screen.bold(&claim.token), screen.wrap(&held, 0, 4), page(task, screen))
 }
 
 /// What a run holds, where there is little room: `task/auth-3@42, task/auth-4@1`, at most three.
@@ -68,12 +71,14 @@ pub fn tokens(all: &[String]) -> String {
 
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
-    let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));
+    let title = screen.wrap(&line(&task.title), task.id.len() + 2, 4);
+    let mut page = format!("{}  {title}\n", screen.bold(&task.id));
     let state = screen.paint(state(status(task)), status(task));
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), labelled(value));
+            let value = screen.wrap(&labelled(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
         }
     };
     say("priority", Some(&task.priority.to_string()));

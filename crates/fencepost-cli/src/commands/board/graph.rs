@@ -4,9 +4,10 @@
 //! others are named beside it.
 
 use crate::{
-    screen::{Screen, state},
+    screen::{Screen, Strip, state},
     text,
 };
+use anstyle::Style;
 use fencepost::{board::show::Edge, task::Task};
 use std::collections::HashMap;
 
@@ -58,9 +59,15 @@ impl<'a> Graph<'a> {
             (false, None) => format!("  (after {})", others.join(", ")),
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
+        // The title gives way first, then what else it waits for.
         let title = screen.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
-        let status = screen.paint(state(status), status);
-        lines.push(format!("{}{}  {status}  {title}{}", screen.dim(lead), task.id, screen.dim(&also)));
+        let mut strip = Strip::new(screen);
+        strip.lead(lead, Style::new().dimmed());
+        strip.cell(&task.id, 0, Style::new());
+        strip.cell(status, 0, state(status));
+        strip.cell(&title, 0, Style::new());
+        strip.cell(also.trim_start(), 0, Style::new().dimmed());
+        lines.push(strip.line());
         let children = self.children(Some(&task.id));
         let (fork, last, line) = screen.branches();
         for (at, child) in children.iter().enumerate() {
