@@ -233,6 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn what_others_wrote_is_one_safe_line() {
+        let screen = Screen::of_stdout(Time(0));
+        let hostile = "x\x1b[2J\u{202e}\nerror: forged";
+        let event = Entry {
+            title: Some(hostile.into()),
+            run: Some(hostile.into()),
+            agent: Some(hostile.into()),
+            ..event("task.failed", json!({ hostile: hostile, "list": [hostile], "deep": { "x": hostile } }))
+        };
+        let line = crate::out::rendered(&View::of(std::slice::from_ref(&event), &screen).line(&event));
+        assert!(line.lines().all(|line| !line.starts_with("error")), "{line}");
+        assert_eq!(line.matches("\\u{1b}[2J\\u{202e} error: forged").count(), 6, "{line}");
+        assert!(!line.contains(['\x1b', '\u{202e}']), "{line}");
+    }
+
+    #[test]
     fn colours_are_by_what_happened_and_else_by_what_it_led_to() {
         let led_to = |kind: &str, to: &str| style(&Entry { to: Some(to.into()), ..event(kind, Value::Null) });
         assert_eq!(led_to("task.completed", "completed"), state("completed"));

@@ -231,6 +231,10 @@ on_both! {
             drop(child.stdout.take());
             let ended = eventually("it ends", || child.try_wait().expect("its state"));
             assert_eq!(ended.code(), Some(code), "{words:?}");
+            if let Some(url) = sealed.server() {
+                let address = url.trim_start_matches("http://");
+                eventually("the server has noticed", || (crate::serve::waiting(address) == 0).then_some(()));
+            }
         }
         sealed.ok(&["release", "task/a-1@1"]);
         sealed.ok(&["mail", "push", "box", "{}"]);
