@@ -126,6 +126,33 @@ mod tests {
     }
 
     #[test]
+    fn lists_and_examples_keep_their_columns() {
+        let pages = all(crate::command_line_in(60));
+        let page = |name: &str| pages.iter().find(|(page, _)| page == name).map(|(_, text)| text.as_str());
+        for (name, says) in [
+            (
+                "fence --help",
+                "  import       Bring tasks, agents and their conversation\n               along from elsewhere\n",
+            ),
+            (
+                "fence --help",
+                "\n  fence claim                       take the best task that\n                                    is",
+            ),
+            (
+                "fence mail --help",
+                "  fence mail work session/42 -- ./handle.sh\n      run a command for each message",
+            ),
+            (
+                "fence mail --help",
+                "  fence mail done message/7@1 --output \\\n      '{\"title\": \"found it\"}'",
+            ),
+        ] {
+            let page = page(name).unwrap_or_default();
+            assert!(page.contains(says), "{says}\n---\n{page}");
+        }
+    }
+
+    #[test]
     fn help_fits_and_breaks_no_word() {
         let wide = all(crate::command_line().term_width(100_000));
         for width in [60, 80] {
