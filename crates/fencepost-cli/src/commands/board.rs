@@ -66,7 +66,8 @@ async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<Ex
     let reply = context.call(board::Show { board, limit }).await?;
     context.print(&reply, |reply| {
         let screen = &context.screen;
-        let counts = states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n}\u{a0}{name}")));
+        let counts =
+            states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n}\u{a0}{name}")));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let head = format!(
             "{}  {} tasks, {} ready: {counts}",

@@ -115,7 +115,8 @@ fn nothing_overruns_a_narrow_terminal() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let title = "design the whole schema, with every table, index and view that there will ever be";
-    sealed.story(&format!("
+    sealed.story(&format!(
+        "
         add '{title}' --board authentication --tag rust
         add '{title}' --board authentication --after authentication-1
         add '{title}' --board authentication --after authentication-1 --after authentication-2
@@ -141,8 +142,10 @@ fn nothing_overruns_a_narrow_terminal() {
         --run ended-run-with-a-long-name claim other-1
         end ended-run-with-a-long-name --reason '{title}'
         poll --agent a-worker-with-a-long-name
-    "));
-    std::fs::write(sealed.path().join("fence.toml"), "agent = \"a-worker-with-a-long-name\"\n").expect("written");
+    "
+    ));
+    std::fs::write(sealed.path().join("fence.toml"), "agent = \"a-worker-with-a-long-name\"\n")
+        .expect("written");
     sealed.ok(&["trust"]);
     let commands = [
         ("status", &["task/a-board-with-quite-a-long-name-1@1"][..]),
@@ -186,7 +189,10 @@ fn nothing_overruns_a_narrow_terminal() {
             for line in lines {
                 // A path or a name that is longer than the line stands there alone, to be copied.
                 let alone = !line.trim().contains(' ') && line.trim().len() > columns - 24;
-                assert!(line.chars().count() <= columns || alone, "fence {command} at {columns}:\n{line}\n\n{page}");
+                assert!(
+                    line.chars().count() <= columns || alone,
+                    "fence {command} at {columns}:\n{line}\n\n{page}"
+                );
             }
             for name in whole {
                 assert!(page.contains(name), "fence {command} at {columns}: {name} is cut\n{page}");
@@ -202,7 +208,8 @@ fn errors_warnings_and_hints_have_colours() {
     sealed.ok(&["init"]);
     sealed.ok(&["add", "x"]);
     let (error, hint) = ("^[1m^[31merror:^[0m ", "^[36mhint:^[0m ");
-    let shown = on_a_terminal(&sealed, 80, "fence show main-9; fence claim --board main --ttl 5s; fence claim");
+    let shown =
+        on_a_terminal(&sealed, 80, "fence show main-9; fence claim --board main --ttl 5s; fence claim");
     assert!(shown.contains(error) && shown.contains(hint), "{shown}");
     assert!(on_a_terminal(&sealed, 80, "fence shwo").contains("31merror:"), "so has what clap says");
     std::fs::write(sealed.path().join("fence.toml"), "agent = \"kim\"\n").expect("written");
@@ -211,7 +218,10 @@ fn errors_warnings_and_hints_have_colours() {
     let shown = on_a_terminal(&sealed, 80, "NO_COLOR=1 fence show main-9");
     assert!(shown.contains("error: ") && !shown.contains('^'), "{shown}");
     let said = sealed.fence(&["show", "main-9"]);
-    assert!(!said.err.contains('\x1b') && said.err.contains("error: ") && said.err.contains("hint: "), "{said:?}");
+    assert!(
+        !said.err.contains('\x1b') && said.err.contains("error: ") && said.err.contains("hint: "),
+        "{said:?}"
+    );
 }
 
 /// Help is part of what a person sees: a change of it is meant.

@@ -26,7 +26,11 @@ pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     match sealed.url() {
         url if url.starts_with("postgres") => watches_postgres(&child, &url),
         // The writer and the watcher have it open, and, where it is a reader that looks, so does that.
-        path => watches_file(&child, &path, if words.iter().any(|word| ["claim", "lock"].contains(word)) { 2 } else { 3 }),
+        path => watches_file(
+            &child,
+            &path,
+            if words.iter().any(|word| ["claim", "lock"].contains(word)) { 2 } else { 3 },
+        ),
     }
     child
 }
