@@ -5,7 +5,9 @@ use crate::{
     steps::open,
     world::{World, code, eventually, refused},
 };
-use fencepost::{Code, Fleet, Millis, Op, Time, agent, claim, event, key, lock, mail, params, route, run, task};
+use fencepost::{
+    Code, Fleet, Millis, Op, Time, agent, claim, event, key, lock, mail, params, route, run, task,
+};
 use futures_util::future::join_all;
 use std::time::Duration;
 
