@@ -1,6 +1,6 @@
 //! One command, one file. A command translates: words into an op, the reply into text.
 
-use crate::{context::Context, lines::is_stdin};
+use crate::{context::Context, lines::is_stdin, screen::wrapped, told};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Millis, Result};
 use std::process::ExitCode;
@@ -86,8 +86,8 @@ impl Default for Command {
     }
 }
 
-/// The commands and what they are for, group by group.
-pub fn grouped(command: &clap::Command) -> String {
+/// The commands and what they are for, group by group, in lines of this width.
+pub fn grouped(command: &clap::Command, width: Option<usize>) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
         text.push_str(&format!("{heading}:\n"));
@@ -95,7 +95,9 @@ pub fn grouped(command: &clap::Command) -> String {
             names.iter().filter_map(|name| command.find_subcommand(name)).filter(|c| !c.is_hide_set());
         for command in shown {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-            text.push_str(&format!("  {:<12} {about}\n", command.get_name()));
+            let line = format!("  {:<12} {about}", command.get_name());
+            text.push_str(&width.map_or_else(|| line.clone(), |width| wrapped(&line, width, 0, 15)));
+            text.push('\n');
         }
         text.push('\n');
     }
@@ -165,6 +167,17 @@ fn duration(text: &str) -> Result<Millis, String> {
         return Err(malformed());
     }
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// Why there is nothing to take yet, for whoever watches the waiting: ``lock `deploy` is held by run … until 12:04:10``.
+fn refused<T>(answer: &Result<T>) -> String {
+    let Err(error) = answer else { return String::new() };
+    let until = error.field("expires_at").and_then(|at| at.as_str());
+    let clock = until.and_then(|at| Some((at, at.parse().ok()?)));
+    clock.map_or_else(
+        || error.message().to_owned(),
+        |(at, time)| error.message().replace(at, &told::time_of_day(time)),
+    )
 }
 
 /// A payload, a body or an output: TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text

@@ -3,6 +3,7 @@
 use crate::{
     foreign, out,
     place::{self, Named, Place},
+    progress::{Progress, Tidy},
     screen::Screen,
     settings::{File, Setting, Source},
     whose::{self, Identity},
@@ -21,8 +22,9 @@ use std::{
     path::PathBuf,
     process::{Command, ExitCode},
     sync::Arc,
+    time::Duration,
 };
-use tokio::sync::OnceCell as AsyncOnceCell;
+use tokio::{sync::OnceCell as AsyncOnceCell, time::Instant};
 
 /// What was said on the command line or by variables, for every command alike.
 #[derive(Debug, Default)]
@@ -39,6 +41,11 @@ pub struct Said {
 
 /// How often a person who watches is shown how far it is.
 const WATCHED: Millis = Millis::seconds(1);
+/// The same where something is to be taken. Whoever asks anew goes to the end of the line at a server, so it is seldom; what
+/// is shown of a holder is no older than this.
+const IN_LINE: Millis = Millis::seconds(10);
+/// For giving back what was taken at the very moment in which the reader went away; else its lease ends.
+const GIVE_BACK: Duration = Duration::from_secs(2);
 
 pub struct Context {
     said: Said,
@@ -135,37 +142,85 @@ impl Context {
         limit: Option<Millis>,
         op: impl Fn(Option<Millis>) -> O,
     ) -> Result<O::Reply> {
-        self.call_in_steps(WAIT_MAX, limit, op, |_| ()).await
-    }
-
-    /// The same, and shows a person what the answer is meanwhile.
-    pub async fn call_watched<O: Op>(
-        &self,
-        limit: Option<Millis>,
-        op: impl Fn(Option<Millis>) -> O,
-        show: impl FnMut(&Result<O::Reply>),
-    ) -> Result<O::Reply> {
-        let step = if out::error_width().is_some() { WATCHED } else { WAIT_MAX };
-        self.call_in_steps(step, limit, op, show).await
-    }
-
-    async fn call_in_steps<O: Op>(
-        &self,
-        step: Millis,
-        limit: Option<Millis>,
-        op: impl Fn(Option<Millis>) -> O,
-        mut show: impl FnMut(&Result<O::Reply>),
-    ) -> Result<O::Reply> {
         let mut left = limit.unwrap_or(Millis(i64::MAX));
         loop {
-            let wait = left.min(step);
+            let wait = left.min(WAIT_MAX);
             let answer = self.call(op(Some(wait))).await;
             left = Millis(left.0 - wait.0);
             if left.0 <= 0 || !O::not_yet(answer.as_ref()) {
                 return answer;
             }
-            show(&answer);
         }
+    }
+
+    /// The same, and a person at a terminal sees meanwhile what is waited for, and for how long it has been.
+    pub async fn call_shown<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        line: impl Fn(&Result<O::Reply>) -> String,
+    ) -> Result<O::Reply> {
+        let mut progress = Progress::new(self.json());
+        if !progress.is_seen() {
+            return self.call_waiting(limit, op).await;
+        }
+        let began = Instant::now();
+        let mut left = limit.unwrap_or(Millis(i64::MAX));
+        let mut answer = self.call(op(None)).await;
+        while left.0 > 0 && O::not_yet(answer.as_ref()) {
+            let what = line(&answer);
+            let step = left.min(if O::READS { WATCHED } else { IN_LINE });
+            left = Millis(left.0 - step.0);
+            let mut call = std::pin::pin!(self.call(op(Some(step))));
+            let mut redraw = tokio::time::interval(Duration::from_secs(1));
+            answer = loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut call => break answer,
+                    _ = redraw.tick() => {
+                        let waited = crate::screen::rough(began.elapsed().into());
+                        progress.show(|| format!("waiting {waited}: {what}"));
+                    }
+                }
+            };
+        }
+        answer
+    }
+
+    /// The same, for a command whose answer is what it prints. It ends when nobody reads that any more, and has taken
+    /// nothing then.
+    pub async fn call_watched<O: Op>(
+        &self,
+        limit: Option<Millis>,
+        op: impl Fn(Option<Millis>) -> O,
+        line: impl Fn(&Result<O::Reply>) -> String,
+    ) -> Result<O::Reply> {
+        let _tidy = Progress::new(self.json()).is_seen().then(Tidy::new);
+        self.while_read(self.call_shown(limit, op, line)).await.unwrap_or_else(|| {
+            Err(Error::unavailable("nobody reads standard output any more, so waiting was given up"))
+        })
+    }
+
+    /// What this comes to, as long as anybody reads standard output. It is dropped as soon as nobody does.
+    pub async fn while_read<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
+        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = {
+            let mut waiting = std::pin::pin!(waiting);
+            tokio::select! {
+                // Nobody would learn of an answer that comes now.
+                biased;
+                () = out::unread() => alive(),
+                answer = &mut waiting => return Some(answer),
+            }
+        };
+        // A look that was under way goes on in a task of its own, and gives back what it took.
+        let given_back = async {
+            while alive() > before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _ = tokio::time::timeout(GIVE_BACK, given_back).await;
+        None
     }
 
     /// Where the fleet is, or would be made.

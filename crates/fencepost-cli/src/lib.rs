@@ -10,6 +10,7 @@ mod commands;
 mod context;
 mod exported;
 mod foreign;
+mod help;
 mod keeper;
 mod lines;
 mod modes;
@@ -22,6 +23,7 @@ mod screen;
 mod settings;
 mod supervise;
 mod text;
+mod told;
 mod trust;
 mod whose;
 
@@ -44,8 +46,14 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
   fence done                        finish it, and tell what came of it
   fence prime                       the page to give to an agent
 
-Exit codes: 0 done · 1 failed · 2 wrong command line · 3 nothing to take · 4 not yours to take ·
-5 your claim is over · 6 held back, try later")]
+Exit codes:
+  0  done
+  1  failed
+  2  wrong command line
+  3  nothing to take
+  4  not yours to take
+  5  your claim is over
+  6  held back, try later")]
 struct Cli {
     /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
@@ -77,8 +85,17 @@ struct Cli {
 
 /// The command line, with its commands in groups.
 fn command_line() -> clap::Command {
-    let command = reflowed(Cli::command());
-    let groups = commands::grouped(&command);
+    grouped(reflowed(Cli::command()), None)
+}
+
+/// The same, with help for a terminal of this width. (Beyond 100 columns lines are hard to read; clap thinks so, too.)
+fn command_line_in(width: usize) -> clap::Command {
+    let width = width.min(100);
+    grouped(help::fitted(reflowed(Cli::command()), width), Some(width)).term_width(width)
+}
+
+fn grouped(command: clap::Command, width: Option<usize>) -> clap::Command {
+    let groups = commands::grouped(&command, width);
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
     ))
@@ -117,7 +134,8 @@ fn flags(command: &clap::Command, matches: &clap::ArgMatches) -> Vec<String> {
 /// Help, the version, or what is wrong with the command line; as JSON too, for whoever reads nothing else.
 fn wrong(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
     if !error.use_stderr() {
-        error.exit();
+        out::say_as_clap(&error.render());
+        std::process::exit(error.exit_code());
     }
     // It quotes what was typed. The same words with escapes have the same fault.
     let safe: Vec<_> = words.iter().map(|word| foreign::in_a_line(&word.to_string_lossy())).collect();
@@ -130,10 +148,8 @@ fn wrong(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
         let message = message.trim_start_matches("error: ").trim();
         let error = Error::new(Code::Invalid, message).hint(hint.trim());
         out::complain_json(&error.to_json().to_string());
-    } else if out::error_width().is_some() && out::colours_are_wanted() {
-        out::complain_as_clap(&text.ansi().to_string());
     } else {
-        out::complain_as_clap(&text.to_string());
+        out::complain_as_clap(&text);
     }
     std::process::exit(2);
 }
@@ -141,7 +157,7 @@ fn wrong(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
 /// Runs the command that this process was started with.
 #[tokio::main(flavor = "current_thread")]
 pub async fn main() -> ExitCode {
-    let command = command_line();
+    let command = out::width().map_or_else(command_line, command_line_in);
     let words: Vec<_> = std::env::args_os().collect();
     let first =
         command.clone().try_get_matches_from(words.clone()).unwrap_or_else(|e| wrong(e, &command, &words));

@@ -4,13 +4,19 @@
 
 use crate::foreign::{self, BREAK, STYLE};
 use anstyle::{AnsiColor, Style};
+use clap::builder::StyledStr;
 use fencepost::{Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 use std::{
     io::{IsTerminal, Write},
     os::fd::AsFd,
     sync::OnceLock,
 };
+use tokio::sync::watch;
+use unicode_width::UnicodeWidthStr;
 
 /// Where a colour of our own begins. What others wrote cannot know it: it is another one in each process.
 fn style_mark() -> &'static str {
@@ -79,12 +85,28 @@ pub fn say_lines(text: &str) -> Result<bool> {
     }
 }
 
-/// Is nobody there any more to read standard output? The other end of a pipe was closed, or the terminal went away.
-pub fn is_unread() -> bool {
-    let out = std::io::stdout();
-    let mut stream = [PollFd::new(&out, PollFlags::empty())];
-    let polled = poll(&mut stream, Some(&Timespec::default()));
-    polled.is_ok() && stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+/// Returns when nobody is there any more to read standard output; where that cannot happen (a file), never.
+///
+/// A thread waits for it: `poll` without a wish wakes only for errors and hang-ups, where tokio would also wake for each
+/// key that is typed at a terminal, and take a socket whose other end only stopped writing for closed.
+pub async fn unread() {
+    static GONE: OnceLock<watch::Receiver<bool>> = OnceLock::new();
+    let gone = GONE.get_or_init(|| {
+        let (tell, gone) = watch::channel(false);
+        let watching = std::thread::Builder::new().name("reader".into()).spawn(move || {
+            let out = std::io::stdout();
+            let mut stream = [PollFd::new(&out, PollFlags::empty())];
+            while poll(&mut stream, None) == Err(Errno::INTR) {}
+            tell.send_replace(stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP));
+        });
+        if let Err(e) = watching {
+            tracing::warn!("it will not be noticed if nobody reads any more: {e}");
+        }
+        gone
+    });
+    if gone.clone().wait_for(|gone| *gone).await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// Writes lines to standard error, if that can be. All at once: where several write to one place, none comes in between.
@@ -102,6 +124,7 @@ pub fn label(word: &str, text: &str) -> String {
     let style = match word {
         "error" => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
         "warning" => Style::new().bold().fg_color(Some(AnsiColor::Yellow.into())),
+        "hint" => Style::new().fg_color(Some(AnsiColor::Cyan.into())),
         _ => Style::new().bold(),
     };
     let word = format!("{word}:");
@@ -131,8 +154,19 @@ fn write_error(text: &str) {
 }
 
 /// What clap says of a command line: its line ends are its own, and so are its colours, because what was typed has none.
-pub fn complain_as_clap(ansi: &str) {
-    complain(ansi.replace('\x1b', style_mark()).trim_end());
+pub fn complain_as_clap(text: &StyledStr) {
+    complain(as_clap(text, error_width()).trim_end());
+}
+
+/// The same for help and the version, on standard output. Nobody minds whether help was read to its end.
+pub fn say_as_clap(text: &StyledStr) {
+    let _ = say(as_clap(text, width()).trim_end());
+}
+
+fn as_clap(text: &StyledStr, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_string() };
+    let coloured = if colours_are_wanted() { text.ansi().to_string() } else { text.to_string() };
+    crate::help::rest(&coloured.replace('\x1b', style_mark()), width)
 }
 
 /// The text as it is written: our marks become what they stand for, and hidden characters escapes.
@@ -157,6 +191,13 @@ pub fn rendered(text: &str) -> String {
         }
     }
     out
+}
+
+/// How many columns it takes, without our own colours.
+pub fn width_of(text: &str) -> usize {
+    let mut parts = rendered(text).split('\x1b').map(str::to_owned).collect::<Vec<_>>().into_iter();
+    let first = parts.next().map_or(0, |text| text.width());
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, text)| text.width())).sum::<usize>()
 }
 
 /// `[31m…`

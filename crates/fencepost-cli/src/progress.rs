@@ -4,6 +4,7 @@ use crate::{
     out,
     screen::{self, cut},
 };
+use nix::sys::signal::{SigSet, Signal, raise};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -22,6 +23,11 @@ pub struct Progress {
 impl Progress {
     pub fn new(json: bool) -> Self {
         Self { width: out::error_width().filter(|_| !json), drawn: None }
+    }
+
+    /// Is there anybody to see it?
+    pub fn is_seen(&self) -> bool {
+        self.width.is_some()
     }
 
     /// Says how far it is, unless it has just been said.
@@ -46,5 +52,35 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// While this lives, an interrupt (Ctrl-C) takes the line away before it ends us. It ends us as ever: a shell that sees a
+/// command exit after an interrupt, and not die of it, goes on with its script. A command that hears signals itself does
+/// without.
+#[derive(Debug)]
+pub struct Tidy(Option<SigSet>);
+
+impl Tidy {
+    /// Threads that are started later must not hear the signal either, so this comes before the first call.
+    pub fn new() -> Self {
+        let interrupt = SigSet::from(Signal::SIGINT);
+        let held_back = interrupt.thread_block().is_ok();
+        if held_back {
+            std::thread::spawn(move || {
+                if interrupt.wait().is_ok() {
+                    out::draw("");
+                    let _ = interrupt.thread_unblock();
+                    let _ = raise(Signal::SIGINT);
+                }
+            });
+        }
+        Self(held_back.then_some(interrupt))
+    }
+}
+
+impl Drop for Tidy {
+    fn drop(&mut self) {
+        let _ = self.0.as_ref().map(SigSet::thread_unblock);
     }
 }

@@ -6,6 +6,7 @@ use crate::{
 };
 use anstyle::{AnsiColor, Style};
 use fencepost::{Millis, Time};
+use std::collections::BTreeMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The same, as text.
@@ -24,6 +25,16 @@ impl Screen {
     pub fn of_stdout(now: Time) -> Self {
         let width = out::width();
         Self { width, colour: width.is_some() && out::colours_are_wanted(), now }
+    }
+
+    /// The width of the terminal, if it is one.
+    pub fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// When the command began.
+    pub fn now(&self) -> Time {
+        self.now
     }
 
     /// `in 29m`, `3m ago`; elsewhere the moment itself.
@@ -74,7 +85,13 @@ impl Screen {
     /// As much of the text as there is room for on a line where so much is used.
     pub fn fit(&self, text: &str, used: &str) -> String {
         let text = line(text);
-        self.width.map_or_else(|| text.clone(), |width| cut(&text, width.saturating_sub(used.width()).max(8)))
+        self.width.map_or_else(|| text.clone(), |width| cut(&text, width.saturating_sub(used.width())))
+    }
+
+    /// The text in lines that fit a terminal, the first of them behind so many columns, the others indented. A word that is
+    /// longer than a line stays whole: it is a path or a command, and cut it could not be used.
+    pub fn wrap(&self, text: &str, used: usize, indent: usize) -> String {
+        self.width.map_or_else(|| text.to_owned(), |limit| wrapped(text, limit, used, indent))
     }
 
     /// That there is more than is shown.
@@ -91,8 +108,43 @@ impl Screen {
     }
 }
 
+/// See [`Screen::wrap`].
+pub fn wrapped(text: &str, limit: usize, used: usize, indent: usize) -> String {
+    // As the writer would have it, or the columns could not be counted.
+    let text = text.replace(BREAK, &format!("\n{QUOTE}"));
+    let mut out = String::new();
+    let mut at = used;
+    for (n, line) in text.split('\n').enumerate() {
+        let words = line.trim_start_matches(' ');
+        let own = line.len() - words.len();
+        let indent = if n == 0 { indent } else { own };
+        if n > 0 {
+            out.push('\n');
+            at = 0;
+        }
+        out.extend(std::iter::repeat_n(' ', own));
+        at += own;
+        for (n, word) in words.split(' ').enumerate() {
+            let width = out::width_of(word);
+            // A first word that does not fit behind what is there goes to the next line, if it gains room there.
+            let pushed = n == 0 && at > indent && at + width > limit;
+            if pushed || (n > 0 && at + 1 + width > limit) {
+                out.push('\n');
+                out.extend(std::iter::repeat_n(' ', indent));
+                at = indent;
+            } else if n > 0 {
+                out.push(' ');
+                at += 1;
+            }
+            out.push_str(word);
+            at += width;
+        }
+    }
+    out
+}
+
 /// The two largest units that matter: `45s`, `29m`, `2h 5m`, `3d 4h`.
-fn rough(span: Millis) -> String {
+pub fn rough(span: Millis) -> String {
     let s = span.0 / 1000;
     let two = |big: i64, unit: &str, small: i64, sub: &str| match small {
         0 => format!("{big}{unit}"),
@@ -130,6 +182,8 @@ pub struct Table {
     /// It has its head everywhere, because its columns do not speak for themselves.
     headed: bool,
     rows: Vec<Vec<Cell>>,
+    /// What is said below a row, by its place.
+    notes: BTreeMap<usize, String>,
 }
 
 #[derive(Debug)]
@@ -158,11 +212,17 @@ impl Cell {
 }
 
 impl Table {
-    /// Columns by their heads; one that starts with `>` is aligned to the right. The last is cut first.
+    /// Columns by their heads; one that starts with `>` is aligned to the right, and never cut. The last is cut first, the
+    /// first never: it is what a person types.
     pub fn new(heads: &[&'static str]) -> Self {
         let column =
             |head: &&'static str| Column { head: head.trim_start_matches('>'), right: head.starts_with('>') };
-        Self { columns: heads.iter().map(column).collect(), headed: false, rows: Vec::new() }
+        Self {
+            columns: heads.iter().map(column).collect(),
+            headed: false,
+            rows: Vec::new(),
+            notes: BTreeMap::new(),
+        }
     }
 
     #[must_use]
@@ -175,36 +235,82 @@ impl Table {
         self.rows.push(cells);
     }
 
-    pub fn render(&self, screen: &Screen) -> String {
-        let widths = self.widths(screen.width, screen.width.is_some() || self.headed);
-        let mut lines = Vec::new();
-        if screen.width.is_some() || self.headed {
-            let head = self
-                .columns
-                .iter()
-                .map(|column| Cell { style: Style::new().dimmed(), ..Cell::from(column.head) });
-            lines.push(self.line(&head.collect::<Vec<_>>(), &widths, screen));
-        }
-        lines.extend(self.rows.iter().map(|row| self.line(row, &widths, screen)));
-        lines.join("\n")
+    /// Says something below this row, in a line of its own.
+    pub fn note(&mut self, row: usize, text: &str) {
+        self.notes.insert(row, line(text));
     }
 
-    /// As wide as the widest cell, and nothing where all are empty; the last columns give way until all fits.
-    fn widths(&self, limit: Option<usize>, with_head: bool) -> Vec<usize> {
+    fn noted(&self, row: usize, screen: &Screen) -> Option<String> {
+        let note = self.notes.get(&row)?;
+        Some(format!("{QUOTE}{}", screen.dim(&screen.wrap(note, QUOTE.len(), QUOTE.len()))))
+    }
+
+    pub fn render(&self, screen: &Screen) -> String {
+        let with_head = screen.width.is_some() || self.headed;
+        let Some(widths) = self.widths(screen.width, with_head) else { return self.stacked(screen) };
+        let head = self
+            .columns
+            .iter()
+            .map(|column| Cell { style: Style::new().dimmed(), ..Cell::from(column.head) });
+        let head = with_head.then(|| self.line(&head.collect::<Vec<_>>(), &widths, screen));
+        head.into_iter().chain(self.lines(&widths, screen)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Without its head.
+    pub fn body(&self, screen: &Screen) -> String {
+        match self.widths(screen.width, false) {
+            Some(widths) => self.lines(&widths, screen).collect::<Vec<_>>().join("\n"),
+            None => self.stacked(screen),
+        }
+    }
+
+    fn lines<'t>(&'t self, widths: &'t [usize], screen: &'t Screen) -> impl Iterator<Item = String> + 't {
+        let row = move |(at, row): (usize, &'t Vec<Cell>)| {
+            std::iter::once(self.line(row, widths, screen)).chain(self.noted(at, screen))
+        };
+        self.rows.iter().enumerate().flat_map(row)
+    }
+
+    /// As wide as the widest cell, and nothing where all are empty; the last columns give way until all fits, and those
+    /// that are behind the first once more. `None` if even that is not enough.
+    fn widths(&self, limit: Option<usize>, with_head: bool) -> Option<Vec<usize>> {
         let head = |at: usize| if with_head { self.columns[at].head.width() } else { 0 };
         let width = |at: usize| match self.rows.iter().map(|row| row[at].text.width()).max().unwrap_or(0) {
             0 => 0,
             widest => widest.max(head(at)),
         };
         let mut widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let Some(limit) = limit else { return widths };
+        let Some(limit) = limit else { return Some(widths) };
         let gaps = 2 * widths.iter().filter(|&&width| width > 0).count().saturating_sub(1);
-        for at in (0..widths.len()).rev() {
-            let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
-            let least = widths[at].min(8);
-            widths[at] = widths[at].saturating_sub(over).max(least);
+        let over = |widths: &[usize]| (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
+        // Names, and what they are known by, stand in the first columns.
+        for least in [12, 8, 5] {
+            for at in (1..widths.len()).rev().filter(|at| !self.columns[*at].right) {
+                widths[at] = widths[at].saturating_sub(over(&widths)).max(widths[at].min(least));
+            }
         }
-        widths
+        (over(&widths) == 0).then_some(widths)
+    }
+
+    /// For a terminal that is too narrow for the columns: each row by itself, a line for each cell that says something.
+    fn stacked(&self, screen: &Screen) -> String {
+        let mut lines = Vec::new();
+        for (place, row) in self.rows.iter().enumerate() {
+            for (at, (cell, column)) in row.iter().zip(&self.columns).enumerate() {
+                let head = column.head.to_lowercase();
+                let (label, used) = match at {
+                    0 => (String::new(), 0),
+                    _ if head.is_empty() => ("  ".to_owned(), 2),
+                    _ => (format!("  {} ", screen.dim(&format!("{head}:"))), head.width() + 4),
+                };
+                if !cell.text.is_empty() {
+                    let text = screen.wrap(&cell.text, used, 4);
+                    lines.push(format!("{label}{}", screen.paint(cell.style, &text)));
+                }
+            }
+            lines.extend(self.noted(place, screen));
+        }
+        lines.join("\n")
     }
 
     fn line(&self, cells: &[Cell], widths: &[usize], screen: &Screen) -> String {
@@ -224,6 +330,57 @@ impl Table {
         }
         line.truncate(line.trim_end().len());
         line
+    }
+}
+
+/// A line that is made cell by cell. A terminal is never overrun; elsewhere nothing is cut.
+#[derive(Debug)]
+pub struct Strip<'s> {
+    screen: &'s Screen,
+    text: String,
+    /// Columns that are used, and blank ones that come before the next cell.
+    used: usize,
+    gap: usize,
+}
+
+impl<'s> Strip<'s> {
+    pub fn new(screen: &'s Screen) -> Self {
+        Self { screen, text: String::new(), used: 0, gap: 0 }
+    }
+
+    /// Text in a column of this width. One that is longer pushes along what comes after it. A column of no width that
+    /// has no text is left out.
+    pub fn cell(&mut self, text: &str, width: usize, style: Style) {
+        if width == 0 && text.is_empty() {
+            return;
+        }
+        let room = self.screen.width.map(|limit| limit.saturating_sub(self.used + self.gap));
+        let text = room.map_or_else(|| text.to_owned(), |room| cut(text, room));
+        if !text.is_empty() {
+            self.text.extend(std::iter::repeat_n(' ', self.gap));
+            self.text.push_str(&self.screen.paint(style, &text));
+            self.used += self.gap + text.width();
+            self.gap = 0;
+        }
+        self.gap += width.saturating_sub(text.width()) + 2;
+    }
+
+    /// Text to which the next cell is joined.
+    pub fn lead(&mut self, text: &str, style: Style) {
+        self.cell(text, text.width(), style);
+        self.gap = 0;
+    }
+
+    /// The same, and on a terminal a text that is longer than the column is cut.
+    pub fn cut_cell(&mut self, text: &str, width: usize, style: Style) {
+        match self.screen.width {
+            Some(_) => self.cell(&cut(text, width), width, style),
+            None => self.cell(text, width, style),
+        }
+    }
+
+    pub fn line(self) -> String {
+        self.text
     }
 }
 
@@ -262,6 +419,9 @@ pub fn labelled(text: &str) -> String {
 pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
+    }
+    if width == 0 {
+        return String::new();
     }
     let mut short = String::new();
     let mut used = 1;
@@ -316,6 +476,53 @@ mod tests {
             shown,
             "ID      PRI  TITLE\nauth-1    5  write the 構文解…\na-2      50  two lines\\u{1b}[…"
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_each_row_by_itself() {
+        let shown = table().render(&screen(Some(16)));
+        assert_eq!(
+            shown,
+            "auth-1\n  pri: 5\n  title: write\n    the\n    構文解析器\n    today\na-2\n  pri: 50\n  title: two\n    \
+             lines\\u{1b}[2J"
+        );
+    }
+
+    #[test]
+    fn names_and_numbers_are_cut_last() {
+        let mut table = Table::new(&["CLAIM", ">N", "RUN", "REASON"]);
+        table.row(vec![
+            "task/authentication-3@42".into(),
+            "123456".into(),
+            "a-long-name".into(),
+            "because of it".into(),
+        ]);
+        let shown = table.render(&screen(Some(48)));
+        assert!(shown.contains("\ntask/authentication-3@42  123456  a-long…  beca…"), "{shown}");
+        let shown = table.body(&screen(Some(44)));
+        assert_eq!(
+            shown,
+            "task/authentication-3@42\n  n: 123456\n  run: a-long-name\n  reason: because of it"
+        );
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let narrow = screen(Some(12));
+        for (text, used, says) in [
+            ("one two three four", 0, "one two\n  three four"),
+            ("one two three four", 6, "one\n  two three\n  four"),
+            ("/a/very/long/path it is", 0, "/a/very/long/path\n  it is"),
+            ("/a/long/path it is", 6, "\n  /a/long/path\n  it is"),
+            ("a  b\n    see there now", 0, "a  b\n    see\n    there\n    now"),
+            ("a\u{fdd0}b c", 0, "a\n    b c"),
+        ] {
+            assert_eq!(narrow.wrap(text, used, 2), says, "{text}");
+        }
+        assert_eq!(screen(None).wrap("one two three four", 6, 2), "one two three four");
+        let painted = Screen { colour: true, ..narrow };
+        let text = painted.wrap(&format!("{} two three", painted.bold("one")), 0, 2);
+        assert_eq!(out::rendered(&text), "\x1b[1mone\x1b[0m two\n  three");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Tasks and claims as text.
 
-use crate::{
-    out::QUOTE,
-    screen::{Cell, Screen, Table, labelled, line, quoted, state},
-};
+use crate::screen::{Cell, Screen, Table, labelled, line, quoted, state};
 use fencepost::{claim::Claim, task::Task};
 use std::fmt::Write;
 
 /// A line each: `auth-3  in_progress  50  write the parser`.
 pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
+    table(tasks, screen).render(screen)
+}
+
+fn table(tasks: &[Task], screen: &Screen) -> Table {
     let mut table = Table::new(&["ID", "STATUS", ">PRI", "WHO", "TITLE"]);
     for task in tasks {
         let agent =
@@ -26,30 +27,23 @@ pub fn tasks(tasks: &[Task], screen: &Screen) -> String {
             task.title.as_str().into(),
         ]);
     }
-    table.render(screen)
+    table
 }
 
 /// The same, each with when it counts as done, where that was said.
-pub fn ready(all: &[Task], screen: &Screen) -> String {
-    let table = tasks(all, screen);
-    // On a terminal the table has a head.
-    let head = table.lines().count() - all.len();
-    let mut text = String::new();
-    for (at, row) in table.lines().enumerate() {
-        let done_when = at.checked_sub(head).and_then(|at| all[at].done_when.as_deref());
-        let _ = writeln!(text, "{row}");
-        if let Some(done_when) = done_when {
-            let label = format!("{QUOTE}done when: ");
-            let _ = writeln!(text, "{}", screen.dim(&format!("{label}{}", screen.fit(done_when, &label))));
+pub fn ready(tasks: &[Task], screen: &Screen) -> String {
+    let mut table = table(tasks, screen);
+    for (at, task) in tasks.iter().enumerate() {
+        if let Some(done_when) = &task.done_when {
+            table.note(at, &format!("done when: {done_when}"));
         }
     }
-    text.trim_end().to_owned()
+    table.render(screen)
 }
 
 /// The same, for one.
 pub fn task(task: &Task, screen: &Screen) -> String {
-    let text = tasks(std::slice::from_ref(task), screen);
-    text.lines().last().unwrap_or_default().to_owned()
+    table(std::slice::from_ref(task), screen).body(screen)
 }
 
 /// What is shown is not written down yet.
@@ -57,24 +51,17 @@ pub const LAPSED: &str = "its holder's lease is over, and this is what the next 
 
 /// A claim and all that a worker needs.
 pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
-    let token = screen.bold(&claim.token);
-    let lease = lease_kept(claim, screen);
-    format!(
-        "{token}\nheld by run {} {}{lease}\n\n{}",
-        claim.run,
-        screen.until(claim.expires_at),
-        page(task, screen)
-    )
+    let held = format!("held by run {} {}", claim.run, screen.until(claim.expires_at));
+    let held = screen.wrap(&held, 0, 4) + &lease_kept(claim, screen);
+    format!("{}\n{held}\n\n{}", screen.bold(&claim.token), page(task, screen))
 }
 
 /// A line that says so where the lease is not the one that was asked for.
 pub fn lease_kept(claim: &Claim, screen: &Screen) -> String {
     claim.lease_kept_ms.map_or(String::new(), |lease| {
-        let lease = screen.span(lease);
-        format!(
-            "\nthe lease stays {lease}: run {} has asked for that before, and a lease never becomes shorter",
-            claim.run
-        )
+        let (lease, run) = (screen.span(lease), &claim.run);
+        let why = format!("run {run} has asked for that before, and a lease never becomes shorter");
+        format!("\n{}", screen.wrap(&format!("the lease stays {lease}: {why}"), 0, 4))
     })
 }
 
@@ -90,13 +77,15 @@ pub fn tokens(all: &[String]) -> String {
 
 /// A task in full.
 pub fn page(task: &Task, screen: &Screen) -> String {
-    let mut page = format!("{}  {}\n", screen.bold(&task.id), line(&task.title));
+    let title = screen.wrap(&line(&task.title), task.id.len() + 2, 4);
+    let mut page = format!("{}  {title}\n", screen.bold(&task.id));
     let shown = task.state().as_str();
     let state = screen.paint(state(shown), shown);
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), labelled(value));
+            let value = screen.wrap(&labelled(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
         }
     };
     say("priority", Some(&task.priority.to_string()));

@@ -132,7 +132,7 @@ impl Follower {
 fn asked(query: &str) -> Result<event::List> {
     let fields = Fields::of(&(op::find(event::List::NAME)?.request)().to_value());
     let request = fields.read(query)?;
-    for unfit in ["last", "limit", "wait_ms"] {
+    for unfit in ["last", "from", "within_ms", "limit", "wait_ms"] {
         if request.get(unfit).is_some() {
             return Err(Error::invalid(unfit, "is of `event/list`: this goes on without end"));
         }

@@ -23,7 +23,8 @@ use crate::{
 };
 pub(crate) use now::{Now, overdue};
 pub(crate) use record::{
-    Lock, Record, Was, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set, state, unheld,
+    Lock, Record, Was, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set, state, titles,
+    unheld,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

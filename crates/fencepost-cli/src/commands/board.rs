@@ -66,7 +66,8 @@ async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<Ex
     let reply = context.call(board::Show { board, limit }).await?;
     context.print(&reply, |reply| {
         let screen = &context.screen;
-        let counts = states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n} {name}")));
+        let counts =
+            states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n}\u{a0}{name}")));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let head = format!(
             "{}  {} tasks, {} ready: {counts}",
@@ -74,6 +75,8 @@ async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<Ex
             total(&reply.board),
             reply.board.ready
         );
+        // A number stays with its state.
+        let head = screen.wrap(&head, 0, 4).replace('\u{a0}', " ");
         let more =
             if reply.more { format!("\n{}", screen.and_more("--limit shows them")) } else { String::new() };
         format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))

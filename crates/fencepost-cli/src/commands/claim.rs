@@ -1,4 +1,4 @@
-use super::duration;
+use super::{duration, refused};
 use crate::{context::Context, keeper};
 use clap::Args;
 use fencepost::{Millis, Result, task};
@@ -61,7 +61,7 @@ impl Claim {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_waiting(wait, op).await?,
+            wait => context.call_watched(wait, op, refused).await?,
         };
         let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
         context.print(&reply, |reply| match (self.quiet, &kept) {

@@ -86,10 +86,16 @@ impl Doctor {
 }
 
 fn line(finding: &Finding, context: &Context) -> String {
+    let screen = &context.screen;
     let level = finding.level.as_str();
-    let painted = context.screen.paint(state(level), &format!("{level:<7}"));
-    let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("\n{:21}hint: {hint}", ""));
-    format!("{painted}  {:<10}  {}{hint}", finding.name, finding.message)
+    let painted = screen.paint(state(level), &format!("{level:<7}"));
+    // Beside the columns of the level and the name, or below them where that leaves too little room.
+    let indent = if screen.width().is_some_and(|width| width < 72) { 4 } else { 21 };
+    let message = screen.wrap(&finding.message, 21, indent);
+    let hint = finding.hint.as_ref().map_or(String::new(), |hint| {
+        format!("\n{:indent$}hint: {}", "", screen.wrap(hint, indent + 6, indent))
+    });
+    format!("{painted}  {:<10}  {message}{hint}", finding.name)
 }
 
 fn ok(name: &'static str, message: String) -> Finding {

@@ -1,30 +1,31 @@
-use crate::{
-    context::Context,
-    out,
-    screen::{Cell, Screen, Table, json},
-};
+use super::duration;
+use crate::{context::Context, told::View};
 use clap::Args;
 use fencepost::{
-    Result,
-    event::{self, Entry, list::Events as Page},
+    Millis, Result, Time,
+    event::{self, list::Events as Page},
 };
+use jiff::{civil::DateTime, tz::TimeZone};
 use std::process::ExitCode;
 
 /// Read the log: who did what, when, from which state to which, under which fence
 ///
-/// Shows the latest unless --since says where to begin; with --follow it goes on as things happen, and prints one
-/// JSON object a line with --json. Nothing is missed by beginning again where the last page ended.
+/// Shows the latest unless --since says where to begin; with --follow it goes on as things happen, until nobody reads it.
+/// Times are local. With --json it prints one JSON object, and with --follow one a line. Nothing is missed by beginning
+/// again at the position where the last page ended.
 ///
 /// Examples:
 ///   fence events --resource task/auth-3
+///   fence events --since 1h
 ///   fence events --follow --kind task.completed
 ///   fence events --since start --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "event")]
 pub struct Events {
-    /// Only what came after this position; `start` for all there is
-    #[arg(long, value_name = "POSITION")]
-    since: Option<String>,
+    /// Only what came after this: a position, a time such as 2026-01-31T09:00 (local) or 2026-01-31T09:00Z, or how long
+    /// ago, such as 1h or 2d; `start` for all there is
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    since: Option<Since>,
     /// Go on as things happen, until interrupted
     #[arg(long, short)]
     follow: bool,
@@ -39,8 +40,40 @@ pub struct Events {
     limit: Option<i64>,
 }
 
+#[derive(Debug, Clone, PartialEq)]
+enum Since {
+    Start,
+    Position(String),
+    Ago(Millis),
+    At(Time),
+}
+
+/// The forms have nothing in common: a position is digits and dots, a duration has letters and no `-`, a time has both
+/// `-` and digits.
+fn since(text: &str) -> Result<Since, String> {
+    let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::system()).ok();
+    if text == "start" {
+        Ok(Since::Start)
+    } else if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        Ok(Since::Position(text.to_owned()))
+    } else if let Ok(ago) = duration(text) {
+        Ok(Since::Ago(ago))
+    } else if let Ok(at) = text.parse() {
+        Ok(Since::At(at))
+    } else if let Some(at) = local() {
+        Ok(Since::At(Time(at.timestamp().as_millisecond())))
+    } else {
+        Err("not a position that the log gave out, a duration such as 1h or 2d, a time such as 2026-01-31T09:00, or \
+             `start`"
+            .into())
+    }
+}
+
 /// The latest, when nobody says where to begin.
 const LATEST: i64 = 50;
+
+/// In one page, where all are read.
+const PAGE: i64 = 1000;
 
 impl Events {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
@@ -49,104 +82,99 @@ impl Events {
         }
         let page = match (&self.since, self.limit) {
             (None, limit) => {
-                context.call(event::List { last: Some(limit.unwrap_or(LATEST)), ..self.filter() }).await?
+                let last = Some(limit.unwrap_or(LATEST));
+                context.call(event::List { last, ..self.filter(context) }).await?
             }
             (Some(_), Some(_)) => {
-                context.call(event::List { since: self.since(), limit: self.limit, ..self.filter() }).await?
+                context.call(event::List { limit: self.limit, ..self.beginning(context) }).await?
             }
             (Some(_), None) => self.all(context).await?,
         };
         context.print(&page, |page| match page.events.as_slice() {
             [] => "no events".into(),
-            events => table(events, &context.screen),
+            events => View::of(events, &context.screen).page(events),
         })
     }
 
-    fn filter(&self) -> event::List {
+    /// Titles are for people: what programs read stays as it is.
+    fn filter(&self, context: &Context) -> event::List {
         event::List {
             kind: self.kind.clone(),
             resource: self.resource.as_deref().map(super::resource),
+            titles: !context.json(),
             ..event::List::default()
         }
     }
 
-    fn since(&self) -> Option<String> {
-        self.since.clone().filter(|since| since != "start")
+    /// The same, from where `--since` says.
+    fn beginning(&self, context: &Context) -> event::List {
+        let list = self.filter(context);
+        match self.since.clone() {
+            None | Some(Since::Start) => list,
+            Some(Since::Position(position)) => event::List { since: Some(position), ..list },
+            Some(Since::Ago(span)) => event::List { within_ms: Some(span), ..list },
+            Some(Since::At(time)) => event::List { from: Some(time), ..list },
+        }
     }
 
-    /// Everything after a position, page by page.
+    /// Everything, page by page.
     async fn all(&self, context: &Context) -> Result<Page> {
-        let mut since = self.since();
-        let mut events = Vec::new();
-        loop {
-            let page = context.call(event::List { since, limit: Some(1000), ..self.filter() }).await?;
-            events.extend(page.events);
-            if !page.more {
-                return Ok(Page { events, position: page.position, more: false });
-            }
-            since = Some(page.position);
+        let mut page = context.call(event::List { limit: Some(PAGE), ..self.beginning(context) }).await?;
+        while page.more {
+            let since = Some(page.position);
+            let next = event::List { since, limit: Some(PAGE), ..self.filter(context) };
+            let next = context.call(next).await?;
+            page.events.extend(next.events);
+            (page.position, page.more) = (next.position, next.more);
         }
+        Ok(page)
     }
 
     async fn follow(self, context: &Context) -> Result<ExitCode> {
         let first = match &self.since {
-            Some(_) => self.all(context).await?,
-            None => {
-                context.call(event::List { last: Some(self.limit.unwrap_or(10)), ..self.filter() }).await?
-            }
+            Some(_) => event::List { limit: Some(PAGE), ..self.beginning(context) },
+            None => event::List { last: Some(self.limit.unwrap_or(10)), ..self.filter(context) },
         };
-        let mut page = first;
+        let mut page = context.call(first).await?;
+        let mut view = View::following(&page.events, &context.screen);
         loop {
             for event in &page.events {
-                context.print(event, |event| line(event, &context.screen))?;
-            }
-            // Whoever read along has seen enough.
-            if out::is_unread() {
-                return Ok(ExitCode::SUCCESS);
+                context.print(event, |event| view.line(event))?;
             }
             let since = Some(page.position);
-            page = context
-                .call_waiting(None, |wait_ms| event::List { since: since.clone(), wait_ms, ..self.filter() })
-                .await?;
+            let next = |wait_ms| event::List { since: since.clone(), wait_ms, ..self.filter(context) };
+            page = match context.while_read(context.call_waiting(None, next)).await {
+                Some(page) => page?,
+                // Whoever read along has seen enough.
+                None => return Ok(ExitCode::SUCCESS),
+            };
         }
     }
 }
 
-pub fn table(events: &[Entry], screen: &Screen) -> String {
-    let mut table = Table::new(&["WHEN", "KIND", "RESOURCE", "STATE", "BY", "DETAILS"]);
-    for event in events {
-        table.row(cells(event, screen));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_to_begin_is_said_in_several_ways() {
+        for (text, says) in [
+            ("start", Since::Start),
+            ("0.12", Since::Position("0.12".into())),
+            ("2.740.3", Since::Position("2.740.3".into())),
+            ("7", Since::Position("7".into())),
+            ("1h", Since::Ago(Millis::minutes(60))),
+            ("2d", Since::Ago(Millis::days(2))),
+            ("1h 30m", Since::Ago(Millis::minutes(90))),
+            ("2026-01-31T09:00:00Z", Since::At("2026-01-31T09:00:00Z".parse().unwrap())),
+            ("2026-01-31T09:00:00.5+01:00", Since::At("2026-01-31T08:00:00.5Z".parse().unwrap())),
+        ] {
+            assert_eq!(since(text), Ok(says), "{text}");
+        }
+        assert!(matches!(since("2026-01-31T09:00"), Ok(Since::At(_))), "a local time");
+        assert!(matches!(since("2026-01-31"), Ok(Since::At(_))), "a local day");
+        for text in ["", "-1h", "nonsense", "1x", "1.2.x", "2026-13-31", "h"] {
+            assert!(since(text).is_err(), "{text}");
+        }
     }
-    table.render(screen)
-}
-
-/// One event, as it happens: there is no table to align it with yet, and "now" is another for each.
-fn line(event: &Entry, screen: &Screen) -> String {
-    let mut table = Table::new(&["", "", "", "", "", ""]);
-    let mut cells = cells(event, screen);
-    cells[0] = event.at.to_string().into();
-    table.row(cells);
-    table.render(screen).lines().last().unwrap_or_default().to_owned()
-}
-
-fn cells(event: &Entry, screen: &Screen) -> Vec<Cell> {
-    let state = match (&event.from, &event.to) {
-        (Some(from), Some(to)) if from != to => format!("{from} -> {to}"),
-        (_, to) => to.clone().unwrap_or_default(),
-    };
-    let run = event.run.as_ref().map(|run| match event.fence {
-        Some(fence) => format!("{run}@{fence}"),
-        None => run.clone(),
-    });
-    let by: Vec<String> =
-        run.into_iter().chain(event.agent.as_ref().map(|agent| format!("agent {agent}"))).collect();
-    let details = event.details.as_ref().map(json).unwrap_or_default();
-    vec![
-        screen.when(event.at).into(),
-        event.kind.as_str().into(),
-        event.resource.as_str().into(),
-        state.into(),
-        by.join(" ").into(),
-        details.into(),
-    ]
 }

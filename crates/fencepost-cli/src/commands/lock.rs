@@ -1,4 +1,4 @@
-use super::duration;
+use super::{duration, refused};
 use crate::{
     context::{Context, unique},
     supervise::{self, Ended, Job, Keep, Seat, Signals},
@@ -90,7 +90,7 @@ impl Lock {
         };
         let claimed = match self.wait {
             None => context.call(op(None)).await,
-            Some(limit) => context.call_waiting(limit, op).await,
+            Some(limit) => context.call_shown(limit, op, refused).await,
         };
         match claimed {
             Ok(claimed) => Ok(claimed.claim),

@@ -1,6 +1,7 @@
 use crate::{
     context::Context,
     screen::{Screen, line, state},
+    told::{self, verb},
 };
 use clap::Args;
 use fencepost::{
@@ -148,27 +149,24 @@ impl Attempt {
     fn end(&mut self, event: &Entry) {
         self.ended_at = Some(event.at);
         self.held_ms = self.claimed_at.map(|from| event.at.since(from));
-        self.ended_by = Some(word(event).to_owned());
+        self.ended_by = Some(verb(event).to_owned());
     }
-}
-
-/// `completed`, of `task.completed`.
-fn word(event: &Entry) -> &str {
-    event.kind.split_once('.').map_or(&event.kind, |(_, word)| word)
 }
 
 fn page(story: &Story, screen: &Screen) -> String {
     let title = story.now.as_ref().map_or("", |task| &task.title);
     let status = story.now.as_ref().map_or("removed", |task| task.state().as_str());
-    let mut page =
-        format!("{}  {}  {}\n", screen.bold(&story.task), screen.paint(state(status), status), line(title));
+    let top =
+        format!("{}  {}  {}", screen.bold(&story.task), screen.paint(state(status), status), line(title));
+    let mut page = screen.wrap(&top, 0, 4) + "\n";
     if story.pruned {
         page += "the beginning is missing: fence prune removed it\n";
     }
     for part in &story.parts {
         let indent = match &part.attempt {
             Some(attempt) => {
-                let _ = writeln!(page, "\n{}", screen.bold(&head(attempt, screen)));
+                let head = screen.wrap(&head(attempt, screen), 0, 4);
+                let _ = writeln!(page, "\n{}", screen.bold(&head));
                 "  "
             }
             None => {
@@ -178,7 +176,8 @@ fn page(story: &Story, screen: &Screen) -> String {
         };
         for event in &part.events {
             let when = screen.dim(&screen.when(event.at));
-            let _ = writeln!(page, "{indent}{when}  {}", told(event, part.attempt.as_ref()));
+            let told = format!("{indent}{when}  {}", told(event, part.attempt.as_ref()));
+            let _ = writeln!(page, "{}", screen.wrap(&told, 0, indent.len() + 4));
         }
     }
     page
@@ -199,25 +198,12 @@ fn head(attempt: &Attempt, screen: &Screen) -> String {
 
 /// What happened, and what the event says of it: `noted by kim, text: see the wiki`.
 fn told(event: &Entry, attempt: Option<&Attempt>) -> String {
-    let mut told = word(event).to_owned();
+    let mut told = told::word(event);
     let holder = attempt.and_then(|attempt| attempt.agent.as_deref());
     if let Some(agent) = event.agent.as_deref().filter(|agent| Some(*agent) != holder) {
         told += &format!(" by {}", line(agent));
     }
-    if let (Some(from), Some(to)) = (&event.from, &event.to)
-        && from != to
-    {
-        told += &format!(", {from} -> {to}");
-    }
-    for (name, value) in event.details.iter().filter_map(|details| details.as_object()).flatten() {
-        let value = match value {
-            serde_json::Value::Null => continue,
-            serde_json::Value::String(text) => line(text),
-            other => line(&other.to_string()),
-        };
-        told += &format!(", {}: {value}", line(name));
-    }
-    told
+    [told].into_iter().chain(told::states(event)).chain(told::details(event)).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -239,6 +225,7 @@ mod tests {
             run: words.get(3).map(|_| "r".to_owned()),
             agent: None,
             fence: words.get(3).map(|fence| fence.trim_start_matches('@').parse().unwrap()),
+            title: None,
             details: None,
         }
     }
@@ -246,7 +233,7 @@ mod tests {
     fn told(events: &[&str]) -> Vec<String> {
         let parts = parts(events.iter().map(|text| event(text)).collect());
         let part = |part: &Part| {
-            let kinds = part.events.iter().map(word).collect::<Vec<_>>().join(" ");
+            let kinds = part.events.iter().map(verb).collect::<Vec<_>>().join(" ");
             match &part.attempt {
                 None => kinds,
                 Some(a) => format!(

@@ -1,11 +1,14 @@
 mod text;
 
-use super::{duration, one_of};
+use super::{duration, one_of, refused};
 use crate::context::{Context, unique};
 use clap::{Args, ValueEnum};
 use fencepost::{
     Code, Error, Millis, Result,
-    agent::{self, Type, poll::PoolMode},
+    agent::{
+        self, Type,
+        poll::{Polled, PoolMode},
+    },
     run::SHELL_TTL,
 };
 use std::process::ExitCode;
@@ -86,21 +89,27 @@ impl Poll {
         };
         let answer = match self.wait {
             None => context.call(op(None)).await,
-            wait => context.call_waiting(wait, op).await,
+            wait => context.call_watched(wait, op, |answer| waiting_for(answer, &agent)).await,
         };
         let reply = answer.map_err(|error| to_ask_again(error, &run))?;
         context.print(&reply, |reply| match &reply.trigger {
             Some(trigger) => text::trigger(trigger, &agent, &context.screen),
-            None => {
-                let why = reply.held_back.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-                format!("nothing to do for agent {agent}{why}")
-            }
+            None => nothing(reply, &agent),
         })?;
         Ok(match reply.trigger {
             Some(_) => ExitCode::SUCCESS,
             None => ExitCode::from(Code::NoneReady.exit_code()),
         })
     }
+}
+
+fn waiting_for(answer: &Result<Polled>, agent: &str) -> String {
+    answer.as_ref().map_or_else(|_| refused(answer), |reply| nothing(reply, agent))
+}
+
+fn nothing(reply: &Polled, agent: &str) -> String {
+    let why = reply.held_back.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!("nothing to do for agent {agent}{why}")
 }
 
 /// `bob-7f3a9c01b2d4`

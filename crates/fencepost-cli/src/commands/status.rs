@@ -30,15 +30,15 @@ impl Status {
         context.print(&Now { run, agent, claims, ready }, |now| {
             let screen = &context.screen;
             let agent = now.agent.as_ref().map_or(String::new(), |agent| format!(", agent {agent}"));
-            let mut lines = vec![format!("you are run {}{agent}", screen.bold(&now.run))];
+            let you = format!("you are run {}{agent}", screen.bold(&now.run));
+            let mut lines = vec![screen.wrap(&you, 0, 4)];
             match now.claims.is_empty() {
                 true => lines.push("you hold nothing".into()),
                 false => lines.push("you hold".into()),
             }
-            let held = now
-                .claims
-                .iter()
-                .map(|claim| format!("  {} {}", claim.token, screen.until(claim.expires_at)));
+            let held = now.claims.iter().map(|claim| {
+                screen.wrap(&format!("  {} {}", claim.token, screen.until(claim.expires_at)), 0, 4)
+            });
             lines.extend(held);
             match now.ready.is_empty() {
                 true => lines.push("nothing is ready".into()),

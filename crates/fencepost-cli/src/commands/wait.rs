@@ -1,5 +1,5 @@
 use super::duration;
-use crate::{context::Context, progress::Progress, screen::state};
+use crate::{context::Context, screen::state};
 use clap::Args;
 use fencepost::{
     Code, Millis, Result,
@@ -40,10 +40,7 @@ impl Wait {
             any: self.any,
             wait_ms,
         };
-        let mut progress = Progress::new(context.json());
-        let waited =
-            context.call_watched(self.timeout, op, |so_far| progress.show(|| waiting_for(so_far))).await?;
-        progress.clear();
+        let waited = context.call_watched(self.timeout, op, waiting_for).await?;
         context.print(&waited, |waited| {
             let line = |task: &task::wait::Waiting| {
                 format!(
@@ -65,7 +62,7 @@ impl Wait {
 }
 
 fn waiting_for(answer: &Result<Waited>) -> String {
-    answer.as_ref().map_or("waiting".into(), |waited| format!("waiting: {}", counts(waited)))
+    answer.as_ref().map_or_else(|error| error.message().to_owned(), counts)
 }
 
 fn counts(waited: &Waited) -> String {

@@ -46,10 +46,12 @@ impl Whoami {
                 .as_ref()
                 .map_or(String::new(), |owner| format!("\nowner  process {} ({})", owner.pid, owner.name));
             let agent = me.agent.as_deref().unwrap_or("none (--agent or FENCE_AGENT names one)");
-            format!(
+            let text = format!(
                 "run    {}  ({})\nagent  {agent}\nfleet  {}  ({}){owner}",
                 me.run, me.run_because, me.fleet, me.fleet_because
-            )
+            );
+            let lines = text.lines().map(|line| context.screen.wrap(line, 0, 7));
+            lines.collect::<Vec<_>>().join("\n")
         })
     }
 }

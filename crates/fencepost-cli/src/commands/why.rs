@@ -25,7 +25,7 @@ impl Why {
                     reason.until.map(|at| screen.when(at)).filter(|when| !reason.message.contains(when));
                 let until = when.map_or(String::new(), |when| format!(" ({when})"));
                 let what = screen.paint(screen::state(&reason.what), &reason.what);
-                lines.push(format!("  {what}: {}{until}", reason.message));
+                lines.push(screen.wrap(&format!("  {what}: {}{until}", reason.message), 0, 4));
             }
             lines.join("\n")
         })

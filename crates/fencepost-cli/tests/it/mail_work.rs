@@ -76,7 +76,7 @@ on_both! {
         sealed.readable();
         let shown = plain(&sealed.ok(&["mail", "show", "4"]));
         assert!(shown.contains("last failure: its command exited with 65\n"), "{shown}");
-        assert!(shown.contains("message.failed   message/4  processing -> failed   WORKER@1"), "{shown}");
+        assert!(shown.contains("failed   message/4@1  WORKER  reason: its command exited with 65"), "{shown}");
         assert!(shown.ends_with("hint: fence mail redrive 4 tries it again, with all its attempts"), "{shown}");
         // Its run is over, and it is told what it can be told as JSON.
         assert!(sealed.ok(&["runs"]).contains("no runs"), "{}", sealed.ok(&["runs"]));

@@ -149,6 +149,7 @@ impl Sealed {
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
             .env("HOME", self.path())
+            .env("TZ", "UTC")
             .env("XDG_RUNTIME_DIR", self.path());
         if let Some(db) = &self.db {
             command.env(if db.starts_with("http") { "FENCE_URL" } else { "FENCE_DB" }, db);
@@ -176,6 +177,14 @@ impl Sealed {
             });
             runtime.block_on(hidden).expect("an answer").is_empty().then_some(())
         });
+    }
+
+    /// Changes the fleet behind the back of whoever has it open.
+    pub fn sql(&self, sql: &'static str) {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let fleet = runtime.block_on(fencepost::Fleet::open(&self.url())).expect("the fleet");
+        let change = fleet.transaction(move |tx| Box::pin(tx.execute(sql, fencepost::params![])));
+        runtime.block_on(change).expect("changed");
     }
 
     /// A script in a file, for a shell that is not thrown away after one command line.
@@ -254,12 +263,17 @@ fn words(line: &str) -> Vec<String> {
     words.collect()
 }
 
-/// Every moment becomes TIME.
+/// Every moment becomes TIME, and a day that begins between two commands is not told.
 pub fn still(text: &str) -> String {
     let mut out = String::new();
+    let is_day = |line: &str| line.split_once("day 20").is_some_and(|(_, date)| date.trim_end().len() == 8);
+    let text: String = text.split_inclusive('\n').filter(|line| !is_day(line)).collect();
     for word in text.split_inclusive([' ', '\n', '"', ']', '(', ')']) {
         let core = word.trim_end_matches([' ', '\n', '"', ']', '(', ')']);
-        if core.len() == 24 && core.ends_with('Z') && core.as_bytes()[10] == b'T' {
+        let is_moment = core.len() == 24 && core.ends_with('Z') && core.as_bytes()[10] == b'T';
+        let is_time =
+            core.len() == 8 && core.bytes().all(|c| c.is_ascii_digit() || c == b':') && core.contains(':');
+        if is_moment || is_time {
             out.push_str("TIME");
             out.push_str(&word[core.len()..]);
         } else {

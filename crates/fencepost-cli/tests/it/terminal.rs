@@ -1,11 +1,27 @@
 //! What a person sees on a terminal, and only there; and the help that every command has.
 
-use crate::{on_both, sealed::Sealed};
+use crate::{
+    on_both,
+    sealed::{Sealed, eventually},
+};
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+};
 
 /// The command on a pseudo terminal of this width, with its escapes spelled out.
 fn on_a_terminal(sealed: &Sealed, columns: usize, command: &str) -> String {
-    let said = sealed.sh(&format!("script -qec 'stty cols {columns}; {command}' /dev/null < /dev/null"));
+    let size = format!("stty cols {columns} rows 24");
+    let said = sealed.sh(&format!("script -qec '{size}; {command}' /dev/null < /dev/null"));
     said.out.replace('\r', "").replace('\x1b', "^")
+}
+
+/// Without its colours.
+fn plain(shown: &str) -> String {
+    let mut parts = shown.split("^[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let rest = parts.map(|part| part.split_once(['m', 'K']).map_or(part, |(_, text)| text));
+    first + &rest.collect::<String>()
 }
 
 on_both! {
@@ -25,14 +41,187 @@ on_both! {
         insta::assert_snapshot!("terminal", told);
         let claims = on_a_terminal(&sealed, 80, "fence claims");
         assert!(claims.contains("s ago  in ") && !claims.contains("Z"), "{claims}");
-        for line in on_a_terminal(&sealed, 60, "fence list; fence board show auth").lines().filter(|line| line.contains("auth-")) {
-            let plain = line.split('^').map(|part| part.split_once('m').map_or(part, |(_, text)| text));
-            assert!(plain.map(|part| part.chars().count()).sum::<usize>() <= 60, "{line}");
-        }
         assert!(!on_a_terminal(&sealed, 80, "NO_COLOR=1 fence list").contains('^'), "no colour was asked for");
         let shown = on_a_terminal(&sealed, 80, "fence wait auth-1 --timeout 2s");
-        assert!(shown.contains("^[Kwaiting: 0 completed, 0 failed, 0 cancelled, 1 open"), "{shown}");
+        assert!(shown.contains("^[Kwaiting 0s: 0 completed, 0 failed, 0 cancelled, 1 open"), "{shown}");
     }
+
+    /// Whoever waits at a terminal sees for what; the line is gone at the end, and there is none elsewhere.
+    fn waiting_says_for_what(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "held", "--board", "a"]);
+        sealed.ok(&["--run", "other", "--agent", "kim", "claim", "a-1"]);
+        sealed.ok(&["--agent", "bob", "agent", "join"]);
+        let held = "task `a-1` is held by run `other` (agent kim) until ";
+        for (command, says) in [
+            ("claim a-1", held),
+            ("claim --board a", "nothing is ready on board `a`"),
+            ("mail claim box", "nothing is ready in mailbox `box`"),
+            ("mail take box", "nothing is ready in mailbox `box`"),
+            ("poll --agent bob --pool off", "nothing to do for agent bob"),
+        ] {
+            let shown = on_a_terminal(&sealed, 120, &format!("fence {command} --wait 10ms"));
+            let line = format!("^[Kwaiting 0s: {says}");
+            assert!(shown.contains(&line), "fence {command}: {shown}");
+            let (_, after) = shown.rsplit_once("waiting ").expect("the line");
+            assert!(after.contains("^[K"), "it is taken away: {shown}");
+            let json = on_a_terminal(&sealed, 120, &format!("fence --json {command} --wait 10ms"));
+            assert!(!json.contains("waiting "), "{json}");
+            let words: Vec<&str> = command.split(' ').chain(["--wait", "10ms"]).collect();
+            let said = sealed.fence(&words);
+            assert!(!said.err.contains("waiting "), "{said:?}");
+        }
+        let lock = "fence lock x -- fence lock x --wait=10ms -- true";
+        let shown = on_a_terminal(&sealed, 120, lock);
+        assert!(shown.contains("^[Kwaiting 0s: lock `x` is held by run `lock-"), "{shown}");
+    }
+
+    /// Ctrl-C takes the line away, and the process dies of it, as shells want it.
+    fn an_interrupt_leaves_a_clean_line(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "held"]);
+        sealed.ok(&["--run", "other", "claim", "main-1"]);
+        let script = "script -qec 'stty cols 80 rows 24; trap : INT; fence claim main-1 --wait 1h; echo died of $?' /dev/null";
+        let mut child = sealed.command("bash");
+        child.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().expect("bash");
+        let (mut keys, mut out) = (child.stdin.take().expect("its input"), child.stdout.take().expect("its output"));
+        let mut shown = String::new();
+        let mut read = |until: &str| {
+            eventually(until, || {
+                let mut some = [0; 1024];
+                let n = out.read(&mut some).expect("its output");
+                shown.push_str(&String::from_utf8_lossy(&some[..n]));
+                (n == 0 || shown.contains(until)).then_some(())
+            });
+            shown.clone()
+        };
+        assert!(read("waiting 0s: task `main-1` is held").contains("held"));
+        keys.write_all(b"\x03").expect("typed");
+        let shown = read("died of ");
+        let (_, after) = shown.rsplit_once("waiting ").expect("the line");
+        assert!(after.contains("\r\x1b[K"), "{shown:?}");
+        drop(keys);
+        let shown = read("\u{0}");
+        assert!(shown.contains("died of 130"), "{shown:?}");
+        child.wait().expect("its end");
+    }
+}
+
+/// What is listed, and what is said in one line, overruns no terminal, however long the names are; and what a person
+/// types next is there whole.
+#[test]
+fn nothing_overruns_a_narrow_terminal() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    let title = "design the whole schema, with every table, index and view that there will ever be";
+    sealed.story(&format!(
+        "
+        add '{title}' --board authentication --tag rust
+        add '{title}' --board authentication --after authentication-1
+        add '{title}' --board authentication --after authentication-1 --after authentication-2
+        add '{title}' --board a-board-with-quite-a-long-name
+        agent join a-worker-with-a-long-name --capability rust --capability sql --max-concurrent 3
+        agent join lead --role lead
+        --run a-run-with-a-name-that-is-long --agent a-worker-with-a-long-name claim authentication-1
+        claim a-board-with-quite-a-long-name-1
+        park authentication-2 --reason '{title}'
+        assign authentication-3 a-worker-with-a-long-name
+        progress '{title}'
+        mail push a-mailbox/with/a/long/name '{{\"tool\": 1}}' --type a_tool_that_is_used
+        mail push other/mailbox '{{}}'
+        mail claim a-mailbox/with/a/long/name
+        mail pause other/mailbox --reason '{title}'
+        inbox send a-worker-with-a-long-name '{title}' --source slack --sender kim --channel operations
+        channel create a-channel-with-a-long-name --description '{title}'
+        --agent lead channel join a-channel-with-a-long-name
+        --agent lead channel post a-channel-with-a-long-name '@a-worker-with-a-long-name {title}'
+        route add slack --text deploy --channel operations --to a-worker-with-a-long-name
+        key add a-key-with-a-name-that-is-long --role agent --agent a-worker-with-a-long-name
+        add short --board other
+        --run ended-run-with-a-long-name claim other-1
+        end ended-run-with-a-long-name --reason '{title}'
+        poll --agent a-worker-with-a-long-name
+    "
+    ));
+    std::fs::write(sealed.path().join("fence.toml"), "agent = \"a-worker-with-a-long-name\"\n")
+        .expect("written");
+    sealed.ok(&["trust"]);
+    let commands = [
+        ("status", &["task/a-board-with-quite-a-long-name-1@1"][..]),
+        ("list", &["authentication-1", "authentication-3", "a-board-with-quite-a-long-name-1"]),
+        ("ready", &[]),
+        ("claims", &["task/authentication-1@1", "task/a-board-with-quite-a-long-name-1@1", "message/1@1"]),
+        ("runs --all", &["a-run-with-a-name-that-is-long"]),
+        ("board", &["authentication", "a-board-with-quite-a-long-name"]),
+        ("board show authentication", &["authentication-1", "authentication-2", "authentication-3"]),
+        ("agent", &["a-worker-with-a-long-name"]),
+        ("mail", &["a-mailbox/with/a/long/name", "other/mailbox"]),
+        ("mail stats other/mailbox", &["other/mailbox"]),
+        ("mail list", &[]),
+        ("mail show 1", &[]),
+        ("inbox --agent a-worker-with-a-long-name", &[]),
+        ("channel", &["a-channel-with-a-long-name"]),
+        ("channel unread --agent a-worker-with-a-long-name", &["a-channel-with-a-long-name"]),
+        ("route", &[]),
+        ("key", &["a-key-with-a-name-that-is-long"]),
+        ("config", &[]),
+        ("trust --list", &[]),
+        ("doctor", &[]),
+        ("whoami", &[]),
+        ("why authentication-2", &["authentication-2"]),
+        ("show authentication-1", &["authentication-1"]),
+        ("log authentication-1", &["authentication-1"]),
+        ("events --limit 100", &["task/authentication-1@1", "run/ended-run-with-a-long-name"]),
+        ("--help", &[]),
+        ("mail work --help", &[]),
+        ("claim --nonsense-that-nobody-ever-heard-of", &[]),
+    ];
+    let all = commands.map(|(command, _)| format!("echo \"=== {command}\"; FENCE_RUN=me fence {command}"));
+    sealed.script("all.sh", &all.join("\n"));
+    for columns in [100, 60, 40] {
+        let shown = plain(&on_a_terminal(&sealed, columns, "./all.sh"));
+        let pages: Vec<&str> = shown.split("=== ").skip(1).collect();
+        assert_eq!(pages.len(), commands.len());
+        for (page, (command, whole)) in pages.iter().zip(commands) {
+            let lines = page.lines().skip(1);
+            assert!(lines.clone().count() > 0, "fence {command} shows nothing");
+            for line in lines {
+                // A path or a name that is longer than the line stands there alone, to be copied.
+                let alone = !line.trim().contains(' ') && line.trim().len() > columns - 24;
+                assert!(
+                    line.chars().count() <= columns || alone,
+                    "fence {command} at {columns}:\n{line}\n\n{page}"
+                );
+            }
+            for name in whole {
+                assert!(page.contains(name), "fence {command} at {columns}: {name} is cut\n{page}");
+            }
+        }
+    }
+}
+
+/// Only on a terminal, and unless nobody wants it.
+#[test]
+fn errors_warnings_and_hints_have_colours() {
+    let sealed = Sealed::sqlite();
+    sealed.ok(&["init"]);
+    sealed.ok(&["add", "x"]);
+    let (error, hint) = ("^[1m^[31merror:^[0m ", "^[36mhint:^[0m ");
+    let shown =
+        on_a_terminal(&sealed, 80, "fence show main-9; fence claim --board main --ttl 5s; fence claim");
+    assert!(shown.contains(error) && shown.contains(hint), "{shown}");
+    assert!(on_a_terminal(&sealed, 80, "fence shwo").contains("31merror:"), "so has what clap says");
+    std::fs::write(sealed.path().join("fence.toml"), "agent = \"kim\"\n").expect("written");
+    let shown = on_a_terminal(&sealed, 80, "fence list");
+    assert!(shown.contains("^[1m^[33mwarning:^[0m "), "{shown}");
+    let shown = on_a_terminal(&sealed, 80, "NO_COLOR=1 fence show main-9");
+    assert!(shown.contains("error: ") && !shown.contains('^'), "{shown}");
+    let said = sealed.fence(&["show", "main-9"]);
+    assert!(
+        !said.err.contains('\x1b') && said.err.contains("error: ") && said.err.contains("hint: "),
+        "{said:?}"
+    );
 }
 
 /// Help is part of what a person sees: a change of it is meant.

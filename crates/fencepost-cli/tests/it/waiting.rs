@@ -26,7 +26,11 @@ pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     match sealed.url() {
         url if url.starts_with("postgres") => watches_postgres(&child, &url),
         // The writer and the watcher have it open, and, where it is a reader that looks, so does that.
-        path => watches_file(&child, &path, if words.contains(&"claim") { 2 } else { 3 }),
+        path => watches_file(
+            &child,
+            &path,
+            if words.iter().any(|word| ["claim", "lock"].contains(word)) { 2 } else { 3 },
+        ),
     }
     child
 }
@@ -158,5 +162,96 @@ on_both! {
         assert_eq!(page["more"], true);
         let rest = sealed.ok(&["events", "--since", position]);
         assert_eq!(rest.lines().count(), sealed.ok(&["events"]).lines().count() - 2);
+    }
+
+    /// Text is for people: local times, the day where it is another one, titles, words. JSON stays as it is.
+    fn events_are_told_to_people(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.story("
+            add 'write the parser' --board auth
+            add 'a title that is much longer than the column that there is for titles' --board auth
+            --agent kim claim auth-1
+            fail task/auth-1@1 --retry --reason 'the network is down'
+            edit auth-2 --title 'short now' --tag rust
+            mail push a/long/mailbox '{}'
+            mail configure a/long/mailbox --ttl 5m
+            cancel auth-2 --reason 'not needed'
+        ");
+        sealed.readable();
+        // One each quarter of an hour, from half past ten in the evening of a day in spring, in Berlin.
+        sealed.sql("update event set at = 1714508999000 + 900000 * (id - (select min(id) from event))");
+        let shown = |columns: Option<usize>, words: &str| {
+            let script = match columns {
+                Some(columns) => format!("script -qec 'stty cols {columns}; fence {words}' /dev/null < /dev/null"),
+                None => format!("fence {words}"),
+            };
+            let said = sealed.command("bash").env("TZ", "Europe/Berlin").args(["-c", &script]).output().expect("bash");
+            crate::sealed::said(said).out.replace('\r', "").replace('\x1b', "^")
+        };
+        let told = [None, Some(120), Some(80), Some(60), Some(40)].map(|columns| shown(columns, "events --since start"));
+        insta::assert_snapshot!("events_view", told.join("\n\n"));
+        let json = sealed.ok(&["--json", "events", "--since", "start"]);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let events = json["events"].as_array().expect("events");
+        assert_eq!(events[0]["at"], "2024-04-30T20:29:59.000Z");
+        assert!(events.iter().all(|event| event.get("title").is_none()), "{json}");
+    }
+
+    fn events_are_shown_from_a_time_on(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for title in ["two days ago", "an hour and a half ago", "now"] {
+            sealed.ok(&["add", title]);
+        }
+        sealed.readable();
+        sealed.sql("update event set at = at - 172800000 where resource = 'task/main-1'");
+        sealed.sql("update event set at = at - 5400000 where resource = 'task/main-2'");
+        let since = |since: &str| {
+            let page = sealed.ok(&["--json", "events", "--since", since]);
+            let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+            page["events"].as_array().expect("events").clone()
+        };
+        let counts = ["start", "30d", "1d", "2h", "1h", "1970-01-01T00:00:00Z", "2999-01-01"].map(|when| since(when).len());
+        assert_eq!(counts, [3, 3, 2, 2, 1, 3, 0]);
+        let second = since("start")[1]["at"].as_str().expect("its time").to_owned();
+        assert_eq!(since(&second).len(), 2, "a time that the log gave is one to begin at");
+        let wrong = sealed.fence(&["events", "--since", "-1h"]);
+        assert_eq!(wrong.code, 2, "{wrong:?}");
+        assert_eq!(sealed.ok(&["events", "--since", "1h"]).lines().count(), 1);
+    }
+
+    /// Whoever prints what it waited for ends as soon as nobody reads it, and has taken nothing then.
+    fn waiting_ends_when_nobody_reads(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "held", "--board", "a"]);
+        sealed.ok(&["--run", "other", "claim", "a-1"]);
+        for (code, words) in [
+            (0, &["events", "--follow"][..]),
+            (0, &["--json", "events", "--follow", "--kind", "nothing"]),
+            (1, &["claim", "a-1", "--wait", "1h"]),
+            (1, &["mail", "claim", "box", "--wait", "1h"]),
+            (1, &["wait", "a-1"]),
+        ] {
+            let mut child = waiting(&sealed, words);
+            drop(child.stdout.take());
+            let ended = eventually("it ends", || child.try_wait().expect("its state"));
+            assert_eq!(ended.code(), Some(code), "{words:?}");
+            if let Some(url) = sealed.server() {
+                let address = url.trim_start_matches("http://");
+                eventually("the server has noticed", || (crate::serve::waiting(address) == 0).then_some(()));
+            }
+        }
+        sealed.ok(&["release", "task/a-1@1"]);
+        sealed.ok(&["mail", "push", "box", "{}"]);
+        assert_eq!(sealed.ok(&["--json", "claims"]), r#"{"claims":[]}"#);
+        // What a lock is for is its command, whoever reads what that says.
+        let script = "fence lock deploy -- sh -c 'touch locked; until test -e go; do sleep 0.01; done'";
+        let mut holder = sealed.command("bash").args(["-c", script]).spawn().expect("bash");
+        eventually("it is locked", || sealed.path().join("locked").exists().then_some(()));
+        let mut next = waiting(&sealed, &["lock", "deploy", "--wait", "--", "touch", "done"]);
+        drop(next.stdout.take());
+        std::fs::write(sealed.path().join("go"), "").expect("written");
+        assert!(holder.wait().expect("its end").success());
+        assert!(next.wait().expect("its end").success());
+        assert!(sealed.path().join("done").exists());
     }
 }

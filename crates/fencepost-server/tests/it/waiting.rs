@@ -319,7 +319,7 @@ async fn a_follower_is_told_what_is_wrong() {
     let world = World::sqlite().await;
     world.ok("task/add", json!({ "board": "auth", "title": "old" })).await;
     let mut told = Vec::new();
-    for path in ["/v1/events?limit=5", "/v1/events?colour=red"] {
+    for path in ["/v1/events?limit=5", "/v1/events?from=2026-01-01T00:00:00Z", "/v1/events?colour=red"] {
         told.push(world.tell(get(path)).await);
     }
     world.pass_in_use(40 * 86_400).await;

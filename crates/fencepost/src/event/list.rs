@@ -1,14 +1,15 @@
 use super::{EPOCH, Entry, Position, not_of_this_log};
 use crate::{
-    clock::Millis,
+    clock::{Millis, Time},
     error::{Code, Error, Result},
-    names::{NAME_MAX, TEXT_MAX, check},
+    names::{NAME_MAX, Resource, TEXT_MAX, TaskId, check},
     op::{Access, Op, erased},
-    params,
+    params, task,
     tx::{Row, Stmt, Tx},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// Read the log from a position on. Nothing is missed by reading on from where the last page ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -20,12 +21,22 @@ pub struct List {
     /// Only the last so many (at most 1000), oldest first, instead of reading on from a position.
     #[serde(default)]
     pub last: Option<i64>,
+    /// Begin at the first event that happened at this time or later, instead of at a position. Then read on from the
+    /// page's `position`.
+    #[serde(default)]
+    pub from: Option<Time>,
+    /// The same, and the time is so long ago by the fleet's own clock.
+    #[serde(default)]
+    pub within_ms: Option<Millis>,
     /// Only events of this kind, such as `task.completed`, or of a noun, such as `task`.
     #[serde(default)]
     pub kind: Option<String>,
     /// Only events of this resource, such as `task/auth-3`.
     #[serde(default)]
     pub resource: Option<String>,
+    /// Give the title of each event's task, too, as it is now.
+    #[serde(default)]
+    pub titles: bool,
     /// At most this many (100 unless said, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
@@ -76,6 +87,31 @@ macro_rules! of_resource {
     };
 }
 
+/// Where the log has come to a time: the lowest position whose next event is no older. Times rise with positions (where
+/// the clock was set back, one of the places is found), so halving finds it without an index of times. Of a million
+/// events: 0.03 ms on SQLite, where reading them takes 46; 0.1 ms on PostgreSQL. It takes 20 steps there, and at most 48
+/// and one for each doubling of restored epochs, because `ord` has gaps. Only what can be read is searched: whatever is
+/// written later stands above, so a follower misses nothing.
+const AT_TIME: &str = "with recursive halved(low, high) as (
+      select (select /*pg ord --*/ id
+          from event order by /*pg ord,*/ id limit 1),
+        (select /*pg ord --*/ id
+          from event /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+          order by /*pg ord desc,*/ id desc limit 1) + 1
+      union all
+      select
+        case when (select at from event where /*pg ord --*/ id
+            >= low + (high - low) / 2 order by /*pg ord,*/ id limit 1) < ?1
+          then low + (high - low) / 2 + 1 else low end,
+        case when (select at from event where /*pg ord --*/ id
+            >= low + (high - low) / 2 order by /*pg ord,*/ id limit 1) < ?1
+          then high else low + (high - low) / 2 end
+      from halved where low < high
+    )
+    select /*pg low --*/ 0
+      as ord, /*pg cast(0 as bigint) --*/ low - 1
+      as id from halved where low >= high";
+
 impl Op for List {
     const NAME: &'static str = "event/list";
     const ACCESS: Access = Access::Reader;
@@ -97,13 +133,30 @@ impl Op for List {
         if self.last.is_some() && (self.since.is_some() || self.limit.is_some()) {
             return Err(Error::invalid("last", "stands alone: leave out `since` and `limit`"));
         }
+        let starts =
+            [self.since.is_some(), self.last.is_some(), self.from.is_some(), self.within_ms.is_some()];
+        if starts.into_iter().filter(|said| *said).count() > 1 {
+            let field = if self.from.is_some() { "from" } else { "within_ms" };
+            return Err(Error::invalid(
+                field,
+                "says where to begin, and something else does, too: say it once",
+            ));
+        }
+        if let Some(span) = self.within_ms {
+            check::span("within_ms", span, Millis(0), Millis::days(36_500))?;
+        }
         let limit = self.last.or(self.limit).unwrap_or(100);
         check::range(if self.last.is_some() { "last" } else { "limit" }, limit, 1, 1000)?;
         check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
         check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
         let epoch = tx.epoch;
         let since = self.since.as_deref().map(|since| Position::read(since, epoch)).transpose()?;
-        let from = since.unwrap_or(Position { ord: -epoch * EPOCH, id: 0 });
+        let time = self.from.or(self.within_ms.map(|span| tx.now.plus(Millis(-span.0))));
+        let at_time = match time {
+            Some(time) => tx.query(AT_TIME, params![time]).await?.first().map(position).transpose()?,
+            None => None,
+        };
+        let from = since.or(at_time).unwrap_or(Position { ord: -epoch * EPOCH, id: 0 });
         let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
         let (page, room) = match (self.last, &self.resource) {
             (None, None) => (whole!("order by /*pg ord,*/ id limit ?6"), limit + 1),
@@ -156,7 +209,10 @@ impl Op for List {
             Some(last) if more => last,
             last => from.max(pruned).max(end).max(last.unwrap_or_default()),
         };
-        let events = rows.iter().map(|row| read(row, epoch)).collect::<Result<Vec<_>>>()?;
+        let mut events = rows.iter().map(|row| read(row, epoch)).collect::<Result<Vec<_>>>()?;
+        if self.titles {
+            entitle(tx, &mut events).await?;
+        }
         Ok(Events { events, position: position.text(epoch), more })
     }
 }
@@ -177,6 +233,24 @@ fn read(row: &Row, epoch: i64) -> Result<Entry> {
         run: row.get("run")?,
         agent: row.get("agent")?,
         fence: row.get("fence")?,
+        title: None,
         details: details.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?,
     })
+}
+
+/// Adds the titles of the events' tasks, by one statement for all of them. A task that was removed has none.
+async fn entitle(tx: &mut Tx<'_>, events: &mut [Entry]) -> Result<()> {
+    let task = |event: &Entry| match event.resource.parse() {
+        Ok(Resource::Task(id)) => Some(id),
+        _ => None,
+    };
+    let ids: HashSet<TaskId> = events.iter().filter_map(task).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let titles = task::titles(tx, ids.iter()).await?;
+    for event in events {
+        event.title = task(event).and_then(|id| titles.get(&id).cloned());
+    }
+    Ok(())
 }

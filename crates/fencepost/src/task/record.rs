@@ -353,6 +353,18 @@ pub(crate) async fn by_ids<'i>(
     by_id(tx.query(BY_IDS, params![ids_set(ids)?]).await?)
 }
 
+/// Only their titles.
+pub(crate) async fn titles<'i>(
+    tx: &mut Tx<'_>,
+    ids: impl Iterator<Item = &'i TaskId>,
+) -> Result<HashMap<TaskId, String>> {
+    let sql = "select task.board, task.n, task.title from json_each(?1) as item
+               join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)";
+    let rows = tx.query(sql, params![ids_set(ids)?]).await?;
+    let title = |row: &Row| Ok((TaskId { board: row.get("board")?, n: row.get("n")? }, row.get("title")?));
+    rows.iter().map(title).collect()
+}
+
 pub(super) const BY_IDS: &str = columns!(
     "join json_each(?1) as item
        on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"

@@ -5,7 +5,9 @@ use crate::{
     steps::open,
     world::{World, code, eventually, refused},
 };
-use fencepost::{Code, Fleet, Millis, Op, agent, claim, event, key, lock, mail, params, route, run, task};
+use fencepost::{
+    Code, Fleet, Millis, Op, Time, agent, claim, event, key, lock, mail, params, route, run, task,
+};
 use futures_util::future::join_all;
 use std::time::Duration;
 
@@ -338,6 +340,68 @@ on_both! {
         ] {
             assert_eq!(code(world.fleet.call(wrong).await), Code::Invalid);
         }
+    }
+
+    /// Found by halving: every time between, at, before and after events.
+    async fn the_log_is_read_from_a_time_on(world: World) {
+        let none = world.fleet.call(event::List { within_ms: Some(Millis(0)), ..event::List::default() }).await.unwrap();
+        assert_eq!(none.events, [], "there is nothing to search yet");
+        for n in 1..=13 {
+            world.add(&format!("t{n}")).await;
+            world.add(&format!("t{n}, in the same moment")).await;
+            world.pass(10);
+        }
+        let all = world.follow(event::List::default()).await;
+        let end = world.fleet.call(event::List::default()).await.unwrap().position;
+        let times = all.iter().flat_map(|event| [-1, 0, 1].map(|by| event.at.plus(Millis(by))));
+        for time in times.chain([Time(0), Time(i64::MAX)]) {
+            let page = world.fleet.call(event::List { from: Some(time), ..event::List::default() }).await.unwrap();
+            let expected: Vec<_> = all.iter().filter(|event| event.at >= time).cloned().collect();
+            assert_eq!(page.events, expected, "{time}");
+            let rest = event::List { since: Some(page.position), ..event::List::default() };
+            assert_eq!(world.fleet.call(rest).await.unwrap().events, [], "{time}");
+        }
+        let within = |seconds| event::List { within_ms: Some(Millis::seconds(seconds)), ..event::List::default() };
+        assert_eq!(world.follow(within(20)).await, all[22..]);
+        assert_eq!(world.follow(event::List { resource: Some(all[23].resource.clone()), ..within(20) }).await, all[23..24]);
+        assert_eq!(world.follow(event::List { limit: Some(1), ..within(30) }).await, all[20..21]);
+        let late = world.fleet.call(within(1)).await.unwrap();
+        assert_eq!(late.events, []);
+        world.add("new").await;
+        let new = world.follow(event::List { since: Some(late.position), ..event::List::default() }).await;
+        assert_eq!(resources(&new), ["task.added task/auth-27"], "whoever follows from a time misses nothing");
+
+        world.pass_in_use(31 * 86_400).await;
+        world.add("newer").await;
+        world.follow(event::List::default()).await;
+        assert_eq!(world.fleet.call(event::Prune::default()).await.unwrap().removed, 27);
+        let old = event::List { from: Some(all[0].at), ..event::List::default() };
+        assert_eq!(resources(&world.follow(old).await), ["task.added task/auth-28"], "what was pruned is not asked for");
+
+        for wrong in [
+            event::List { since: Some(end), ..within(1) },
+            event::List { last: Some(1), ..within(1) },
+            event::List { from: Some(Time(0)), ..within(1) },
+            within(-1),
+        ] {
+            assert_eq!(code(world.fleet.call(wrong).await), Code::Invalid);
+        }
+    }
+
+    /// By one statement for the whole page, and only if they are asked for.
+    async fn events_have_the_titles_of_their_tasks(world: World) {
+        world.story("
+            add one            -> auth-1
+            claim auth-1 run=r -> task/auth-1@1
+            add two            -> auth-2
+        ").await;
+        world.fleet.call(lock::Claim::new("deploy", "r")).await.unwrap();
+        world.fleet.call(task::Edit { task: "auth-2".into(), title: Some("too".into()), ..Default::default() }).await.unwrap();
+        let titles = |events: Vec<event::Entry>| events.into_iter().map(|event| event.title).collect::<Vec<_>>();
+        assert_eq!(titles(world.follow(event::List::default()).await), [None, None, None, None, None]);
+        let with = event::List { titles: true, ..event::List::default() };
+        let told = [Some("one"), Some("one"), Some("too"), None, Some("too")].map(|title| title.map(str::to_owned));
+        assert_eq!(titles(world.follow(with).await), told);
     }
 
     /// What a filter passes over was looked at, too: nobody reads it again, and it may be pruned.

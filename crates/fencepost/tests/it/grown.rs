@@ -159,6 +159,7 @@ async fn what_a_call_reads_does_not_grow_with_what_is_there() {
             task::Why: { "task": "auth-5" },
             event::List: { "resource": "task/auth-5" },
             event::List: { "resource": "task/auth-5", "last": 30 },
+            event::List: { "from": "2100-01-01T00:00:00Z", "titles": true, "limit": 20 },
             task::List: { "board": "auth", "limit": 20 },
             task::Claim: { "run": "ROUND", "board": "auth" },
             task::Claim: { "run": "ROUND", "board": "auth", "tag": "rust", "request": "claim-ROUND" },

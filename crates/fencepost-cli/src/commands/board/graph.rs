@@ -3,7 +3,8 @@
 //! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
 //! others are named beside it.
 
-use crate::screen::{Screen, state};
+use crate::screen::{Screen, Strip, state};
+use anstyle::Style;
 use fencepost::{board::show::Edge, task::Task};
 use std::collections::HashMap;
 
@@ -55,9 +56,15 @@ impl<'a> Graph<'a> {
             (false, None) => format!("  (after {})", others.join(", ")),
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
+        // The title gives way first, then what else it waits for.
         let title = screen.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
-        let status = screen.paint(state(status), status);
-        lines.push(format!("{}{}  {status}  {title}{}", screen.dim(lead), task.id, screen.dim(&also)));
+        let mut strip = Strip::new(screen);
+        strip.lead(lead, Style::new().dimmed());
+        strip.cell(&task.id, 0, Style::new());
+        strip.cell(status, 0, state(status));
+        strip.cell(&title, 0, Style::new());
+        strip.cell(also.trim_start(), 0, Style::new().dimmed());
+        lines.push(strip.line());
         let children = self.children(Some(&task.id));
         let (fork, last, line) = screen.branches();
         for (at, child) in children.iter().enumerate() {

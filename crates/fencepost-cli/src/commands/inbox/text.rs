@@ -61,7 +61,8 @@ pub fn page(item: &Item, screen: &Screen) -> String {
     let Some(content) = &item.content else { return page };
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), line(value));
+            let value = screen.wrap(&line(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
         }
     };
     say("source", Some(&content.source));

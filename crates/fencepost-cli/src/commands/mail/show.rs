@@ -1,5 +1,5 @@
-use super::{super::events, text};
-use crate::context::Context;
+use super::text;
+use crate::{context::Context, told::View};
 use clap::Args;
 use fencepost::{Result, event, mail};
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ impl Show {
             let screen = &context.screen;
             let mut page = text::page(&reply.message, screen);
             if !history.is_empty() {
-                page += &format!("\n{}\n", events::table(&history, screen));
+                page += &format!("\n{}\n", View::of(&history, screen).page(&history));
             }
             page + &text::advice(&reply.message).map_or(String::new(), |advice| format!("\nhint: {advice}\n"))
         })

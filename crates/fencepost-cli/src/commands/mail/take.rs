@@ -1,4 +1,7 @@
-use super::{super::duration, text};
+use super::{
+    super::{duration, refused},
+    text,
+};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Millis, Result, mail};
@@ -34,7 +37,7 @@ impl Take {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_waiting(wait, op).await?,
+            wait => context.call_watched(wait, op, refused).await?,
         };
         context.print(&reply, |reply| {
             reply

@@ -10,6 +10,10 @@ use std::fmt::Write;
 
 /// A line each: `7  pending  session/42  tool_use  0/3`.
 pub fn messages(messages: &[Message], screen: &Screen) -> String {
+    table(messages, screen).render(screen)
+}
+
+fn table(messages: &[Message], screen: &Screen) -> Table {
     let mut table = Table::new(&["ID", "STATUS", "MAILBOX", "TYPE", ">TRIES", "MORE"]);
     for message in messages {
         table.row(vec![
@@ -21,13 +25,12 @@ pub fn messages(messages: &[Message], screen: &Screen) -> String {
             more(message, screen).into(),
         ]);
     }
-    table.render(screen)
+    table
 }
 
 /// The same, for one.
 pub fn message(message: &Message, screen: &Screen) -> String {
-    let text = messages(std::slice::from_ref(message), screen);
-    text.lines().last().unwrap_or_default().to_owned()
+    table(std::slice::from_ref(message), screen).body(screen)
 }
 
 /// Who has it, when it is tried again, how it ended.
@@ -53,14 +56,9 @@ fn held(claim: &Claim, screen: &Screen) -> String {
 
 /// A claim and what is to be processed under it.
 pub fn claimed(claim: &Claim, message: &Message, screen: &Screen) -> String {
-    let token = screen.bold(&claim.token);
-    format!(
-        "{token}\nheld by run {} {}{}\n\n{}",
-        claim.run,
-        screen.until(claim.expires_at),
-        crate::text::lease_kept(claim, screen),
-        page(message, screen)
-    )
+    let held = format!("held by run {} {}", claim.run, screen.until(claim.expires_at));
+    let held = screen.wrap(&held, 0, 4) + &crate::text::lease_kept(claim, screen);
+    format!("{}\n{held}\n\n{}", screen.bold(&claim.token), page(message, screen))
 }
 
 /// A message in full.
@@ -71,7 +69,8 @@ pub fn page(message: &Message, screen: &Screen) -> String {
     let _ = writeln!(page, "{} {state}", screen.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let _ = writeln!(page, "{} {}", screen.dim(&format!("{label}:")), line(value));
+            let value = screen.wrap(&line(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
         }
     };
     say("outcome", message.outcome.as_deref());
@@ -164,6 +163,7 @@ pub fn mailbox(mailbox: &Mailbox, screen: &Screen) -> String {
         ("holder lost", settings.replay.as_str().to_owned()),
         ("kept", format!("{}{count}", settings.retain_ms)),
     ] {
+        let value = screen.wrap(&value, label.len() + 2, 4);
         let _ = write!(page, "\n{} {value}", screen.dim(&format!("{label}:")));
     }
     page
