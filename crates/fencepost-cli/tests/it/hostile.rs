@@ -189,9 +189,11 @@ fn tame(value: &mut Value, key: &str) -> bool {
                 true
             }
             Some(_) => true,
-            None => fields.values_mut().fold(false, |tamed, field| tame(field, key) || tamed),
+            None => fields.values_mut().map(|field| tame(field, key)).filter(|tamed| *tamed).count() > 0,
         },
-        Value::Array(items) => items.iter_mut().fold(false, |tamed, item| tame(item, key) || tamed),
+        Value::Array(items) => {
+            items.iter_mut().map(|item| tame(item, key)).filter(|tamed| *tamed).count() > 0
+        }
         _ => false,
     }
 }
