@@ -164,9 +164,9 @@ impl Context {
         if !progress.is_seen() {
             return self.call_waiting(limit, op).await;
         }
-        let began = Instant::now();
         let mut left = limit.unwrap_or(Millis(i64::MAX));
         let mut answer = self.call(op(None)).await;
+        let began = Instant::now();
         while left.0 > 0 && O::not_yet(answer.as_ref()) {
             let what = line(&answer);
             let step = left.min(if O::READS { WATCHED } else { IN_LINE });
@@ -422,6 +422,10 @@ impl Context {
     fn by_its_flag(&self, error: &Error) -> String {
         let message = error.message().to_owned();
         let Some(field) = error.field("field").and_then(|field| field.as_str()) else { return message };
+        // What stands in a line of a file was given by no flag.
+        if error.field("line").is_some() {
+            return message;
+        }
         let flag = field.strip_suffix("_ms").unwrap_or(field).replace('_', "-");
         match self.said.flags.contains(&flag) {
             true => message.replace(&format!("`{field}`"), &format!("`--{flag}`")),

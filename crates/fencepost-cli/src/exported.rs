@@ -12,7 +12,7 @@ use fencepost::{
     op,
     task::import::Item,
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 
@@ -82,8 +82,8 @@ pub fn end(items: usize) -> Result<String> {
     line(END, &End { items })
 }
 
-/// The page as lines, and how many items of each type it has. Whoever takes only boards has no use for the floor of the
-/// whole fleet's fences, but for the claims on their tasks.
+/// The page as lines, and how many items of each type it has. The floor is written for single boards, too: old tokens of
+/// their tasks must not fit.
 pub fn page(page: &Page, counts: &mut BTreeMap<&'static str, usize>) -> Result<String> {
     let mut text = String::new();
     macro_rules! put {
@@ -180,7 +180,7 @@ impl File {
         struct Begin {
             version: u64,
         }
-        let Begin { version } = decode(fields)?;
+        let Begin { version } = op::decode(fields)?;
         if version > VERSION {
             let newer = format!("the file has format {version}, and this fence reads up to {VERSION}");
             return Err(Error::new(Code::Invalid, newer).with("field", "version").hint("use a newer fence"));
@@ -203,10 +203,6 @@ impl File {
             None => Err(Error::new(Code::Invalid, "an export ends here that did not begin")),
         }
     }
-}
-
-fn decode<T: DeserializeOwned>(fields: &str) -> Result<T> {
-    op::decode(fields)
 }
 
 /// The type of a line, and its other fields.

@@ -112,6 +112,10 @@ pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
 
 /// Has an agent of this name joined, and not left?
 pub(crate) async fn is_known(tx: &mut Tx<'_>, name: &str) -> Result<bool> {
-    let sql = "select 1 as known from agent where name = ?1 and left_at is null";
-    Ok(!tx.query(sql, params![name]).await?.is_empty())
+    Ok(!tx.one(known(name)).await?.rows.is_empty())
+}
+
+/// A row if so.
+pub(crate) fn known(name: &str) -> Stmt {
+    Stmt::new("select 1 as known from agent where name = ?1 and left_at is null", params![name])
 }

@@ -2,7 +2,7 @@ use super::duration;
 use crate::{context::Context, told::View};
 use clap::Args;
 use fencepost::{
-    Millis, Result, Time,
+    Code, Error, Millis, Result, Time,
     event::{self, list::Events as Page},
 };
 use jiff::{civil::DateTime, tz::TimeZone};
@@ -35,7 +35,7 @@ pub struct Events {
     /// Only of this resource, such as task/auth-3
     #[arg(long)]
     resource: Option<String>,
-    /// At most this many  [default: 50, or all after --since]
+    /// At most this many  [default: 50, with --follow 10, or all after --since]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -131,6 +131,11 @@ impl Events {
     }
 
     async fn follow(self, context: &Context) -> Result<ExitCode> {
+        if self.since.is_some() && self.limit.is_some() {
+            let message =
+                "`--limit` is how many of the latest events come first, and `--since` says that already";
+            return Err(Error::new(Code::Invalid, message).hint("leave out one of the two, or --follow"));
+        }
         let first = match &self.since {
             Some(_) => event::List { limit: Some(PAGE), ..self.beginning(context) },
             None => event::List { last: Some(self.limit.unwrap_or(10)), ..self.filter(context) },

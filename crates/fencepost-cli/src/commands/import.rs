@@ -163,7 +163,7 @@ impl Report {
         }
         let differs: Vec<&Left> = self.others.iter().flat_map(|kind| &kind.differs).collect();
         if !differs.is_empty() {
-            say("another way here than there:".into());
+            say("already here, with different content:".into());
         }
         differs.iter().for_each(|left| say(format!("  {}  {}", left.task, left.what)));
         self.notes.iter().cloned().for_each(&mut say);

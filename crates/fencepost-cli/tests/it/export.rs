@@ -99,6 +99,32 @@ on_both! {
         let after = comparable(&sealed.ok(&["export"]));
         let ours = after.into_iter().filter(|line| !line.to_string().contains("cop") && line["type"] != "end");
         assert_eq!(ours.collect::<Vec<_>>(), before.into_iter().filter(|line| line["type"] != "end").collect::<Vec<_>>());
+        // The copies are tasks of their own, also for the next who takes it all along.
+        sealed.ok(&["export", "both.jsonl"]);
+        let other = Sealed::sqlite();
+        other.ok(&["init"]);
+        other.write("both.jsonl", fs::read(sealed.path().join("both.jsonl")).expect("the file"));
+        other.ok(&["import", "jsonl", "both.jsonl", "--dry-run"]);
+        other.ok(&["import", "jsonl", "both.jsonl"]);
+        assert_eq!(other.ok(&["list", "--limit", "1000"]).lines().count(), sealed.ok(&["list", "--limit", "1000"]).lines().count());
+    }
+
+    /// Messages that do not fit into one call with their mailbox are for a strict one all the same.
+    fn a_dry_run_knows_the_mailboxes_of_the_file(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["mail", "configure", "strict", "--strict"]);
+        sealed.write("long.txt", "x".repeat(900_000));
+        for _ in 0..3 {
+            sealed.ok(&["mail", "push", "strict", "@long.txt", "--lane", "a"]);
+        }
+        sealed.ok(&["export", "fleet.jsonl"]);
+        let other = Sealed::sqlite();
+        other.ok(&["init"]);
+        other.write("fleet.jsonl", fs::read(sealed.path().join("fleet.jsonl")).expect("the file"));
+        let [asked, done] = [&["--dry-run"][..], &[]].map(|more| {
+            other.ok(&[&["--json", "import", "jsonl", "fleet.jsonl"], more].concat()).replace("true", "false")
+        });
+        assert_eq!(asked, done);
     }
 
     fn some_boards_alone(sealed: Sealed) {

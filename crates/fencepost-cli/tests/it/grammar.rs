@@ -224,7 +224,7 @@ fn an_agents_key_at_a_run_of_nobodys() {
     let there = sealed.over(&format!("http://{}", server.address));
     let said = there.fence(&["--key", &key, "claim"]);
     insta::assert_snapshot!(said.err, @"
-    error: key `codex` is for agent `codex`: run `me` was begun by nobody's key
+    error: key `codex` is for agent `codex`: run `me` was begun without an agent's key
     hint: --run NAME or FENCE_RUN begins a run of codex's own; an admin's key can use this one
     ");
     assert_eq!(there.fence(&["--key", &key, "--run", "mine", "claim"]).code, 0);

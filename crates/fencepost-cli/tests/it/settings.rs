@@ -218,7 +218,7 @@ fn what_does_not_fit_is_refused() {
       (exit 1)
     [serve]
     listen = "here"
-      error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': invalid socket address syntax
+      error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': not an address of this machine: such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network
       (exit 1)
     "#);
     let json = with(&sealed, &[("FENCE_CONFIG", "nowhere.toml")], &["--json", "list"]);

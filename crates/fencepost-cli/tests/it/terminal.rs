@@ -7,6 +7,7 @@ use crate::{
 use std::{
     io::{Read, Write},
     process::Stdio,
+    sync::{Arc, Mutex},
 };
 
 /// The command on a pseudo terminal of this width, with its escapes spelled out.
@@ -86,15 +87,21 @@ on_both! {
         child.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("bash");
         let (mut keys, mut out) = (child.stdin.take().expect("its input"), child.stdout.take().expect("its output"));
-        let mut shown = String::new();
-        let mut read = |until: &str| {
+        // Read by a thread, so that whoever waits for a text does not wait for ever.
+        let shown = Arc::new(Mutex::new((String::new(), false)));
+        let all = shown.clone();
+        let reads = std::thread::spawn(move || {
+            let mut some = [0; 1024];
+            while let Some(n) = out.read(&mut some).ok().filter(|n| *n > 0) {
+                all.lock().expect("not poisoned").0.push_str(&String::from_utf8_lossy(&some[..n]));
+            }
+            all.lock().expect("not poisoned").1 = true;
+        });
+        let read = |until: &str| {
             eventually(until, || {
-                let mut some = [0; 1024];
-                let n = out.read(&mut some).expect("its output");
-                shown.push_str(&String::from_utf8_lossy(&some[..n]));
-                (n == 0 || shown.contains(until)).then_some(())
-            });
-            shown.clone()
+                let shown = shown.lock().expect("not poisoned");
+                (shown.1 || shown.0.contains(until)).then(|| shown.0.clone())
+            })
         };
         assert!(read("waiting 0s: task `main-1` is held").contains("held"));
         keys.write_all(b"\x03").expect("typed");
@@ -105,6 +112,7 @@ on_both! {
         let shown = read("\u{0}");
         assert!(shown.contains("died of 130"), "{shown:?}");
         child.wait().expect("its end");
+        reads.join().expect("no panic");
     }
 }
 

@@ -185,7 +185,7 @@ on_both! {
                 Some(columns) => format!("script -qec 'stty cols {columns}; fence {words}' /dev/null < /dev/null"),
                 None => format!("fence {words}"),
             };
-            let said = sealed.command("bash").env("TZ", "Europe/Berlin").args(["-c", &script]).output().expect("bash");
+            let said = sealed.command("bash").env("TZ", "CET-1CEST,M3.5.0,M10.5.0/3").args(["-c", &script]).output().expect("bash");
             crate::sealed::said(said).out.replace('\r', "").replace('\x1b', "^")
         };
         let told = [None, Some(120), Some(80), Some(60), Some(40)].map(|columns| shown(columns, "events --since start"));

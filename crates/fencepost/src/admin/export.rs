@@ -18,8 +18,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Read the whole fleet, a page at a time, as the items that `task/import` and `admin/import` take. A page is read at one
-/// moment; others may write between two pages. Not in it: keys, runs, claims, locks, request ids and the log.
+/// Read the whole fleet, a page at a time, as the items that `task/import` and `admin/import` take. Each item is read at one
+/// moment; others may write meanwhile. Not in it: keys, runs, claims, locks, request ids and the log.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Export {

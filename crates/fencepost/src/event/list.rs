@@ -139,7 +139,7 @@ impl Op for List {
             let field = if self.from.is_some() { "from" } else { "within_ms" };
             return Err(Error::invalid(
                 field,
-                "says where to begin, and something else does, too: say it once",
+                "cannot be combined: give one of `since`, `last`, `from` and `within_ms`",
             ));
         }
         if let Some(span) = self.within_ms {

@@ -60,7 +60,10 @@ impl Op for Send {
     erased!();
 
     fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+        // A malformed name is the op's to refuse.
+        let is_name = check::plain_name("agent", &self.agent).is_ok();
+        let known = is_name.then(|| agent::known(&self.agent));
+        Before::nothing().once(self.request.as_deref()).reading(known.into_iter().collect())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {
@@ -86,7 +89,7 @@ impl Op for Send {
             true => super::show(tx, message.id).await?.item,
             false => Item::of(Message { payload, ..message }),
         };
-        let agent_unknown = !agent::is_known(tx, &self.agent).await?;
+        let agent_unknown = tx.opening.read.first().is_none_or(|known| known.rows.is_empty());
         Ok(Sent { item, existing, agent_unknown })
     }
 }

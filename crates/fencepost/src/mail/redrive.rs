@@ -1,7 +1,7 @@
 use super::{
     Status, lane,
     lapse::lapse,
-    not_found,
+    not_found, overdue,
     record::{Record, load_locked, save},
     release::events,
 };
@@ -48,7 +48,7 @@ impl Op for Redrive {
     erased!();
 
     fn before(&self) -> Before {
-        Before::takes()
+        Before::looks()
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Redriven> {
@@ -143,6 +143,10 @@ pub(super) async fn chosen(
     ];
     let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows);
     let mut ids = rows.map(|row: Row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+    // Reads show these as failed or held, too.
+    let overdue = overdue(tx, Some(mailbox)).await?;
+    let given_up = overdue.iter().filter(|message| matches!(message.status, Status::Failed | Status::Held));
+    ids.extend(given_up.map(|message| message.id));
     ids.sort_unstable();
     let more = ids.len() as i64 > BATCH;
     ids.truncate(usize::try_from(BATCH).unwrap_or(usize::MAX));

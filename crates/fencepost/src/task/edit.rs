@@ -61,14 +61,11 @@ impl Op for Edit {
         .flatten()
         .collect();
         if fields.is_empty() {
-            return Err(Error::new(
-                Code::Invalid,
-                format!("nothing was named that is to change in `{}`", self.task),
-            )
-            .with("field", "task")
-            .hint(
-                "such as --title TEXT, --body TEXT or -p 90; fence edit --help lists what can be changed",
-            ));
+            return Err(Error::new(Code::Invalid, format!("no change was given for `{}`", self.task))
+                .with("field", "task")
+                .hint(
+                    "such as --title TEXT, --body TEXT or -p 90; fence edit --help lists what can be changed",
+                ));
         }
         let mut seq = 0;
         let details = Some(serde_json::json!({ "fields": fields }));

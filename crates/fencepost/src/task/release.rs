@@ -126,7 +126,12 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     }
     let written = save_set(tx, &changes, Under::Nobody).await?;
     let details = serde_json::json!({ "reason": reason });
-    let events = changes.iter().map(|(was, back)| ended(back, was, "task.unclaimed", Some(details.clone())));
+    // Who took them away is the caller, not the holder.
+    let unclaimed = |(was, back): &(Was, Record)| Event {
+        agent: None,
+        ..ended(back, was, "task.unclaimed", Some(details.clone()))
+    };
+    let events = changes.iter().map(unclaimed);
     let events = Event::insert_many(tx, events.collect())?;
     let count = by_keys!(written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
     tx.pipeline(vec![count, events]).await.map(drop)

@@ -5,12 +5,12 @@ use crate::{
     world::{World, refused},
 };
 use fencepost::{
-    Code,
+    Code, Millis,
     admin::{
         export::{Export, Page, SOURCE},
-        import::Import,
+        import::{Import, MailState},
     },
-    op,
+    key, mail, op,
     op::Access,
     task,
 };
@@ -134,11 +134,52 @@ on_both! {
     /// What is not in it: secrets, claims, and who asked what.
     async fn no_secret_and_no_claim_leaves_the_fleet(world: World) {
         fill(&world).await;
+        let secret = world.fleet.call(key::Add::new("hidden-key", Access::Admin)).await.unwrap().secret;
+        world.call("lock/claim", &json!({ "name": "hidden-lock", "run": "hidden-run" })).await.unwrap();
+        let digests = world.fleet.transaction(|tx| {
+            Box::pin(async move {
+                let rows = tx.query("select digest from access_key", vec![]).await?;
+                rows.iter().map(|row| row.get::<String>("digest")).collect::<fencepost::Result<Vec<_>>>()
+            })
+        });
+        let digests = digests.await.unwrap();
+        assert!(digests.len() > 1, "{digests:?}");
         let (page, _) = export(&world, 1000, &[]).await;
         let text = serde_json::to_string(&page).unwrap();
-        for hidden in ["digest", "kim\",\"role", "\"run\"", "bob-1", "deploy\",\"run"] {
+        let hidden = ["hidden-key", "hidden-lock", "hidden-run", "bob-1"].map(str::to_owned);
+        for hidden in hidden.iter().chain([&secret]).chain(&digests) {
             assert!(!text.contains(hidden), "{hidden}: {text}");
         }
+    }
+
+    /// A completion clears the payload and adds the outputs in one transaction: an export sees both, or neither.
+    async fn a_message_that_is_completed_meanwhile_is_exported_whole(world: World) {
+        const MESSAGES: i64 = 300;
+        let push = |n| mail::push_many::Item { mailbox: "box".into(), payload: Some("x".into()), key: Some(format!("k{n}")), ..Default::default() };
+        world.fleet.call(mail::PushMany { messages: (0..MESSAGES).map(push).collect(), request: None }).await.unwrap();
+        let works = world.again().await;
+        let work = tokio::spawn(async move {
+            for _ in 0..MESSAGES / 3 {
+                let claim = mail::Claim { mailboxes: vec!["box".into()], run: "r".into(), count: Some(3), ttl_ms: Some(Millis::minutes(10)), ..mail::Claim::default() };
+                let claims = works.call(claim).await.unwrap().claims;
+                for taken in claims {
+                    let done = mail::Done { token: taken.claim.token, outputs: vec!["y".into()], ..mail::Done::default() };
+                    works.call(done).await.unwrap();
+                }
+            }
+        });
+        let mut looked = 0;
+        while !work.is_finished() || looked == 0 {
+            let mail = export(&world, 1000, &[]).await.0.mail;
+            assert_eq!(mail.len() as i64, MESSAGES);
+            for item in mail {
+                let is_pending = item.payload.is_some() && item.outputs.is_empty();
+                let is_processed = item.payload.is_none() && item.outputs.len() == 1;
+                assert_eq!((is_pending, is_processed), (item.status == MailState::Pending, item.status == MailState::Processed), "{item:?}");
+            }
+            looked += 1;
+        }
+        work.await.unwrap();
     }
 
     async fn boards_can_be_exported_alone(world: World) {

@@ -54,6 +54,24 @@ on_both! {
         ").await;
     }
 
+    /// However many: what a batch of expiry leaves for later is brought back all the same.
+    async fn all_that_is_shown_as_given_up_is_brought_back(world: World) {
+        let push = |_| mail::push_many::Item { mailbox: "s".into(), max_attempts: Some(1), ..Default::default() };
+        world.fleet.call(mail::PushMany { messages: (0..700).map(push).collect(), request: None }).await.unwrap();
+        assert_eq!(world.claim_mail("s", "a", 700).await.unwrap().len(), 700);
+        world.pass(31);
+        let mut back = Vec::new();
+        loop {
+            let redrive = mail::Redrive { mailbox: Some("s".into()), ..mail::Redrive::default() };
+            let reply = world.fleet.call(redrive).await.unwrap();
+            back.extend(reply.messages);
+            if !reply.more {
+                break;
+            }
+        }
+        assert_eq!(back, (1..=700).collect::<Vec<i64>>());
+    }
+
     /// The life of a message, and who is refused what.
     async fn a_message_is_claimed_processed_and_completed(world: World) {
         world.story("

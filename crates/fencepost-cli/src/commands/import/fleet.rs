@@ -105,6 +105,13 @@ fn cut(all: &Import) -> Vec<Call> {
             let more = all.channels.iter().filter(|c| of.contains(&c.name) && missing(&c.name));
             let more: Vec<_> = more.cloned().collect();
             call.import.channels.extend(more);
+            // Nor a mailbox.
+            let of: HashSet<&str> = call.import.mail.iter().map(|item| item.mailbox.as_str()).collect();
+            let given = &call.import.mailboxes;
+            let missing = |name: &str| given.iter().all(|mailbox| mailbox.name != name);
+            let more = all.mailboxes.iter().filter(|m| of.contains(m.name.as_str()) && missing(&m.name));
+            let more: Vec<_> = more.cloned().collect();
+            call.import.mailboxes.extend(more);
         }
     }
     // Where nothing was said, nothing can be read: the last call finds the channel.

@@ -69,7 +69,14 @@ impl Jsonl {
             boards.chain(file.rest.boards.iter().map(|board| board.name.clone())).collect();
         self.how.check("board", &boards)?;
         for item in &mut file.tasks.items {
-            item.id = renamed(&item.id, &self.how.board);
+            let id = renamed(&item.id, &self.how.board);
+            // On another board it is another task, and that one may be in this fleet as well.
+            if let Some(key) =
+                item.key.as_mut().filter(|key| key.starts_with(&format!("{SOURCE}:{}@", item.id)))
+            {
+                *key = key.replacen(&item.id, &id, 1);
+            }
+            item.id = id;
             item.after.iter_mut().for_each(|id| *id = renamed(id, &self.how.board));
         }
         for board in &mut file.rest.boards {
@@ -153,7 +160,7 @@ fn tally(
     replies: &[admin::import::Imported],
     of: fn(&admin::import::Imported) -> &Taken,
 ) -> Kind {
-    let several = matches!(kind, "cursor" | "channel");
+    let several = matches!(kind, "cursor" | "channel" | "mailbox");
     let new: HashSet<&String> = replies.iter().flat_map(|reply| &of(reply).imported).collect();
     let count = replies.iter().map(|reply| of(reply).imported.len()).sum();
     let imported = if several { new.len() } else { count };

@@ -56,7 +56,7 @@ fn post_id(key: Option<String>, n: i64, at: Time) -> String {
 pub(super) async fn posts(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<PostItem>> {
     let (channel, n) = pair(after)?;
     let n: i64 = n.parse().map_err(|_| unknown_place())?;
-    let sizes = "select channel, n, cast(length(body) as bigint) as size from post
+    let sizes = "select channel, n, cast(octet_length(body) as bigint) as size from post
                  where (channel, n) > (?1, ?2) order by channel, n limit ?3";
     let (fit, more) = that_fit(tx.query(sizes, params![channel, n, limit + 1]).await?, limit)?;
     let Some(last) = fit.last() else { return Ok((Vec::new(), None)) };

@@ -14,9 +14,9 @@ use crate::{
 use std::collections::HashMap;
 
 pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[String]) -> Result<Read<Item>> {
-    let sizes = "select task.seq, cast(coalesce(length(doc.body), 0) + coalesce(length(doc.done_when), 0)
-           + coalesce(length(doc.origin), 0) + coalesce(length(doc.output), 0) + coalesce(length(doc.checkpoint), 0)
-           + coalesce((select sum(length(body)) from note where note.task = task.seq), 0) as bigint) as size
+    let sizes = "select task.seq, cast(coalesce(octet_length(doc.body), 0) + coalesce(octet_length(doc.done_when), 0)
+           + coalesce(octet_length(doc.origin), 0) + coalesce(octet_length(doc.output), 0) + coalesce(octet_length(doc.checkpoint), 0)
+           + coalesce((select sum(octet_length(body)) from note where note.task = task.seq), 0) as bigint) as size
          from task left join task_doc as doc on doc.task = task.seq
          where task.seq > ?1 and (?3 = 0 or task.board in (select value ->> 'name' from json_each(?4)))
          order by task.seq limit ?2";

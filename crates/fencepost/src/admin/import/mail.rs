@@ -183,8 +183,12 @@ impl Import {
             taken.imported.push(name);
         }
         if !self.dry_run && !new.is_empty() {
-            let pushed = push_many::push(tx, pushes).await?.messages;
-            let new: Vec<_> = pushed.iter().map(|message| message.id).zip(new).collect();
+            let pushed = push_many::push(tx, pushes).await?;
+            // Somebody pushed with the same key meanwhile: that message is theirs.
+            if !pushed.existing.is_empty() {
+                return Err(Error::again("a message with the same key was pushed at this moment"));
+            }
+            let new: Vec<_> = pushed.messages.iter().map(|message| message.id).zip(new).collect();
             settle(tx, &new).await?;
         }
         Ok(taken)
