@@ -79,6 +79,41 @@ const MEANT: &[(&[&str], &[&str])] = &[
         &["`fence end` ends this run and gives back what it holds", "`fence release` gives back one claim"],
     ),
     (
+        &["todo", "queue", "backlog"],
+        &["`fence ready` lists what could be taken", "`fence list --open` lists what is not finished"],
+    ),
+    (
+        &["logs", "journal"],
+        &["`fence log TASK` tells the story of a task", "`fence events` shows what happened in the fleet"],
+    ),
+    (
+        &["abort", "kill-task"],
+        &["`fence cancel TASK` gives a task up; it is kept", "`fence release` gives back what you hold"],
+    ),
+    (
+        &["unassign", "reassign"],
+        &[
+            "`fence unclaim TASK` takes a task away from whoever holds it",
+            "`fence assign TASK AGENT` gives it to another",
+        ],
+    ),
+    (
+        &["dump", "save"],
+        &["`fence export FILE` writes the whole fleet", "`fence backup FILE` copies its database"],
+    ),
+    (
+        &["restore", "load"],
+        &[
+            "`fence import jsonl FILE` takes back what `fence export` wrote",
+            "a copy that `fence backup` made is used with --db",
+        ],
+    ),
+    (&["version"], &["`fence --version` says it"]),
+    (
+        &["top", "dashboard"],
+        &["`fence` alone shows where you are", "`fence runs` and `fence agent` show who is at work"],
+    ),
+    (
         &["run", "exec"],
         &[
             "`fence mail work MAILBOX -- CMD` runs a command for each message",

@@ -119,7 +119,7 @@ fn counted<'k>(kinds: impl Iterator<Item = (&'k str, usize)>) -> String {
 #[derive(Debug, Args)]
 pub struct Held {
     /// The claim, as `claim` printed it  [default: FENCE_CLAIM, else this run's only claim]
-    token: Option<String>,
+    pub token: Option<String>,
 }
 
 impl Held {

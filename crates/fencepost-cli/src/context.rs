@@ -403,6 +403,14 @@ impl Context {
         }
     }
 
+    /// For one who is shown a token and nothing else: its lease is not the one that was asked for.
+    pub fn warn_of_lease(&self, claim: &claim::Claim) {
+        let kept = crate::text::lease_kept(claim, &self.screen);
+        if !kept.is_empty() && !self.json() {
+            self.warn(&Error::new(Code::Invalid, kept.trim_start()));
+        }
+    }
+
     /// The words with which nobody can do twice what may have been done. Over the network the error has the id, because
     /// not everything takes one.
     fn to_ask_again(&self, error: &Error) -> Option<String> {

@@ -2,7 +2,10 @@
 //!
 //! Whatever a line is made of, only this program's own colours and line ends act on a terminal; see `foreign.rs`.
 
-use crate::foreign::{self, BREAK, STYLE};
+use crate::{
+    foreign::{self, BREAK, STYLE},
+    screen,
+};
 use anstyle::{AnsiColor, Style};
 use clap::builder::StyledStr;
 use fencepost::{Error, Result};
@@ -129,7 +132,12 @@ pub fn label(word: &str, text: &str) -> String {
     };
     let word = format!("{word}:");
     let coloured = error_width().is_some() && colours_are_wanted();
-    format!("{} {}", if coloured { styled(style, &word) } else { word }, foreign::shown(text))
+    let text = foreign::shown(text);
+    let text = match error_width() {
+        Some(width) => screen::wrapped(&text, width, word.len() + 1, 2),
+        None => text.into_owned(),
+    };
+    format!("{} {text}", if coloured { styled(style, &word) } else { word })
 }
 
 /// Draws a line on standard error over the one that was drawn before; nothing takes it away.

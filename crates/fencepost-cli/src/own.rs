@@ -81,7 +81,11 @@ impl Directory {
         let create = if missing == Missing::Make { OFlags::CREATE } else { OFlags::empty() };
         let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let how = OFlags::RDWR | OFlags::APPEND | create | safe;
-        let file = File::from(openat(&self.handle, name, how, Mode::RUSR | Mode::WUSR)?);
+        let file = openat(&self.handle, name, how, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
+            rustix::io::Errno::LOOP => refused(&self.path.join(name), "is a symbolic link"),
+            e => e.into(),
+        })?;
+        let file = File::from(file);
         let about = file.metadata()?;
         if !about.is_file() || about.uid() != geteuid().as_raw() {
             return Err(refused(&self.path.join(name), "is not a regular file of this user"));

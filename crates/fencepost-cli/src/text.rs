@@ -60,7 +60,7 @@ pub fn claimed(claim: &Claim, task: &Task, screen: &Screen) -> String {
 pub fn lease_kept(claim: &Claim, screen: &Screen) -> String {
     claim.lease_kept_ms.map_or(String::new(), |lease| {
         let (lease, run) = (screen.span(lease), &claim.run);
-        let why = format!("run {run} has asked for that before, and a lease never becomes shorter");
+        let why = format!("run {run} has that already, and a lease never becomes shorter");
         format!("\n{}", screen.wrap(&format!("the lease stays {lease}: {why}"), 0, 4))
     })
 }

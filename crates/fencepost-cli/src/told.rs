@@ -69,9 +69,29 @@ fn in_words(value: &Value) -> Option<String> {
     }
 }
 
+/// Done to a task by anybody, whoever holds it: the event's run is the holder's.
+const BY_ANYONE: [&str; 13] = [
+    "assigned",
+    "cancelled",
+    "depends",
+    "edited",
+    "freed",
+    "noted",
+    "offered",
+    "parked",
+    "reopened",
+    "retried",
+    "unblocked",
+    "unclaimed",
+    "unparked",
+];
+
 /// Who did it, or to whose claim it happened: `me (agent kim)`.
 fn by(event: &Entry) -> String {
-    match (&event.run, &event.agent) {
+    // The event of a run names it as its resource.
+    let is_told = |run: &&String| event.resource.strip_prefix("run/") != Some(run.as_str());
+    let is_holders = !BY_ANYONE.contains(&verb(event));
+    match (event.run.as_ref().filter(is_told).filter(|_| is_holders), &event.agent) {
         (Some(run), Some(agent)) => format!("{run} (agent {agent})"),
         (Some(run), None) => run.clone(),
         (None, Some(agent)) => format!("agent {agent}"),
@@ -230,6 +250,24 @@ mod tests {
         );
         assert_eq!(word(&event("fleet.clock_set", json!({}))), "clock set");
         assert_eq!(word(&event("unheard", json!({}))), "unheard");
+    }
+
+    #[test]
+    fn the_holder_is_named_only_for_what_a_holder_does() {
+        let of = |kind: &str, resource: &str, agent: Option<&str>| {
+            let (run, agent) = (Some("r".into()), agent.map(str::to_owned));
+            by(&Entry { run, agent, resource: resource.into(), ..event(kind, Value::Null) })
+        };
+        for (kind, resource, agent, says) in [
+            ("task.claimed", "task/a-1", None, "r"),
+            ("task.completed", "task/a-1", Some("kim"), "r (agent kim)"),
+            ("task.lapsed", "task/a-1", None, "r"),
+            ("task.edited", "task/a-1", Some("sam"), "agent sam"),
+            ("task.noted", "task/a-1", None, ""),
+            ("run.ended", "run/r", Some("kim"), "agent kim"),
+        ] {
+            assert_eq!(of(kind, resource, agent), says, "{kind}");
+        }
     }
 
     #[test]

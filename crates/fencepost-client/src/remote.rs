@@ -261,7 +261,7 @@ fn strange(server: &Address, what: &str) -> Error {
 }
 
 fn away(server: &Address, reason: &Reason) -> Error {
-    let hint = reason.hint.unwrap_or("is `fence serve` running there, and is FENCE_URL right?");
+    let hint = reason.hint.unwrap_or("is `fence serve` running there, and is the address right?");
     Error::unavailable(format!("the fleet at {server} does not answer: {reason}")).hint(hint)
 }
 

@@ -153,7 +153,7 @@ impl Caller {
         match self.bound() {
             Some((key, own)) if agent != Some(own) => {
                 let Some(agent) = agent else {
-                    let problem = format!("run `{run}` was begun without an agent's key");
+                    let problem = format!("run `{run}` was begun without an agent");
                     return Err(not_for(key, own, &problem).hint(format!(
                         "--run NAME or FENCE_RUN begins a run of {own}'s own; an admin's key can use this one"
                     )));

@@ -72,6 +72,9 @@ impl Claim {
             }
             (false, _) => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
         })?;
+        if self.quiet {
+            context.warn_of_lease(&reply.claim);
+        }
         // The claim stands, so its token was printed; that nobody renews it is for the caller to know.
         if let Err(e) = kept {
             context.warn(&e);

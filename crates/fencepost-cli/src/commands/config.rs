@@ -9,7 +9,7 @@ use fencepost::Result;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Show what is set, and where each value came from
+/// Show what is set, and where each value came from; alone it is `config show`
 ///
 /// Flags go first, then FENCE_* variables, then fence.toml: the one that FENCE_CONFIG names, else the nearest in this
 /// directory or above it that you trust (see fence trust), else fence/fence.toml in your configuration directory. In
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 #[command(verbatim_doc_comment)]
 pub struct Config {
     #[command(subcommand)]
-    command: Verb,
+    command: Option<Verb>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -41,7 +41,7 @@ struct Shown {
 
 impl Config {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let Verb::Show = self.command;
+        let Verb::Show = self.command.unwrap_or(Verb::Show);
         let (common, file) = context.settings();
         let own = settings::by_command(&command_line(), file)?;
         let all: Vec<_> = common.iter().cloned().chain(own).map(shown).collect();

@@ -20,7 +20,8 @@ use std::{
 ///
 /// Tasks in every state with their notes and progress, agents, channels and what was posted there, how far everybody has
 /// read, inboxes, mailboxes with their messages, and routes. `fence import jsonl` takes the file back, on SQLite or on
-/// PostgreSQL; tasks keep their numbers, messages get new ones and keep their order.
+/// PostgreSQL; tasks keep their numbers, messages get new ones and keep their order. Fences go on above those of this fleet,
+/// so that an old token fits no new claim.
 ///
 /// Not in it: keys, runs, claims and locks (a lease does not travel: work that is held is free where it is imported, and
 /// `owner` says who had it), request ids, hook deliveries, and the log. `fence --json events --since start` writes the log.

@@ -66,6 +66,9 @@ struct Attempt {
     /// The event that ended it: `completed`, `released`, `lapsed`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_by: Option<String>,
+    /// Its lease is over, and that is not written down yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    lapsed: bool,
 }
 
 impl Log {
@@ -77,12 +80,13 @@ impl Log {
             Err(error) if error.code() == Code::NotFound && !events.is_empty() => None,
             Err(error) => return Err(error),
         };
-        let story = Story {
-            task: self.task,
-            pruned: events.first().is_none_or(|first| !begins(first)),
-            parts: parts(events),
-            now,
-        };
+        let pruned = events.first().is_none_or(|first| !begins(first));
+        let mut parts = parts(events);
+        let last = parts.last_mut().and_then(|part| part.attempt.as_mut());
+        if let (Some(last), Some(true)) = (last, now.as_ref().map(|task| task.lapsed)) {
+            last.lapsed = last.ended_at.is_none();
+        }
+        let story = Story { task: self.task, pruned, parts, now };
         context.print(&story, |story| page(story, &context.screen))
     }
 }
@@ -143,6 +147,7 @@ impl Attempt {
             ended_at: None,
             held_ms: None,
             ended_by: None,
+            lapsed: false,
         }
     }
 
@@ -190,6 +195,7 @@ fn head(attempt: &Attempt, screen: &Screen) -> String {
     let end = match (&attempt.ended_by, attempt.held_ms, attempt.claimed_at) {
         (Some(word), Some(held), _) => format!("{word} after {}", screen.span(held)),
         (Some(word), None, _) => word.clone(),
+        (None, ..) if attempt.lapsed => "lapsed: its lease is over".into(),
         (None, _, Some(since)) => format!("under way since {}", screen.when(since)),
         (None, ..) => "under way".into(),
     };

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 /// Leave a note with a task, in any state: whoever claims it reads it
 ///
+/// A note mentions nobody: `fence channel post` does.
+///
 /// Examples:
 ///   fence note auth-3 "the old schema is in git"
-///   fence note auth-3 "@kim: $(git log -1)"
+///   fence note auth-3 "it broke with $(git log -1 --oneline)"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "comment")]
 pub struct Note {

@@ -1,7 +1,7 @@
 use super::Held;
 use crate::context::Context;
 use clap::Args;
-use fencepost::{Result, task};
+use fencepost::{Result, Token, task};
 use std::process::ExitCode;
 
 /// Say how the work is going: it is kept with the task, and your lease starts anew
@@ -20,8 +20,15 @@ pub struct Progress {
 
 impl Progress {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let token = self.held.token(context).await?;
-        let op = task::Progress { token, text: self.text, request: context.request() };
+        let Self { mut text, mut held } = self;
+        // Other commands take the token first.
+        if let Some(token) = held.token.as_mut().filter(|token| token.parse::<Token>().is_err())
+            && text.parse::<Token>().is_ok()
+        {
+            std::mem::swap(token, &mut text);
+        }
+        let token = held.token(context).await?;
+        let op = task::Progress { token, text, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
     }

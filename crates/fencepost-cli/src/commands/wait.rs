@@ -43,11 +43,8 @@ impl Wait {
         let waited = context.call_watched(self.timeout, op, waiting_for).await?;
         context.print(&waited, |waited| {
             let line = |task: &task::wait::Waiting| {
-                format!(
-                    "{}  {}",
-                    task.id,
-                    context.screen.paint(state(task.status.as_str()), task.status.as_str())
-                )
+                let shown = task.state.as_str();
+                format!("{}  {}", task.id, context.screen.paint(state(shown), shown))
             };
             waited.tasks.iter().map(line).chain([counts(waited)]).collect::<Vec<_>>().join("\n")
         })?;

@@ -12,6 +12,8 @@ on_both! {
             dep add main-2 main-2
             claim main-1 -q
             park task/main-1@1 --reason later
+            unclaim task/main-1@1
+            progress task/main-1@1 'half of it'
             edit main-2
             claim main-2 --ttl 1ms
             mail configure box --ttl 1ms
@@ -37,12 +39,16 @@ on_both! {
             mail push box hello
             claim -q
         ");
-        let stays = "the lease stays 30m: run me has asked for that before, and a lease never becomes shorter";
+        let stays = "the lease stays 30m: run me has that already, and a lease never becomes shorter";
         for words in [&["claim", "--ttl", "5s"][..], &["mail", "claim", "box", "--ttl", "5s"], &["renew", "task/main-1@1", "--ttl", "5s"]] {
             let said = sealed.ok(words);
             assert!(said.lines().any(|line| line == stays), "{words:?}: {said}");
         }
         assert!(!sealed.ok(&["renew", "task/main-1@1"]).contains("stays"));
+        // Whoever reads only the token is told beside it.
+        sealed.ok(&["add", "three"]);
+        let quiet = sealed.fence(&["claim", "-q", "--ttl", "5s"]);
+        assert_eq!((quiet.out.as_str(), quiet.err), ("task/main-3@1", format!("warning: {stays}")));
         assert!(!sealed.ok(&["renew", "task/main-1@1", "--ttl", "1h"]).contains("stays"));
     }
 
@@ -224,7 +230,7 @@ fn an_agents_key_at_a_run_of_nobodys() {
     let there = sealed.over(&format!("http://{}", server.address));
     let said = there.fence(&["--key", &key, "claim"]);
     insta::assert_snapshot!(said.err, @"
-    error: key `codex` is for agent `codex`: run `me` was begun without an agent's key
+    error: key `codex` is for agent `codex`: run `me` was begun without an agent
     hint: --run NAME or FENCE_RUN begins a run of codex's own; an admin's key can use this one
     ");
     assert_eq!(there.fence(&["--key", &key, "--run", "mine", "claim"]).code, 0);

@@ -2,7 +2,7 @@ use crate::{
     channel,
     error::{Code, Error, Result},
     lock, mail,
-    names::{Resource, TEXT_MAX, check},
+    names::{Resource, TEXT_MAX, Token, check},
     op::{Access, Op, erased},
     task,
     tx::Tx,
@@ -37,10 +37,13 @@ impl Op for Unclaim {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Unclaimed> {
-        let resource: Resource = self
-            .resource
-            .parse()
-            .map_err(|problem: String| Error::new(Code::Invalid, problem).with("field", "resource"))?;
+        let resource: Resource = self.resource.parse().map_err(|problem: String| {
+            let error = Error::new(Code::Invalid, problem).with("field", "resource");
+            match self.resource.parse::<Token>() {
+                Ok(token) => error.hint(format!("that is the token of a claim on {}", token.resource)),
+                Err(_) => error,
+            }
+        })?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let reason = self.reason.as_deref();
         let (held_by, status) = match &resource {

@@ -1,6 +1,7 @@
 //! The state that a person is shown: a task that is blocked, parked or delayed is not just "unassigned".
 
 use super::{Record, Status, Task};
+use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,11 @@ impl State {
             State::Failed => Status::Failed.as_str(),
             State::Cancelled => Status::Cancelled.as_str(),
         }
+    }
+
+    pub(crate) fn read(text: &str) -> Result<Self> {
+        let state = State::ALL.into_iter().find(|state| state.as_str() == text);
+        state.ok_or_else(|| Error::internal("a task has a state that this fence does not know"))
     }
 
     /// The rule. [`state_now!`] says the same in SQL.

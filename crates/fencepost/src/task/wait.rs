@@ -1,4 +1,4 @@
-use super::{Now, Record, Status, by_ids, is_ready, not_found, overdue};
+use super::{Now, Record, State, Status, by_ids, is_ready, not_found, overdue, state_now};
 use crate::{
     clock::{Millis, Time},
     error::{Error, Result},
@@ -49,6 +49,8 @@ pub struct Waited {
 pub struct Waiting {
     pub id: String,
     pub status: Status,
+    /// As `list` shows it: a task that waits for others is `blocked`.
+    pub state: State,
 }
 
 impl Wait {
@@ -130,7 +132,7 @@ fn loses_at(task: &Record) -> Option<Time> {
 
 impl Waiting {
     fn of(task: &Record) -> Self {
-        Self { id: task.id.to_string(), status: task.status }
+        Self { id: task.id.to_string(), status: task.status, state: task.state() }
     }
 }
 
@@ -220,7 +222,9 @@ const COUNTS: &str = concat!(
 macro_rules! some {
     ($where:literal) => {
         concat!(
-            "select seq, board, n, status from task where ",
+            "select seq, board, n, status, ",
+            state_now!("?4"),
+            " as state from task where ",
             $where,
             " and board = ?1 and ",
             but!("seq", "?3"),
@@ -232,7 +236,9 @@ macro_rules! some {
 async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     let overdue = overdue(tx, Some(board)).await?;
     let held = concat!(
-        "select task.seq, task.board, task.n, task.status ",
+        "select task.seq, task.board, task.n, task.status, ",
+        state_now!("?4"),
+        " as state ",
         held!(),
         " and ",
         but!("task.seq", "?3"),
@@ -240,13 +246,16 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     );
     // A delay that is over: the column `ready` does not know it yet.
     let woken = concat!(
-        "select seq, board, n, status from task where delayed_until <= ?4 and ",
+        "select seq, board, n, status, ",
+        state_now!("?4"),
+        " as state from task where delayed_until <= ?4 and ",
         is_ready!("?4"),
         " and board = ?1 and ",
         but!("seq", "?3"),
         " order by seq limit ?2"
     );
-    let some = |sql| Stmt::new(sql, params![board, LISTED, overdue.keys()]);
+    let now = tx.now;
+    let some = |sql| Stmt::new(sql, params![board, LISTED, overdue.keys(), now]);
     let answers = tx
         .pipeline(vec![
             Stmt::new(COUNTS, params![board, tx.now]),
@@ -256,7 +265,7 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
             some(some!("ready = 1")),
             some(some!("ready = 2")),
             some(some!("ready = 0 and run is null and finished_at is null")),
-            Stmt::new(woken, params![board, LISTED, overdue.keys(), tx.now]),
+            some(woken),
         ])
         .await?;
     let counts = &answers[0].rows[0];
@@ -304,5 +313,6 @@ fn rank(task: &Record) -> usize {
 
 fn waiting(row: &Row) -> Result<Waiting> {
     let id = TaskId { board: row.get("board")?, n: row.get("n")? };
-    Ok(Waiting { id: id.to_string(), status: Status::read(&row.get::<String>("status")?)? })
+    let (status, state): (String, String) = (row.get("status")?, row.get("state")?);
+    Ok(Waiting { id: id.to_string(), status: Status::read(&status)?, state: State::read(&state)? })
 }

@@ -55,6 +55,9 @@ impl Claim {
             None => context.call(op(None)).await?,
             wait => context.call_watched(wait, op, refused).await?,
         };
+        if let (true, Some(first)) = (self.quiet, reply.claims.first()) {
+            context.warn_of_lease(&first.claim);
+        }
         context.print(&reply, |reply| {
             let claims = reply.claims.iter().map(|taken| match self.quiet {
                 true => taken.claim.token.clone(),
