@@ -201,7 +201,7 @@ impl Context {
         })
     }
 
-    /// What this comes to, as long as anybody reads standard output. It is dropped as soon as nobody does.
+    /// Runs this while somebody reads standard output, and drops it as soon as nobody does.
     pub async fn while_read<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
         let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = {

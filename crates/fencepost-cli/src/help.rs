@@ -19,7 +19,7 @@ fn text(text: &str, width: usize) -> String {
     text.lines().map(|text| line(text, width)).collect::<Vec<_>>().join("\n")
 }
 
-/// What clap says, with the lines that it leaves too long: usages, and what is wrong with a command line.
+/// Wraps the lines that clap leaves too long: usages and errors.
 pub fn rest(text: &str, width: usize) -> String {
     text.lines().map(|line| wrapped(line, width, 0, 4)).collect::<Vec<_>>().join("\n")
 }

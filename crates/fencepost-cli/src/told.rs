@@ -36,7 +36,7 @@ pub fn states(event: &Entry) -> Option<String> {
     }
 }
 
-/// What the event says of it: `reason: the network is down`, `attempt: 1`, …
+/// The event's details in words: `reason: the network is down`, `attempt: 1`, …
 pub fn details(event: &Entry) -> Vec<String> {
     let pairs = event.details.iter().filter_map(Value::as_object).flatten();
     // The resource is told already.

@@ -150,7 +150,7 @@ impl Events {
             let next = |wait_ms| event::List { since: since.clone(), wait_ms, ..self.filter(context) };
             page = match context.while_read(context.call_waiting(None, next)).await {
                 Some(page) => page?,
-                // Whoever read along has seen enough.
+                // The reader is gone.
                 None => return Ok(ExitCode::SUCCESS),
             };
         }

@@ -115,7 +115,7 @@ struct Report {
     left: Vec<Left>,
 }
 
-/// What became of the items of one type that are no tasks.
+/// The result for the items of one type, tasks apart.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kind {
     #[serde(rename = "type")]
@@ -123,7 +123,7 @@ struct Kind {
     imported: usize,
     /// What was there already, and was left alone.
     existing: usize,
-    /// What was there, and is another way here.
+    /// Items that were here already, with different content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     differs: Vec<Left>,
 }

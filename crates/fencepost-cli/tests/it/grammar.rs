@@ -3,7 +3,7 @@
 use crate::{on_both, sealed::Sealed};
 
 on_both! {
-    /// What is wrong is said with what to do about it.
+    /// Every error says what to do.
     fn an_error_says_what_to_do(sealed: Sealed) {
         sealed.ok(&["init"]);
         let told = sealed.story("
@@ -45,7 +45,7 @@ on_both! {
             assert!(said.lines().any(|line| line == stays), "{words:?}: {said}");
         }
         assert!(!sealed.ok(&["renew", "task/main-1@1"]).contains("stays"));
-        // Whoever reads only the token is told beside it.
+        // With -q it is said on standard error.
         sealed.ok(&["add", "three"]);
         let quiet = sealed.fence(&["claim", "-q", "--ttl", "5s"]);
         assert_eq!((quiet.out.as_str(), quiet.err), ("task/main-3@1", format!("warning: {stays}")));

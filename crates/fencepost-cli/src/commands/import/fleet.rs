@@ -98,7 +98,7 @@ fn cut(all: &Import) -> Vec<Call> {
         let of: HashSet<String> = call.import.posts.iter().map(|post| post.channel.clone()).collect();
         unsaid.retain(|channel| !of.contains(*channel));
         call.add_cursors(&all.cursors, |channel| of.contains(channel));
-        // Who only asks what would happen has made no channel with an earlier call.
+        // In a dry run no earlier call has made the channel.
         if all.dry_run {
             let given = &call.import.channels;
             let missing = |name: &String| given.iter().all(|channel| channel.name != *name);

@@ -48,7 +48,7 @@ impl Jsonl {
         self.rename(&mut file)?;
         let mut left = if file.is_export { mend(context, &mut file.tasks.items).await? } else { Vec::new() };
         let has_others = !file.numbers.is_empty() || file.rest.floor.is_some();
-        // What most likely does not fit is a task's number: then nothing else comes, either.
+        // A task's number is the most likely thing not to fit: try the tasks first, so that nothing else is imported then.
         if has_others && !self.how.dry_run {
             tasks(context, &file, true).await?;
         }
@@ -153,7 +153,7 @@ async fn others(context: &Context, file: &mut File, dry_run: bool) -> Result<Vec
     Ok(others)
 }
 
-/// What was sent with several calls (how far posts were read) is new if any of them moved something.
+/// Items that were sent with several calls (how far posts were read) count as new if any of the calls moved them.
 fn tally(
     kind: &str,
     sent: usize,
