@@ -44,7 +44,9 @@ fn describe(error: &Tls) -> (Distrust, String) {
 fn describe_certificate(error: &CertificateError) -> (Distrust, String) {
     use CertificateError as E;
     match error {
-        E::UnknownIssuer => (Distrust::Signer, "its certificate is signed by nobody who is trusted here".into()),
+        E::UnknownIssuer => {
+            (Distrust::Signer, "its certificate is signed by nobody who is trusted here".into())
+        }
         E::NotValidForName => (Distrust::Name, "its certificate is for another name".into()),
         E::NotValidForNameContext { expected, presented } => {
             // They come as `DnsName("localhost")`.
@@ -83,7 +85,11 @@ mod tests {
             presented: vec!["DnsName(\"localhost\")".into(), "IpAddress(127.0.0.1)".into()],
         };
         for (error, distrust_is, says) in [
-            (Tls::InvalidCertificate(CertificateError::UnknownIssuer), Distrust::Signer, "nobody who is trusted"),
+            (
+                Tls::InvalidCertificate(CertificateError::UnknownIssuer),
+                Distrust::Signer,
+                "nobody who is trusted",
+            ),
             (
                 Tls::InvalidCertificate(context),
                 Distrust::Name,
