@@ -8,42 +8,25 @@
 //! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
 //! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
 
-pub mod admin;
-pub mod agent;
-mod before;
-pub mod board;
-pub mod channel;
-pub mod claim;
 mod clock;
+mod db;
+mod engine;
 mod error;
-pub mod event;
-mod fleet;
-mod in_use;
-pub mod inbox;
 mod json;
-pub mod key;
-pub mod lock;
-pub mod mail;
-mod migrate;
+mod lease;
 mod names;
-pub mod op;
-mod overdue;
-mod postgres;
-pub mod route;
-pub mod run;
-mod sqlite;
-pub mod task;
+mod ops;
 pub mod tls;
-mod tx;
-mod unbroken;
-mod wait;
 
-pub use before::Before;
 pub use clock::{Clock, ManualClock, Millis, Time};
+pub use db::tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
+pub use engine::{
+    fleet::{Counts, Durability, Fleet, Options},
+    op::{self, Access, Op},
+    prelude::Before,
+    unbroken::Unbroken,
+};
 pub use error::{Code, Error, Result};
-pub use fleet::{Counts, Durability, Fleet, Options};
 pub use json::Json;
 pub use names::{OUTPUT_MAX, Resource, TaskId, Token, WAIT_MAX};
-pub use op::{Access, Op};
-pub use tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
-pub use unbroken::Unbroken;
+pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, mail, route, run, task};

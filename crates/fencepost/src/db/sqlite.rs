@@ -1,0 +1,502 @@
+//! The embedded database: one writer thread with group commit, and readers of their own.
+//!
+//! The writer takes what is queued, opens one transaction, runs each op in its own savepoint, commits once,
+//! and only then replies. Nobody is told "done" before the disk has it.
+
+mod files;
+mod identity;
+mod lite;
+mod open;
+mod readers;
+mod turnstile;
+mod wanted;
+mod watch;
+
+use crate::{
+    clock::{Deadline, Millis, Ratchet, Time},
+    db::{
+        in_use::uncounted,
+        tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
+    },
+    engine::{
+        fleet::{Options, Stats, Work},
+        op::AnyReply,
+        prelude::{Before, Due, Opening, Todo, outlast},
+        wait::News,
+    },
+    error::{Code, Error, Result},
+    ops::run::sweep::sweep,
+};
+use identity::Identity;
+pub(crate) use lite::{Lite, sqlite_error};
+pub(crate) use open::copy_backup;
+use readers::Readers;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+use turnstile::Turnstile;
+pub(crate) use wanted::Mark;
+use wanted::Wanted;
+use watch::Watch;
+
+/// One fsync covers the batch; past this the last caller waits longer than it saves.
+const BATCH_MAX: usize = 256;
+/// How long one process may go on while others wait, and how long it waits for its next call before it lets
+/// them: handing over costs more than a commit.
+const TURN: Duration = Duration::from_millis(10);
+const LINGER: Duration = Duration::from_micros(200);
+/// A clock row is written when the wall has moved this far ahead of what is stored.
+const CLOCK_STEP_MS: i64 = 50;
+/// So is the time, for hours in which nobody writes not to count.
+const SEEN_EVERY: Millis = Millis::minutes(1);
+
+#[derive(Debug)]
+pub(crate) struct Sqlite {
+    jobs: mpsc::Sender<Job>,
+    readers: Arc<Readers>,
+    watch: Arc<Mutex<Watch>>,
+    pub wanted: Wanted,
+    options: Options,
+}
+
+/// Runs inside the batch; gives back what to do once the commit is known.
+type Job = Box<dyn FnOnce(&mut Batch<'_>) -> Option<Reply> + Send>;
+type Reply = Box<dyn FnOnce(&Result<()>) + Send>;
+
+impl Sqlite {
+    pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
+        let conn = open::open(path, options)?;
+        let identity = Arc::new(Identity::of(path)?);
+        let turnstile = Turnstile::open(path)?;
+        let wanted = Wanted::open(path)?;
+        let readers = Arc::new(Readers::new(path, identity.clone(), options, stats.clone()));
+        let watch = Arc::new(Mutex::new(Watch::new(path, identity.clone(), stats.clone())));
+        let (jobs, queue) = mpsc::channel();
+        let writer = Writer {
+            lite: Lite::new(conn, stats),
+            identity,
+            turnstile,
+            ratchet: Ratchet::default(),
+            resets: 0,
+            boot: options.clock.boot(),
+            wal: path
+                .with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy())),
+            wal_due: options.wal_limit,
+            readers: readers.clone(),
+            options: options.clone(),
+        };
+        std::thread::Builder::new()
+            .name("fence-writer".into())
+            .spawn(move || writer.run(&queue))
+            .map_err(|e| Error::unavailable(format!("cannot start the writer thread: {e}")))?;
+        Ok(Self { jobs, readers, watch, wanted, options: options.clone() })
+    }
+
+    pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
+        let (answer, answered) = oneshot::channel();
+        let turn = Arc::new(Turn::default());
+        let ours = turn.clone();
+        let job: Job = Box::new(move |batch| {
+            // Whoever gave up, or hung up, before the op began wants nothing done.
+            if answer.is_closed() || !turn.begin() {
+                return None;
+            }
+            let result = batch.perform(&before, &caller, place, &work);
+            Some(Box::new(move |commit: &Result<()>| {
+                let _ = answer.send(match commit {
+                    Ok(()) => result,
+                    Err(e) => Err(e.clone()),
+                });
+            }))
+        });
+        let stopped = || {
+            Error::unavailable("the writer thread has stopped")
+                .hint("open the fleet again; what was acknowledged is safe")
+        };
+        self.jobs.send(job).map_err(|_| stopped())?;
+        match tokio::time::timeout(self.options.call_limit, answered).await {
+            Ok(answer) => answer.map_err(|_| stopped())?,
+            Err(_) if ours.give_up() => Err(Error::unavailable(format!(
+                "the database was busy for {:?}: another process is holding it",
+                self.options.call_limit
+            ))
+            .hint("nothing was changed; find the process that holds the file, or try again")),
+            Err(_) => Err(Error::new(Code::OutcomeUnknown, "the disk did not answer in time")
+                .hint("ask again with the same request id: it is done at most once")),
+        }
+    }
+
+    pub async fn read(&self, caller: Caller, work: Work) -> Result<AnyReply> {
+        self.readers.clone().read(self.options.clone(), caller, work).await
+    }
+
+    /// Has the log grown since this was last asked? (The first time: perhaps.)
+    pub async fn news(&self) -> Result<News> {
+        let watch = self.watch.clone();
+        let asking =
+            tokio::task::spawn_blocking(move || watch.lock().unwrap_or_else(PoisonError::into_inner).news());
+        asking.await.map_err(Error::internal)?
+    }
+}
+
+/// Begun or given up, whichever is first.
+#[derive(Debug, Default)]
+struct Turn(AtomicU8);
+
+impl Turn {
+    fn begin(&self) -> bool {
+        self.0.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+    fn give_up(&self) -> bool {
+        self.0.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    lite: Lite,
+    identity: Arc<Identity>,
+    turnstile: Turnstile,
+    ratchet: Ratchet,
+    /// How often the clock had been put right when the ratchet last moved.
+    resets: i64,
+    boot: Option<String>,
+    wal: PathBuf,
+    /// The size of the log at which to start it anew.
+    wal_due: u64,
+    readers: Arc<Readers>,
+    options: Options,
+}
+
+impl Writer {
+    fn run(mut self, queue: &mpsc::Receiver<Job>) {
+        while let Ok(first) = queue.recv() {
+            self.turn(first, queue);
+        }
+    }
+
+    /// One turn among the processes on this file: a batch, and more while calls keep coming.
+    fn turn(&mut self, first: Job, queue: &mpsc::Receiver<Job>) {
+        let turn = self.turnstile.enter();
+        let end = Deadline::after(TURN);
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let mut replies: Vec<Reply> = Vec::new();
+            let outcome = match &turn {
+                Ok(_) => self.batch(job, queue, &mut replies),
+                Err(e) => self.refuse(job, e, &mut replies),
+            };
+            for reply in replies {
+                reply(&outcome);
+            }
+            self.bound_the_wal();
+            if turn.is_ok() && !end.is_over() {
+                next = queue.recv_timeout(LINGER).ok();
+            }
+        }
+    }
+
+    /// Nothing runs; whoever asked is told why.
+    fn refuse(&mut self, job: Job, error: &Error, replies: &mut Vec<Reply>) -> Result<()> {
+        let broken = Some(error.clone());
+        replies.extend(job(&mut Batch { broken, ..Batch::new(&mut self.lite) }));
+        Err(error.clone())
+    }
+
+    /// One transaction. An error from here reaches everyone in it; a refused op's error is its own.
+    fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
+        let opened = self.lite.exec("begin immediate").and_then(|()| self.open_batch());
+        let mut batch = Batch::new(&mut self.lite);
+        match opened {
+            Ok((now, ahead, due)) => (batch.now, batch.ahead, batch.due) = (now, ahead, due),
+            Err(e) => batch.broken = Some(e),
+        }
+        let mut taken = 0;
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            replies.extend(job(&mut batch));
+            taken += 1;
+            if taken < BATCH_MAX && batch.broken.is_none() {
+                next = queue.try_recv().ok();
+            }
+        }
+        let outcome = match batch.broken.take() {
+            Some(e) => Err(e),
+            None => self.lite.commit(),
+        };
+        if outcome.is_err() && !self.lite.conn.is_autocommit() {
+            let _ = self.lite.exec("rollback");
+        }
+        self.lite.stats.batch(taken as u64);
+        outcome
+    }
+
+    /// `now`, once the lock is ours, and what is due. Time never goes back, whoever set the wall clock.
+    fn open_batch(&mut self) -> Result<(Time, Millis, Due)> {
+        self.identity.check_file()?;
+        let clock = &self.options.clock;
+        let (wall, ticks) = (clock.wall(false).unwrap_or(Time(0)), clock.ticks());
+        let stored = self.lite.stored_clock(&self.identity, self.boot.as_deref())?;
+        if std::mem::replace(&mut self.resets, stored.resets) != stored.resets {
+            self.ratchet = Ratchet::default();
+        }
+        self.ratchet.ahead = self.ratchet.ahead.max(stored.ahead);
+        let now = self.ratchet.now(wall, ticks);
+        let now = stored.least.map_or(now, |least| now.max(least));
+        let ahead = now.0 - ticks;
+        self.ratchet.ahead = Some(ahead);
+        let stepped = stored.ahead.is_none_or(|stored| ahead - stored >= CLOCK_STEP_MS);
+        if stepped || stored.seen.is_none_or(|seen| now.since(seen) >= SEEN_EVERY) {
+            if let Some(ms) = uncounted(stored.seen, now) {
+                let gap = "insert into gap(at, ms) values (?1, ?2) on conflict do nothing";
+                self.lite.run(&Stmt::new(gap, crate::params![now, ms]))?;
+            }
+            self.lite.run(&Stmt::new(
+                "update fleet set boot = ?1, ahead_ms = ?2, seen_at = ?3",
+                crate::params![self.boot.as_deref(), ahead, now],
+            ))?;
+        }
+        let due = Due::read(&self.lite.run(&Due::statement())?)?;
+        Ok((now, now.since(wall), due))
+    }
+
+    /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
+    /// here wait until those under way are over (each has a time limit) and the log is truncated.
+    ///
+    /// Another program's reader may not be over by then. Waiting for it again after every batch would bring the
+    /// fleet to a stop, so the next try is when the log has grown by as much again.
+    fn bound_the_wal(&mut self) {
+        let Ok(size) = std::fs::metadata(&self.wal).map(|wal| wal.len()) else { return };
+        if size <= self.wal_due {
+            return;
+        }
+        let _no_reads = self.readers.pause();
+        let conn = &self.lite.conn;
+        let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
+        let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
+        let _ = conn.busy_timeout(BUSY);
+        self.wal_due = match blocked {
+            Ok(false) => self.options.wal_limit,
+            blocked => {
+                tracing::debug!("the log has {size} bytes and cannot start anew: {blocked:?}");
+                size + self.options.wal_limit
+            }
+        };
+    }
+}
+
+/// The ops of one transaction.
+#[derive(Debug)]
+struct Batch<'a> {
+    lite: &'a mut Lite,
+    now: Time,
+    /// How far that is ahead of this machine's clock.
+    ahead: Millis,
+    due: Due,
+    /// How many things a batch of expiry changed in this transaction, if one was done since runs were last ended.
+    expired: Option<u64>,
+    /// Why nothing more may run in this batch, and nothing of it counts.
+    broken: Option<Error>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(lite: &'a mut Lite) -> Self {
+        Self { lite, now: Time(0), ahead: Millis(0), due: Due::default(), expired: None, broken: None }
+    }
+
+    /// Renews or ends the caller's run and does a batch of expiry, if that is due; then the op.
+    fn perform(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work) -> Result<AnyReply> {
+        let mut opening = self.opening(before)?;
+        let todo = before.todo(&opening, caller, self.now)?;
+        let expires = before.expires(&self.due, self.now);
+        let expires_now = expires && self.expired.is_none();
+        if !todo.is_empty() || expires_now {
+            self.outlast(opening, caller, todo)?;
+            if expires_now {
+                self.expire();
+            }
+            self.due = Due::read(&self.run(&Due::statement())?)?;
+            opening = self.opening(before)?;
+        }
+        opening.expired = self.expired.filter(|_| expires).unwrap_or(0);
+        self.op(opening, caller, place, |tx| work(tx))
+    }
+
+    fn outlast(&mut self, opening: Opening, caller: &Caller, todo: Vec<Todo>) -> Result<()> {
+        if todo.is_empty() {
+            return Ok(());
+        }
+        let todo = Arc::new(todo);
+        self.op(opening, caller, Place::Own, |tx| {
+            let todo = todo.clone();
+            Box::pin(async move { outlast(tx, &todo).await })
+        })
+    }
+
+    /// One batch of expiry for all ops of this transaction: what else is due waits for the next transaction, so that
+    /// others come in between. A failure is not the caller's: whoever comes next tries again.
+    fn expire(&mut self) {
+        let expired = self.op(Opening::default(), &Caller::default(), Place::Own, |tx| Box::pin(sweep(tx)));
+        self.expired = Some(expired.unwrap_or_else(|error| {
+            tracing::warn!("a batch of expiry failed: {error}");
+            0
+        }));
+    }
+
+    /// One op in its own savepoint.
+    fn op<T>(
+        &mut self,
+        opening: Opening,
+        caller: &Caller,
+        place: Place,
+        work: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
+    ) -> Result<T> {
+        self.exec("savepoint op")?;
+        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening, place);
+        let result = now_or_never(|| work(&mut tx));
+        let (stirred, moved) = (tx.stirred, tx.clock_moved);
+        self.still_open()?;
+        if result.is_err() {
+            self.must("rollback to savepoint op")?;
+        }
+        self.must("release savepoint op")?;
+        if result.is_ok() {
+            // What comes after it in this transaction has the right time.
+            (self.now.0, self.ahead.0) = (self.now.0 - moved.0, self.ahead.0 - moved.0);
+        }
+        if stirred {
+            self.due = Due::read(&self.run(&Due::statement())?)?;
+            self.expired = None;
+        }
+        result
+    }
+
+    fn opening(&mut self, before: &Before) -> Result<Opening> {
+        let answers =
+            before.statements().iter().map(|statement| self.run(statement)).collect::<Result<_>>()?;
+        Ok(Opening { ahead: self.ahead, ..before.read(self.due.clone(), answers)? })
+    }
+
+    fn run(&mut self, statement: &Stmt) -> Result<Answer> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        self.lite.run(statement)
+    }
+
+    fn exec(&mut self, sql: &'static str) -> Result<()> {
+        self.run(&Stmt::new(sql, vec![])).map(drop)
+    }
+
+    /// What cannot be undone alone is undone with the batch: a refused op must not be committed by the others.
+    fn must(&mut self, sql: &'static str) -> Result<()> {
+        let done = self.exec(sql);
+        if let Err(e) = &done {
+            self.broken = Some(e.clone());
+        }
+        done
+    }
+
+    /// A full disk ends the whole transaction silently; later ops would then commit one by one.
+    fn still_open(&mut self) -> Result<()> {
+        if self.lite.conn.is_autocommit() {
+            let error = Error::unavailable("the database ended the transaction: the disk is full or failing")
+                .hint("nothing was changed; make room on the disk and try again");
+            self.broken = Some(error.clone());
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone, also if it
+/// panics before there is a future to poll.
+fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Result<T> {
+    let polled =
+        catch_unwind(AssertUnwindSafe(|| work().as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+    match polled {
+        Ok(Poll::Ready(result)) => result,
+        Ok(Poll::Pending) => Err(Error::internal("the op waited for something other than its transaction")
+            .hint("prepare what it needs before the transaction begins")),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+            Err(Error::internal(format!("the op panicked: {text}")))
+        }
+    }
+}
+
+/// How long SQLite itself waits for a program that does not queue at the turnstile.
+pub(crate) const BUSY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{fleet::work, op::typed};
+
+    fn writer(dir: &Path) -> Sqlite {
+        Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn when_the_writer_dies_callers_get_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let sqlite = writer(dir.path());
+        // The reply itself panics: outside any op, so nothing catches it, and the thread ends.
+        sqlite.jobs.send(Box::new(|_| Some(Box::new(|_| panic!("the writer dies"))))).unwrap();
+        for _ in 0..3 {
+            let work = work(|_| Box::pin(async { Ok(()) }));
+            let error = sqlite
+                .write(Before::nothing(), Caller::default(), Place::Own, work)
+                .await
+                .expect_err("the writer is dead");
+            assert_eq!(error.code(), Code::Unavailable);
+            assert!(error.message().contains("writer thread has stopped"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_op_that_panics_or_pends_fails_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let sqlite = Arc::new(writer(dir.path()));
+        let write = |work: Work| {
+            let sqlite = sqlite.clone();
+            async move {
+                typed::<i64>(sqlite.write(Before::nothing(), Caller::default(), Place::Own, work).await?)
+            }
+        };
+        let counts = work(|tx| {
+            Box::pin(async move {
+                tx.execute("update fleet set floor = floor + 1", vec![]).await?;
+                tx.query("select floor from fleet", vec![]).await?[0].get::<i64>("floor")
+            })
+        });
+        let panics = work::<i64>(|tx| {
+            Box::pin(async move {
+                tx.execute("update fleet set floor = 1000", vec![]).await?;
+                panic!("boom")
+            })
+        });
+        let pends = work(|tx| {
+            Box::pin(async move {
+                tx.execute("update fleet set floor = 2000", vec![]).await?;
+                tokio::task::yield_now().await;
+                Ok(0_i64)
+            })
+        });
+        let (a, b, c, d) = tokio::join!(write(counts.clone()), write(panics), write(pends), write(counts));
+        assert_eq!(a.unwrap(), 1);
+        assert!(b.unwrap_err().message().contains("boom"));
+        assert!(c.unwrap_err().message().contains("waited"));
+        assert_eq!(d.unwrap(), 2);
+    }
+}

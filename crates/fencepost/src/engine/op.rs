@@ -1,0 +1,259 @@
+//! One verb, one struct. Everything that faces a user is made by visiting the registry.
+
+mod any;
+
+use crate::{
+    clock::Millis,
+    db::tx::Tx,
+    engine::{fleet::Fleet, prelude::Before},
+    error::{Code, Error, Result},
+    ops::claim::Delivery,
+};
+pub use any::{AnyOp, AnyReply, typed};
+pub(crate) use any::{digest, erase, erased, refuses};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+/// Who may call an op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    Reader,
+    Agent,
+    Admin,
+}
+
+impl Access {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Access::Reader => "reader",
+            Access::Agent => "agent",
+            Access::Admin => "admin",
+        }
+    }
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Access::Reader, Access::Agent, Access::Admin].into_iter().find(|access| access.as_str() == text)
+    }
+}
+
+/// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
+pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
+    /// `task/claim`
+    const NAME: &'static str;
+    const ACCESS: Access;
+    /// It changes nothing: it runs on a reader, and is also served by GET.
+    const READS: bool = false;
+    /// The refusals that this op has beside those of every op ([`Code::OF_EVERY_OP`]); `refuses!` lists them. With debug
+    /// assertions any other refusal becomes an `internal` error, so a test that meets one fails.
+    const REFUSES: &'static [Code] = &[];
+    type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
+
+    /// What must outlast a refusal of this op.
+    fn before(&self) -> Before {
+        Before::nothing()
+    }
+    /// Asked twice in the same words it is done once, and gives the first answer again: it says what shall be, or what it
+    /// acts on takes it once.
+    const SAME: bool = false;
+    /// It looks, on a reader, before it writes.
+    const PEEKS: bool = false;
+    /// That look: the answer, if there is nothing to do. What it would miss must be due, or written with an event.
+    fn peek(&self, _tx: &mut Tx<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send {
+        async { Ok(None) }
+    }
+    /// How long this request would rather wait than be told "not yet": its `wait_ms`.
+    fn wait(&self) -> Option<Millis> {
+        None
+    }
+    /// The lock that this request claims, by name: a process that was granted it many times lets others go first.
+    fn lock(&self) -> Option<&str> {
+        None
+    }
+    /// Is this answer a "not yet", for one who waits? By default: there is nothing to take now, or another has it.
+    fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
+        answer.is_err_and(Error::is_not_yet)
+    }
+    fn run(self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Reply>> + Send;
+
+    /// The request with its type erased.
+    #[doc(hidden)]
+    fn erase(self) -> Arc<dyn AnyOp> {
+        erase(self)
+    }
+    /// The engine's own ops override [`Self::erase`], by `erased!`.
+    #[doc(hidden)]
+    const ERASED_HERE: bool = false;
+}
+
+/// Something made from every op: a router, an OpenAPI document, a list of tools.
+pub trait Visit {
+    fn op<O: Op>(&mut self);
+}
+
+/// Declares a noun's verbs: the module, the re-export and the entry in the registry are one line each.
+macro_rules! verbs {
+    ($($file:ident::$op:ident),* $(,)?) => {
+        $(
+            pub mod $file;
+            pub use $file::$op;
+            const _: () = assert!(
+                <$op as $crate::engine::op::Op>::ERASED_HERE,
+                concat!("`", stringify!($op), "` needs `erased!();` in its impl of Op"),
+            );
+        )*
+        pub(crate) fn visit(visitor: &mut impl $crate::engine::op::Visit) {
+            $(visitor.op::<$op>();)*
+        }
+    };
+}
+pub(crate) use verbs;
+
+/// Shows every op to a visitor.
+pub fn visit_all(visitor: &mut impl Visit) {
+    crate::ops::task::visit(visitor);
+    crate::ops::board::visit(visitor);
+    crate::ops::mail::visit(visitor);
+    crate::ops::agent::visit(visitor);
+    crate::ops::inbox::visit(visitor);
+    crate::ops::channel::visit(visitor);
+    crate::ops::route::visit(visitor);
+    crate::ops::lock::visit(visitor);
+    crate::ops::claim::visit(visitor);
+    crate::ops::run::visit(visitor);
+    crate::ops::event::visit(visitor);
+    crate::ops::key::visit(visitor);
+    crate::ops::admin::visit(visitor);
+}
+
+/// A reply, ready for the wire.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Served {
+    pub json: Vec<u8>,
+    /// What the reply hands over. Say whether it was delivered; dropped, it is given back.
+    pub delivery: Delivery,
+}
+
+/// An op with its types forgotten: for callers that have only its name and JSON.
+#[derive(Clone)]
+pub struct Entry {
+    pub name: &'static str,
+    pub access: Access,
+    pub reads: bool,
+    pub same: bool,
+    /// See [`Op::REFUSES`].
+    pub refuses: &'static [Code],
+    /// The request's JSON Schema; its description is the op's doc comment.
+    pub request: fn() -> schemars::Schema,
+    pub reply: fn() -> schemars::Schema,
+    decode: fn(&[u8]) -> Result<Arc<dyn AnyOp>>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Entry {
+    fn of<O: Op>() -> Self {
+        Self {
+            name: O::NAME,
+            access: O::ACCESS,
+            reads: O::READS,
+            same: O::SAME,
+            refuses: O::REFUSES,
+            request: || schemars::schema_for!(O),
+            reply: || schemars::schema_for!(O::Reply),
+            decode: |json| Ok(decode::<O>(json)?.erase()),
+        }
+    }
+
+    /// Reads a request; an error names the field that does not fit.
+    pub fn decode(&self, json: impl AsRef<[u8]>) -> Result<Arc<dyn AnyOp>> {
+        (self.decode)(json.as_ref())
+    }
+
+    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
+    /// [`Fleet::deliver`], it can be dropped at any moment.
+    pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
+        // Before it is read: who may not ask need not be told how.
+        fleet.may(self.name, self.access)?;
+        let op = self.decode(json)?;
+        let (reply, delivery) = fleet.deliver_any(op.clone()).await?;
+        Ok(Served { json: op.encode_reply(&reply)?, delivery })
+    }
+
+    /// The same, for whoever wants to look into the reply.
+    pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
+        let served = self.serve(fleet, json.as_bytes()).await?;
+        match serde_json::from_slice(&served.json) {
+            Ok(reply) => {
+                served.delivery.delivered();
+                Ok(reply)
+            }
+            Err(e) => {
+                let given_back = served.delivery.undelivered().await?;
+                Err(unreadable(&e, given_back > 0))
+            }
+        }
+    }
+}
+
+/// A reply holds JSON that cannot be read: it was stored before requests with such JSON were refused.
+pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
+    let error = Error::internal(format!("the reply holds JSON that cannot be read: {why}"));
+    match given_back {
+        true => error
+            .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
+        false => error,
+    }
+}
+
+/// Every op, by name.
+pub fn registry() -> Vec<Entry> {
+    struct All(Vec<Entry>);
+    impl Visit for All {
+        fn op<O: Op>(&mut self) {
+            self.0.push(Entry::of::<O>());
+        }
+    }
+    let mut all = All(Vec::new());
+    visit_all(&mut all);
+    all.0
+}
+
+/// Finds an op by its name, or says which there are.
+pub fn find(name: &str) -> Result<Entry> {
+    let all = registry();
+    all.iter().find(|entry| entry.name == name).cloned().ok_or_else(|| {
+        let noun = name.split('/').next().unwrap_or_default();
+        let near: Vec<_> = all.iter().map(|e| e.name).filter(|n| n.split('/').next() == Some(noun)).collect();
+        let names = if near.is_empty() { all.iter().map(|e| e.name).collect() } else { near };
+        Error::new(Code::NotFound, format!("there is no op `{name}`"))
+            .hint(format!("there are {}", names.join(", ")))
+    })
+}
+
+/// Reads a request; an error names the field that does not fit.
+pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
+    let json = json.as_ref();
+    // Else a list would be taken for the fields in their order, which is nobody's contract.
+    if !json.trim_ascii_start().starts_with(b"{") {
+        return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
+        let path = e.path().to_string();
+        let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));
+        // Where the text breaks off, the path ends in a question mark.
+        if path == "." || path.ends_with('?') {
+            error
+        } else {
+            Error::new(Code::Invalid, format!("`{path}`: {}", e.inner())).with("field", path)
+        }
+    })?;
+    reader.end().map_err(|e| Error::new(Code::Invalid, format!("the request does not fit: {e}")))?;
+    Ok(op)
+}

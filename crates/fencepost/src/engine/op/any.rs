@@ -1,0 +1,239 @@
+//! Ops with their types erased. A call is typed where it is made and where its reply is read; everything in between
+//! (client, fleet, waiting, delivery, both stores) handles an [`AnyOp`] and an [`AnyReply`], and is compiled once.
+
+use super::{Access, Op};
+use crate::{
+    clock::Millis,
+    db::tx::{BoxFuture, Tx},
+    engine::prelude::Before,
+    error::{Code, Error, Result},
+    json::Json,
+};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// A reply whose type is erased; [`typed`] restores it.
+pub type AnyReply = Box<dyn Any + Send>;
+
+/// Restores the type of a reply.
+pub fn typed<T: 'static>(reply: AnyReply) -> Result<T> {
+    reply.downcast().map(|reply| *reply).map_err(|_| Error::internal("the reply is of another op"))
+}
+
+/// A request whose type is erased: [`Op::erase`] makes it. See [`Op`] for the methods of the same names.
+pub trait AnyOp: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn access(&self) -> Access;
+    fn reads(&self) -> bool;
+    fn peeks(&self) -> bool;
+    fn before(&self) -> Before;
+    fn wait(&self) -> Option<Millis>;
+    fn lock(&self) -> Option<&str>;
+    fn not_yet(&self, answer: &Result<AnyReply>) -> bool;
+    fn peek<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<Option<AnyReply>>>;
+    fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>>;
+    /// The request's JSON Schema.
+    fn schema(&self) -> schemars::Schema;
+    /// The request as JSON.
+    fn to_json(&self) -> Result<Json>;
+    /// A reply to this request, as JSON.
+    fn encode_reply(&self, reply: &AnyReply) -> Result<Vec<u8>>;
+    /// A reply to this request, from its JSON.
+    fn decode_reply(&self, json: &[u8]) -> serde_json::Result<AnyReply>;
+}
+
+/// The one implementation of [`AnyOp`].
+struct Erased<O>(O);
+
+pub(crate) fn erase<O: Op>(op: O) -> Arc<dyn AnyOp> {
+    Arc::new(Erased(op))
+}
+
+fn typed_ref<T: 'static>(reply: &AnyReply) -> &T {
+    reply.downcast_ref().expect("a reply is given only to the op that made it")
+}
+
+impl<O: Op> AnyOp for Erased<O> {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+    fn access(&self) -> Access {
+        O::ACCESS
+    }
+    fn reads(&self) -> bool {
+        O::READS
+    }
+    fn peeks(&self) -> bool {
+        O::PEEKS
+    }
+    fn before(&self) -> Before {
+        self.0.before()
+    }
+    fn wait(&self) -> Option<Millis> {
+        self.0.wait()
+    }
+    fn lock(&self) -> Option<&str> {
+        self.0.lock()
+    }
+    fn not_yet(&self, answer: &Result<AnyReply>) -> bool {
+        O::not_yet(answer.as_ref().map(typed_ref))
+    }
+    fn peek<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<Option<AnyReply>>> {
+        let peek = self.0.peek(tx);
+        Box::pin(async move { Ok(peek.await?.map(|reply| Box::new(reply) as AnyReply)) })
+    }
+    fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>> {
+        let run = self.0.clone().run(tx);
+        Box::pin(async move {
+            let reply = run.await.map_err(|error| listed(O::NAME, O::REFUSES, error))?;
+            Ok(Box::new(reply) as AnyReply)
+        })
+    }
+    fn schema(&self) -> schemars::Schema {
+        schemars::schema_for!(O)
+    }
+    fn to_json(&self) -> Result<Json> {
+        Json::of(&self.0)
+    }
+    fn encode_reply(&self, reply: &AnyReply) -> Result<Vec<u8>> {
+        serde_json::to_vec(typed_ref::<O::Reply>(reply)).map_err(Error::internal)
+    }
+    fn decode_reply(&self, json: &[u8]) -> serde_json::Result<AnyReply> {
+        serde_json::from_slice::<O::Reply>(json).map(|reply| Box::new(reply) as AnyReply)
+    }
+}
+
+/// A refusal, if the op lists its code: documents and clients are made from that list.
+fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
+    let code = error.code();
+    if !cfg!(debug_assertions) || Code::OF_EVERY_OP.contains(&code) || refuses.contains(&code) {
+        return error;
+    }
+    Error::internal(format!("{op} does not list the refusal {code} in its `refuses!`: {}", error.message()))
+}
+
+/// Tells a repeated request from another one under the same id: a digest of the op, the caller's key and the request,
+/// however its fields are ordered. `wait_ms` is left out, because a client waits for less each time it asks again; so
+/// is what is not said, because a later version may know more fields. None if the request cannot be read.
+pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
+    let Ok(Value::Object(mut fields)) = op.to_json().and_then(|request| request.read()) else { return None };
+    let unsaid = unsaid(op);
+    fields.retain(|name, value| {
+        !(["request", "wait_ms"].contains(&name.as_str())
+            || value.is_null()
+            || unsaid.get(name) == Some(value))
+    });
+    let mut hash = Sha256::new();
+    for part in [op.name(), key] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash.update(sorted(&Value::Object(fields)));
+    Some(hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The fields of an op that need not be said, and what they are then. Making a schema takes longer than most ops, so it
+/// is made once.
+fn unsaid(op: &dyn AnyOp) -> Arc<Map<String, Value>> {
+    static KNOWN: Mutex<BTreeMap<&str, Arc<Map<String, Value>>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = known.entry(op.name()).or_insert_with(|| {
+        let schema = op.schema().to_value();
+        let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+        let unsaid = fields.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone())));
+        Arc::new(unsaid.collect())
+    });
+    made.clone()
+}
+
+/// JSON with the fields of every object in the order of their names.
+fn sorted(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> = fields.iter().map(|(name, value)| (name, sorted(value))).collect();
+            let fields: Vec<_> = fields
+                .into_iter()
+                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+                .collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        Value::Array(list) => {
+            format!("[{}]", list.iter().map(sorted).collect::<Vec<_>>().join(","))
+        }
+        plain => plain.to_string(),
+    }
+}
+
+impl std::fmt::Debug for dyn AnyOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// For an op of the engine, inside its `impl Op`: compiles the op's own code (its future, its JSON) here and only here.
+/// With the default of [`Op::erase`], every crate that calls the op would compile it again. `verbs!` insists on it.
+macro_rules! erased {
+    () => {
+        const ERASED_HERE: bool = true;
+        #[inline(never)]
+        fn erase(self) -> std::sync::Arc<dyn $crate::engine::op::AnyOp> {
+            $crate::engine::op::erase(self)
+        }
+    };
+}
+pub(crate) use erased;
+
+/// For an op of the engine, inside its `impl Op`: the codes of [`Op::REFUSES`].
+macro_rules! refuses {
+    [$($code:ident),+] => {
+        const REFUSES: &'static [$crate::error::Code] = &[$($crate::error::Code::$code),+];
+    };
+}
+pub(crate) use refuses;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Millis,
+        ops::{mail, task},
+    };
+
+    #[test]
+    fn a_refusal_that_the_op_does_not_list_is_an_error() {
+        let gives = |code| listed("task/park", task::Park::REFUSES, Error::new(code, "no")).code();
+        assert_eq!(gives(Code::AlreadyClaimed), Code::AlreadyClaimed);
+        assert_eq!(gives(Code::Forbidden), Code::Forbidden);
+        assert_eq!(gives(Code::Paused), Code::Internal);
+    }
+
+    #[test]
+    fn a_request_is_the_same_however_it_is_written() {
+        let of = |json: &str| {
+            digest(&*super::super::find("mail/push").unwrap().decode(json).unwrap(), "k").unwrap()
+        };
+        let plain = of(r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}}"#);
+        for same in [
+            r#"{"payload": {"b": [null], "a": 1}, "mailbox": "s"}"#,
+            r#"{"mailbox": "s", "payload": {"a":1,"b":[null]}, "request": "r", "headers": {}, "key": null}"#,
+        ] {
+            assert_eq!(of(same), plain, "{same}");
+        }
+        for other in [
+            r#"{"mailbox": "s", "payload": {"a": 1, "b": []}}"#,
+            r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}, "priority": 0}"#,
+            r#"{"mailbox": "t", "payload": {"a": 1, "b": [null]}}"#,
+        ] {
+            assert_ne!(of(other), plain, "{other}");
+        }
+        let push = erase(mail::Push::new("s", "x"));
+        assert_ne!(digest(&*push, "k"), digest(&*push, "l"));
+        let claim = |wait| erase(task::Claim { wait_ms: wait, ..task::Claim::next("auth", "a") });
+        assert_eq!(digest(&*claim(None), ""), digest(&*claim(Some(Millis(7))), ""));
+    }
+}

@@ -1,0 +1,71 @@
+//! Reads show what expiry would write now, and write nothing.
+//!
+//! While nothing is due, a read costs what it did before. Otherwise it first loads the items whose claims are lost (through
+//! the indexes that expiry uses: as many rows as claims were lost, however large the tables are) and applies the rules of
+//! expiry to them in memory. The read's own statement leaves those items out, and the ones that fit are merged into its
+//! rows. Delays need no such set: statements and rules compare them with the time.
+
+use crate::db::tx::{Value, key_set};
+use std::collections::BTreeMap;
+
+/// What expiry changes: a row with a key.
+pub(crate) trait Item: Clone {
+    fn key(&self) -> i64;
+}
+
+/// The items that expiry would change now, as it would leave them.
+#[derive(Debug)]
+pub(crate) struct Overdue<T>(BTreeMap<i64, T>);
+
+impl<T> Default for Overdue<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Item> FromIterator<T> for Overdue<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        Self(items.into_iter().map(|item| (item.key(), item)).collect())
+    }
+}
+
+impl<T: Item> Overdue<T> {
+    /// Their keys, for a statement that leaves them out ([`but!`]).
+    pub fn keys(&self) -> Value {
+        key_set(self.0.keys().copied())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.values()
+    }
+
+    /// The item as it is now.
+    pub fn of(&self, item: T) -> T {
+        self.0.get(&item.key()).cloned().unwrap_or(item)
+    }
+
+    /// What a statement found that leaves the overdue out, and those of them that fit, in the order of their keys: a page of
+    /// so many, and whether there is another.
+    pub fn page(&self, found: Vec<T>, fits: impl Fn(&T) -> bool, limit: i64) -> (Vec<T>, bool) {
+        let mut page = self.merge(found, fits);
+        page.sort_by_key(Item::key);
+        let more = page.len() as i64 > limit;
+        page.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        (page, more)
+    }
+
+    /// The same in no order.
+    pub fn merge(&self, mut found: Vec<T>, fits: impl Fn(&T) -> bool) -> Vec<T> {
+        found.extend(self.0.values().filter(|item| fits(item)).cloned());
+        found
+    }
+}
+
+/// `column not in` the keys of [`Overdue::keys`], which are that parameter. (Not the first one: PostgreSQL would be given a
+/// list, and look at all of it for each row.)
+macro_rules! but {
+    ($column:literal, $keys:literal) => {
+        concat!($column, " not in (select cast(value ->> 'k' as bigint) from json_each(", $keys, "))")
+    };
+}
+pub(crate) use but;

@@ -1,0 +1,13 @@
+pub mod admin;
+pub mod agent;
+pub mod board;
+pub mod channel;
+pub mod claim;
+pub mod event;
+pub mod inbox;
+pub mod key;
+pub mod lock;
+pub mod mail;
+pub mod route;
+pub mod run;
+pub mod task;

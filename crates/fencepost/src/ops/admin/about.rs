@@ -1,0 +1,73 @@
+use crate::{
+    clock::{Millis, Time},
+    db::{migrate, tx::Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say what the fleet's database is: its kind and version, its schema, how durable it is, and what time it is there.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct About {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Facts {
+    pub database: Database,
+    /// The newest schema that this fence knows.
+    pub newest_schema_version: i64,
+    /// The fleet's time, by which leases end.
+    pub now: Time,
+    /// How far that is ahead of the clock it goes by: this machine's, or the database's. A clock was set back, or was too
+    /// far ahead once; `admin/set_clock` puts it right.
+    pub ahead_ms: Millis,
+    /// Every fence from now on is above this.
+    pub floor: i64,
+}
+
+/// What a database says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Database {
+    /// `SQLite` or `PostgreSQL`.
+    pub kind: String,
+    pub version: String,
+    pub schema_version: i64,
+    /// What decides whether a commit that was acknowledged can be lost.
+    pub durability: Vec<Setting>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Setting {
+    pub name: String,
+    pub value: String,
+    /// With this value, what was acknowledged survives a power cut.
+    pub durable: bool,
+}
+
+impl Setting {
+    pub(crate) fn new(name: &str, value: String, durable: &[&str]) -> Self {
+        Self { name: name.into(), durable: durable.contains(&value.as_str()), value }
+    }
+}
+
+impl Op for About {
+    const NAME: &'static str = "admin/about";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Facts;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Facts> {
+        let database = tx.database().await?;
+        let floor = tx.query("select floor from fleet", params![]).await?[0].get("floor")?;
+        Ok(Facts {
+            database,
+            newest_schema_version: migrate::latest(),
+            now: tx.now,
+            ahead_ms: tx.ahead,
+            floor,
+        })
+    }
+}

@@ -1,0 +1,44 @@
+use crate::{
+    clock::Time,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased},
+        prelude::Due as DueNow,
+    },
+    error::Result,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say when something is next due by time alone: the end of a lease, of a claim's own cap, or of a delay.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Due {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NextDue {
+    /// Something is due now: `admin/settle` does it, and so does whoever claims next.
+    pub due: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Time>,
+}
+
+impl NextDue {
+    pub(super) async fn look(tx: &mut Tx<'_>) -> Result<Self> {
+        let answer = tx.one(DueNow::statement()).await?;
+        let due = DueNow::read(&answer)?;
+        Ok(Self { due: due.is_due(tx.now), next_at: due.at })
+    }
+}
+
+impl Op for Due {
+    const NAME: &'static str = "admin/due";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = NextDue;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
+        NextDue::look(tx).await
+    }
+}

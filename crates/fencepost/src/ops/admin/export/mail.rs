@@ -1,0 +1,116 @@
+//! Messages of mailboxes as they are now: what expiry would write is in it, and nobody holds anything.
+
+use super::{Read, number, that_fit};
+use crate::{
+    db::tx::{Row, Tx, by_keys},
+    error::{Error, Result},
+    names::{EXPORTED, exported_id},
+    ops::{
+        admin::import::{MailItem, MailState},
+        mail::{self, Record, Status, record::columns},
+        task::{PRIORITY, import::CheckpointItem},
+    },
+    params,
+};
+use std::collections::{BTreeMap, HashMap};
+
+pub(super) async fn messages(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<MailItem>> {
+    let sizes = "select message.id, cast(message.size + coalesce(octet_length(doc.checkpoint), 0)
+           + coalesce((select sum(octet_length(output)) from message_output where message_output.message = message.id), 0)
+           as bigint) as size
+         from message left join message_doc as doc on doc.message = message.id
+         where message.id > ?1 order by message.id limit ?2";
+    let (fit, more) = that_fit(tx.query(sizes, params![number(after)?, limit + 1]).await?, limit)?;
+    let keys = fit.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+    let Some(last) = keys.last() else { return Ok((Vec::new(), None)) };
+    let last = more.then(|| last.to_string());
+    let mut items = BTreeMap::new();
+    let mut unread = keys;
+    for _ in 0..TRIES {
+        unread = read(tx, &unread, &mut items).await?;
+        if unread.is_empty() {
+            return Ok((items.into_values().collect(), last));
+        }
+    }
+    Err(Error::again("messages change faster than they can be read"))
+}
+
+/// How often messages are read again that changed meanwhile.
+const TRIES: usize = 20;
+
+/// Reads these messages, and gives those that changed meanwhile: on PostgreSQL each statement sees a moment of its own, and
+/// a completion clears the payload as it adds the outputs.
+async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>) -> Result<Vec<i64>> {
+    let statements = vec![
+        by_keys!(keys, columns!("where message.id"), ""),
+        by_keys!(keys, "select message, payload, headers, checkpoint from message_doc where message", ""),
+        by_keys!(keys, "select message, output from message_output where message", "order by message, n"),
+        by_keys!(keys, "select id, fence, status from message where id", ""),
+    ];
+    let mut answers = tx.pipeline(statements).await?.into_iter().map(|answer| answer.rows);
+    let mut rows = || answers.next().unwrap_or_default();
+    let (records, docs, outputs) = (Record::read_all(rows())?, rows(), rows());
+    let mut after = HashMap::new();
+    for row in rows() {
+        after.insert(row.get::<i64>("id")?, (row.get::<i64>("fence")?, row.get::<String>("status")?));
+    }
+    let is_same = |message: &Record| {
+        after.get(&message.id).is_some_and(|(fence, status)| {
+            (message.fence, message.status.as_str()) == (*fence, status.as_str())
+        })
+    };
+    let (same, changed): (Vec<_>, Vec<_>) = records.into_iter().partition(is_same);
+    let mut found: HashMap<i64, MailItem> =
+        mail::now(tx, same).await?.into_iter().map(|message| (message.id, item(message))).collect();
+    for row in docs {
+        if let Some(item) = found.get_mut(&row.get("message")?) {
+            item.add_texts(row)?;
+        }
+    }
+    for mut row in outputs {
+        if let Some(item) = found.get_mut(&row.get("message")?) {
+            item.outputs.push(row.take("output")?);
+        }
+    }
+    items.extend(found);
+    Ok(changed.into_iter().map(|message| message.id).collect())
+}
+
+fn item(message: Record) -> MailItem {
+    let held = i64::from(message.status == Status::Processing);
+    let (id, created) = (message.id, message.created_at);
+    MailItem {
+        key: message.key.unwrap_or_else(|| format!("{EXPORTED}{}", exported_id(id, created))),
+        mailbox: message.mailbox,
+        kind: message.kind,
+        status: match message.status {
+            Status::Pending | Status::Processing => MailState::Pending,
+            Status::Processed => MailState::Processed,
+            Status::Failed => MailState::Failed,
+            Status::Held => MailState::Held,
+        },
+        outcome: message.outcome.filter(|_| message.status.is_finished()),
+        priority: Some(message.priority).filter(|priority| *priority != PRIORITY),
+        lane: message.lane.filter(|lane| !lane.is_empty()),
+        // Moving is no failure of whoever is at it.
+        attempts: message.attempts - held,
+        max_attempts: Some(message.max_attempts),
+        delayed_until: message.delayed_until.filter(|_| message.status == Status::Pending),
+        failure_reason: message.failure_reason,
+        created_at: Some(created),
+        finished_at: message.finished_at,
+        ..MailItem::default()
+    }
+}
+
+impl MailItem {
+    fn add_texts(&mut self, mut row: Row) -> Result<()> {
+        self.payload = row.take("payload")?;
+        if let Some(headers) = row.take::<Option<String>>("headers")? {
+            self.headers = serde_json::from_str(&headers).map_err(Error::internal)?;
+        }
+        let checkpoint: Option<String> = row.take("checkpoint")?;
+        self.checkpoint = checkpoint.as_deref().map(CheckpointItem::read).transpose()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::{
+        op::{Access, Op, erased},
+        prelude::Before,
+    },
+    error::Result,
+    ops::{
+        claim::jump,
+        event::{EPOCH, Event},
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that this database was restored from a backup, so that no fence is given out twice. A SQLite backup made by fence says
+/// so by itself. A PostgreSQL dump that was restored elsewhere is noticed, and refused until this is called. After a
+/// point-in-time recovery, a snapshot put back or a failover nothing can be noticed: call this before anyone works.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Restored {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Floor {
+    /// Every fence from now on is above this.
+    pub floor: i64,
+}
+
+impl Op for Restored {
+    const NAME: &'static str = "admin/restored";
+    const ACCESS: Access = Access::Admin;
+    type Reply = Floor;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::restores()
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
+        let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
+        let floor = jump(rows[0].get("floor")?, tx.now);
+        tx.stirred = true;
+        tx.pipeline(vec![
+            Stmt::new("update fleet set floor = ?1, restored = 0", params![floor]),
+            Stmt::lock(
+                "update fleet set system = nullif(current_setting('fencepost.system', true), ''),
+                   schema_oid = quote_ident(current_schema())::regnamespace::oid::bigint,
+                   epoch = epoch + 1, pruned_xact = pruned_xact - ?1",
+                params![EPOCH],
+            ),
+            // Transactions are numbered anew in a new cluster; the old log, in its order, comes before all of them.
+            Stmt::lock("update event set ord = ord - ?1, xact = null", params![EPOCH]),
+        ])
+        .await?;
+        tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;
+        Ok(Floor { floor })
+    }
+}

@@ -1,0 +1,89 @@
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    ops::{event::Event, run::end::end_all},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Put the fleet's time right after a clock was set too far ahead. A fleet's time never goes back by itself, so that no
+/// dead holder lives longer. This takes it back to the clock that it goes by (this machine's on SQLite, the database's on
+/// PostgreSQL): it ends every run, so that what they hold goes to others, and moves all deadlines. Set the clock right
+/// and stop the agents first.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetClock {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClockSet {
+    /// How far the fleet's time was ahead. Nothing was changed if it was less than a second.
+    pub was_ahead_ms: Millis,
+    /// The fleet's time now.
+    pub now: Time,
+    /// How many runs were ended.
+    pub ended: u64,
+}
+
+/// Less than this is drift.
+const APART: Millis = Millis::seconds(1);
+
+impl Op for SetClock {
+    const NAME: &'static str = "admin/set_clock";
+    const ACCESS: Access = Access::Admin;
+    type Reply = ClockSet;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<ClockSet> {
+        let ahead = tx.ahead;
+        if ahead < APART {
+            return Ok(ClockSet { was_ahead_ms: ahead, now: tx.now, ended: 0 });
+        }
+        let ended = end_all(tx, "the clock was put right").await?;
+        let now = Time(tx.now.0 - ahead.0);
+        // The first gap that ends after the right time is the jump. A deadline before its end was set before the jump, and is
+        // right.
+        macro_rules! earlier {
+            ($table:literal, $column:literal) => {
+                Stmt::new(
+                    concat!(
+                        "update ",
+                        $table,
+                        " set ",
+                        $column,
+                        " = ",
+                        $column,
+                        " - ?1 where ",
+                        $column,
+                        " >= coalesce((select min(at) from gap where at > ?2), ?2)"
+                    ),
+                    params![ahead, now],
+                )
+            };
+        }
+        tx.pipeline(vec![
+            Stmt::new(
+                "update fleet set ahead_ms = coalesce(ahead_ms, 0) - ?1, seen_at = ?2, clock_resets = clock_resets + 1",
+                params![ahead, now],
+            ),
+            earlier!("task", "until_at"),
+            earlier!("task", "delayed_until"),
+            earlier!("lock", "until_at"),
+            earlier!("message", "until_at"),
+            earlier!("message", "delayed_until"),
+            earlier!("reader", "until_at"),
+            earlier!("agent", "heard_until"),
+            earlier!("agent", "strands_at"),
+            // The jump took no time.
+            Stmt::new("delete from gap where at > ?1", params![now]),
+        ])
+        .await?;
+        let details = serde_json::json!({ "was_ahead_ms": ahead });
+        tx.one(Event::new("fleet.clock_set", "fleet").details(details).insert(tx)).await?;
+        tx.stirred = true;
+        tx.clock_moved = ahead;
+        Ok(ClockSet { was_ahead_ms: ahead, now, ended })
+    }
+}

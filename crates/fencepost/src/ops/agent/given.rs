@@ -1,0 +1,123 @@
+//! What a run was given, as it is kept with the run: asking again gives it again, and settling it knows what it was.
+
+use super::trigger::{self, Trigger, Type};
+use crate::{
+    db::tx::Tx,
+    error::{Error, Result},
+    names::{Resource, Token},
+    ops::{
+        channel,
+        claim::{Hold, deliver},
+        inbox, mail, run, task,
+    },
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Given {
+    pub claims: Vec<String>,
+    /// Which of the claims were settled with the run, once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Vec<String>>,
+    /// Which of them only went back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub back: Vec<String>,
+    /// And which were not its any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
+    /// What was said then, as a digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+}
+
+impl Given {
+    pub fn of(trigger: &Trigger) -> Self {
+        Self { claims: trigger.claims.iter().map(|claim| claim.token.clone()).collect(), ..Self::default() }
+    }
+
+    pub fn read(text: Option<String>) -> Result<Self> {
+        text.map_or(Ok(Self::default()), |text| serde_json::from_str(&text)).map_err(Error::internal)
+    }
+
+    pub fn text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(Error::internal)
+    }
+
+    pub fn tokens(&self) -> Result<Vec<Token>> {
+        self.claims.iter().map(|token| Token::check(token)).collect()
+    }
+
+    /// What is said of a run that was settled.
+    pub fn told(self, run: run::Run) -> run::settle::Settled {
+        let settled = self.settled.unwrap_or_default();
+        let elsewhere = [&settled, &self.back, &self.lost];
+        let left = self.claims.iter().filter(|token| !elsewhere.iter().any(|list| list.contains(token)));
+        let left = left.cloned().collect();
+        run::settle::Settled { run, settled, back: self.back, left, lost: self.lost }
+    }
+
+    /// The trigger once more, as far as it is still held.
+    pub async fn again(&self, tx: &mut Tx<'_>, kind: Type, run: &str) -> Result<Trigger> {
+        let mut trigger = Trigger::new(kind, run);
+        let (mut tasks, mut messages, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut letters = Vec::new();
+        for token in self.tokens()? {
+            let now = tx.now;
+            let is_held = |hold: &Option<Hold>| {
+                hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.is_alive(now))
+            };
+            match &token.resource {
+                Resource::Task(id) => {
+                    let held = task::load(tx, id).await?.filter(|task| is_held(&task.hold));
+                    let Some(task) = held else { continue };
+                    tasks.push((task.seq, token.clone()));
+                    let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
+                    trigger.claims.extend(view.claim.clone());
+                    trigger.task = Some(view);
+                }
+                Resource::Message(id) => {
+                    let held = mail::load(tx, *id).await?.filter(|message| is_held(&message.hold));
+                    if held.is_none() {
+                        continue;
+                    }
+                    messages.push((*id, token.clone()));
+                    let message = mail::show::of(tx, *id).await?;
+                    trigger.claims.extend(message.claim.clone());
+                    letters.push(message);
+                }
+                Resource::Mentions { agent, channel } => {
+                    let held =
+                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
+                    let Some(reader) = held else { continue };
+                    trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
+                    readers.push(reader);
+                }
+                Resource::Lock(_) => {}
+            }
+        }
+        let mut handed = Vec::new();
+        if !tasks.is_empty() {
+            handed.extend(deliver::again(tx, &tasks).await?);
+        }
+        if !messages.is_empty() {
+            handed.extend(deliver::message_again(tx, &messages).await?);
+        }
+        if !readers.is_empty() {
+            trigger.channels = channel::reader::given(tx, &readers).await?;
+            handed.extend(channel::again(tx, &readers).await?);
+        }
+        tx.handed = handed;
+        match kind {
+            Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, letters.iter()).await?,
+            _ => trigger.messages = letters.into_iter().map(inbox::Item::of).collect(),
+        }
+        trigger.count = match kind {
+            Type::InboxMessage | Type::TasksFinished => Some(trigger.claims.len() as i64),
+            Type::UnreadMentions => {
+                Some(trigger.channels.iter().map(|given| given.mentions.len() as i64).sum())
+            }
+            _ => None,
+        };
+        Ok(trigger)
+    }
+}

@@ -1,0 +1,52 @@
+use super::{join::Joined, list, not_found, recall};
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    names::{TEXT_MAX, check},
+    ops::event::{Event, Topic},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that an agent leaves. What is offered or assigned to it, and not begun, goes back to the pool.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Leave {
+    pub agent: String,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+impl Op for Leave {
+    const NAME: &'static str = "agent/leave";
+    const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
+    type Reply = Joined;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
+        check::plain_name("agent", &self.agent)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
+        let reason = self.reason.as_deref();
+        let event = Event {
+            agent: Some(self.agent.clone()),
+            topic: Some(Topic::Nobody),
+            ..Event::new("agent.left", format!("agent/{}", self.agent))
+        };
+        let leave = Stmt::new(
+            "update agent set left_at = ?2, heard_until = ?2, strands_at = ?2 where name = ?1 and left_at is null",
+            params![&self.agent, tx.now],
+        );
+        if tx.one(leave).await?.affected == 1 {
+            tx.one(event.because(reason).insert(tx)).await?;
+            // The rest, if there is much, follows when somebody claims: it is due.
+            recall::give_back(tx, &self.agent, reason).await?;
+        }
+        let agent = list::of(tx, &self.agent).await?;
+        Ok(Joined { agent: agent.ok_or_else(|| not_found(&self.agent))? })
+    }
+}

@@ -1,0 +1,206 @@
+use super::{Record, Role, agents, by_name};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    lease::overdue::{Overdue, but},
+    ops::{run, task},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// List the agents, with what each is doing, and what waits for those who are silent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// Also those that left.
+    #[serde(default)]
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Agents {
+    pub agents: Vec<Agent>,
+    /// Names that something is offered or assigned to, and no agent has: misspelt, not joined yet, or gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<Unknown>,
+}
+
+/// What waits for one who is not there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Unknown {
+    pub agent: String,
+    pub tasks: Vec<String>,
+}
+
+/// A named participant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Agent {
+    pub name: String,
+    pub role: Role,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrent: Option<i64>,
+    pub strand_ms: Millis,
+    /// Heard from lately: by a poll, or under a run.
+    pub online: bool,
+    pub joined_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_at: Option<Time>,
+    /// Its living runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<Doing>,
+    /// Tasks that are offered or assigned to it, and nobody has begun.
+    pub waiting: i64,
+    /// Those of an agent that is offline: they go back to the pool after a while, or by `agent/recall`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stranded: Vec<String>,
+}
+
+/// What a run is at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Doing {
+    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    pub since: Time,
+    /// What it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
+}
+
+impl Op for List {
+    const NAME: &'static str = "agent/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Agents;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Agents> {
+        let mut list = all(tx).await?;
+        list.agents.retain(|agent| self.all || agent.left_at.is_none());
+        Ok(list)
+    }
+}
+
+macro_rules! runs {
+    ($rest:literal) => {
+        concat!(
+            "select key, agent, name, trigger_type, host, opened_at from run
+             where ended_at is null and expires_at > ?1 and ",
+            $rest
+        )
+    };
+}
+
+/// What is offered or assigned, and could be begun, but for what is overdue.
+macro_rules! waiting {
+    ($offered:literal, $assigned:literal) => {
+        concat!(
+            "select offered_to as agent, board, n from task where status = 'offered' and parked is null and ",
+            $offered,
+            " and ",
+            but!("seq", "?2"),
+            " union all select assignee, board, n from task where ready = 2 and ",
+            $assigned,
+            " and ",
+            but!("seq", "?2"),
+            " union all select assignee, board, n from task where delayed_until <= ?1 and status = 'pending'
+                and waiting_on = 0 and parked is null and ",
+            $assigned,
+            " and ",
+            but!("seq", "?2"),
+            " limit 10000"
+        )
+    };
+}
+
+async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
+    let overdue = task::overdue(tx, None).await?;
+    let statements = vec![
+        Stmt::new(agents!("order by name limit 10000"), params![]),
+        Stmt::new(runs!("agent is not null limit 10000"), params![tx.now]),
+        Stmt::new(
+            waiting!("offered_to is not null", "assignee is not null"),
+            params![tx.now, overdue.keys()],
+        ),
+    ];
+    read(tx, statements, &overdue).await
+}
+
+/// The one of this name.
+pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
+    let overdue = task::overdue(tx, None).await?;
+    let statements = vec![
+        by_name(name),
+        Stmt::new(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
+        Stmt::new(waiting!("offered_to = ?3", "assignee = ?3"), params![tx.now, overdue.keys(), name]),
+    ];
+    Ok(read(tx, statements, &overdue).await?.agents.pop())
+}
+
+async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>, overdue: &Overdue<task::Record>) -> Result<Agents> {
+    let answers = tx.pipeline(statements).await?;
+    let mut agents = Vec::with_capacity(answers[0].rows.len());
+    for row in &answers[0].rows {
+        let agent = Record::read(row)?;
+        agents.push(Agent {
+            online: agent.left_at.is_none() && agent.heard_until > tx.now,
+            name: agent.name,
+            role: agent.role,
+            capabilities: agent.capabilities,
+            max_concurrent: agent.max_concurrent,
+            strand_ms: agent.strand,
+            joined_at: agent.joined_at,
+            left_at: agent.left_at,
+            runs: Vec::new(),
+            waiting: 0,
+            stranded: Vec::new(),
+        });
+    }
+    let at: std::collections::HashMap<String, usize> =
+        agents.iter().enumerate().map(|(i, agent)| (agent.name.clone(), i)).collect();
+    let runs = answers[1].rows.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
+    let mut held = run::list::claims(tx, &runs).await?;
+    for row in &answers[1].rows {
+        if let Some(&i) = at.get(&row.get::<String>("agent")?) {
+            agents[i].online = agents[i].left_at.is_none();
+            agents[i].runs.push(Doing {
+                run: row.get("name")?,
+                trigger: row.get("trigger_type")?,
+                host: row.get("host")?,
+                since: row.get("opened_at")?,
+                claims: held.remove(&row.get("key")?).unwrap_or_default(),
+            });
+        }
+    }
+    agents.iter_mut().for_each(|agent| agent.runs.sort_by(|a, b| (a.since, &a.run).cmp(&(b.since, &b.run))));
+    let mut unknown = BTreeMap::<String, Vec<String>>::new();
+    let waiting = answers[2].rows.iter().map(|row| Ok((row.get("board")?, row.get("n")?, row.get("agent")?)));
+    let mut waiting = waiting.collect::<Result<Vec<(String, i64, String)>>>()?;
+    waiting.extend(
+        overdue
+            .iter()
+            .filter_map(|task| Some((task.id.board.clone(), task.id.n, task.waits_for()?.to_owned()))),
+    );
+    waiting.sort_unstable();
+    for (board, n, agent) in waiting {
+        let task = format!("{board}-{n}");
+        let there = at.get(&agent).map(|&i| &mut agents[i]);
+        if there.as_ref().is_none_or(|agent| agent.left_at.is_some()) {
+            unknown.entry(agent).or_default().push(task.clone());
+        }
+        if let Some(agent) = there {
+            agent.waiting += 1;
+            agent.stranded.extend((!agent.online).then_some(task));
+        }
+    }
+    let unknown = unknown.into_iter().map(|(agent, tasks)| Unknown { agent, tasks }).collect();
+    Ok(Agents { agents, unknown })
+}

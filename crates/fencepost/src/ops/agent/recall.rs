@@ -1,0 +1,116 @@
+use super::{PRESENCE, list, not_found};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::Tx,
+    engine::op::{Access, Op, erased, refuses},
+    error::{Code, Error, Result},
+    names::{TEXT_MAX, check},
+    ops::{claim::Under, run::sweep::ITEMS, task},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Give back to the pool at once what is offered or assigned to an agent that is silent, and not begun.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recall {
+    pub agent: String,
+    /// Also from an agent that is there.
+    #[serde(default)]
+    pub force: bool,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Recalled {
+    /// Which tasks are anyone's again.
+    pub tasks: Vec<String>,
+    /// There are more: ask again.
+    pub more: bool,
+}
+
+impl Op for Recall {
+    const NAME: &'static str = "agent/recall";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
+    type Reply = Recalled;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Recalled> {
+        check::plain_name("agent", &self.agent)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        if self.force {
+            tx.caller.acting_as("agent", Some(&self.agent))?;
+        }
+        let agent = list::of(tx, &self.agent).await?;
+        if agent.as_ref().is_some_and(|agent| agent.online) && !self.force {
+            return Err(Error::new(Code::NotReady, format!("agent `{}` is there", self.agent))
+                .hint(format!("fence agent recall {} --force takes its work all the same", self.agent)));
+        }
+        let tasks = give_back(tx, &self.agent, self.reason.as_deref()).await?;
+        if agent.is_none() && tasks.is_empty() {
+            return Err(not_found(&self.agent));
+        }
+        let more = tasks.len() as i64 >= ITEMS;
+        Ok(Recalled { tasks, more })
+    }
+}
+
+/// One batch of what waits for this agent.
+pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>) -> Result<Vec<String>> {
+    let rows = tx
+        .query(
+            task::columns!(
+                "where (task.status = 'offered' and task.parked is null and task.offered_to = ?1)
+                 or (task.ready = 2 and task.assignee = ?1)
+                 order by task.seq limit ?2 /*pg for update of task skip locked*/"
+            ),
+            params![agent, ITEMS],
+        )
+        .await?;
+    let mut changes = Vec::with_capacity(rows.len());
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows {
+        let mut task = task::Record::read(row)?;
+        let was = task.was();
+        events.push(task::lapse::recall(&mut task, agent, tx.now).because(reason));
+        changes.push((was, task));
+    }
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    task::save_set(tx, &changes, Under::Nobody).await?;
+    tx.one(crate::ops::event::Event::insert_many(tx, events)?).await?;
+    Ok(changes.into_iter().map(|(_, after)| after.id.to_string()).collect())
+}
+
+/// Agents that were silent for too long: one batch of what waits for one of them. If a run of its lives, it is not
+/// silent, and is looked at again when that could be over.
+pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            "select name, strand_ms, left_at, (select max(expires_at) from run where run.agent = agent.name
+               and run.ended_at is null and run.expires_at > ?1) as alive_until
+             from agent where strands_at <= ?1 order by strands_at limit 1 /*pg for update skip locked*/",
+            params![tx.now],
+        )
+        .await?;
+    let Some(row) = rows.first() else { return Ok(0) };
+    let (name, strand): (String, Millis) = (row.get("name")?, row.get("strand_ms")?);
+    let has_left = row.get::<Option<Time>>("left_at")?.is_some();
+    let (next, given): (Option<Time>, usize) = match row.get::<Option<Time>>("alive_until")? {
+        Some(until) => (Some(until.plus(strand)), 0),
+        None => {
+            let given = give_back(tx, &name, None).await?.len();
+            // Whatever somebody assigns to it after this, while it stays silent, waits as long.
+            let next = tx.now.plus(strand.max(PRESENCE));
+            let next = if given as i64 >= ITEMS { tx.now } else { next };
+            ((given > 0 || !has_left).then_some(next), given)
+        }
+    };
+    tx.execute("update agent set strands_at = ?2 where name = ?1", params![&name, next]).await?;
+    Ok(1 + given as u64)
+}

@@ -1,0 +1,461 @@
+//! What a poll can give, in the order in which it is looked for.
+
+use super::{
+    Record, Role,
+    pool::{self, Pool},
+};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Row, Stmt, Tx, by_keys, set},
+    error::{Error, Result},
+    json::Json,
+    ops::{
+        channel::{self, reader::Mentions},
+        claim, inbox,
+        mail::{self, Message},
+        run::Holder,
+        task::{self, Status, Task},
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Where the leads' notices lie.
+pub(crate) const FINISHED: &str = "leads/finished";
+const INBOX: i64 = 5;
+const NOTICES: i64 = 50;
+/// How many batches of what leads finished themselves one poll passes over.
+const BATCHES: usize = 20;
+
+/// Kinds of triggers, in the order in which they are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    /// A task that is offered to the agent: it reviews it.
+    TaskOffered,
+    /// A task that is assigned to the agent.
+    TaskAssigned,
+    /// Messages in its inbox, the oldest first.
+    InboxMessage,
+    /// Posts in which it is mentioned.
+    UnreadMentions,
+    /// For a lead: what others finished.
+    TasksFinished,
+    /// For a worker: a task from the pool.
+    PoolTask,
+    /// For a worker that asked only to be told: there is something in the pool. Nothing is claimed.
+    PoolTasksAvailable,
+}
+
+impl Type {
+    pub const ORDER: [Type; 6] = [
+        Type::TaskOffered,
+        Type::TaskAssigned,
+        Type::InboxMessage,
+        Type::UnreadMentions,
+        Type::TasksFinished,
+        Type::PoolTask,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Type::TaskOffered => "task_offered",
+            Type::TaskAssigned => "task_assigned",
+            Type::InboxMessage => "inbox_message",
+            Type::UnreadMentions => "unread_mentions",
+            Type::TasksFinished => "tasks_finished",
+            Type::PoolTask => "pool_task",
+            Type::PoolTasksAvailable => "pool_tasks_available",
+        }
+    }
+}
+
+/// Work that is already claimed, for one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trigger {
+    #[serde(rename = "type")]
+    pub kind: Type,
+    pub run: String,
+    #[serde(default)]
+    pub claims: Vec<claim::Claim>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Task>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<inbox::Item>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<Mentions>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<i64>,
+}
+
+impl Trigger {
+    pub(super) fn new(kind: Type, run: &str) -> Self {
+        Self {
+            kind,
+            run: run.into(),
+            claims: Vec::new(),
+            task: None,
+            tasks: Vec::new(),
+            messages: Vec::new(),
+            channels: Vec::new(),
+            count: None,
+        }
+    }
+}
+
+/// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
+/// triggers it has.
+pub(super) fn looks(agent: &str) -> Stmt {
+    Stmt::new(
+        "select
+               (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
+                order by seq limit 1) as offered,
+               (select updated_at from task where ready = 2 and assignee = ?1
+                order by priority desc, seq limit 1) as assigned,
+               (select created_at from message where ready = 1 and mailbox = ?2
+                and not exists (select 1 from mailbox where name = ?2 and paused is not null)
+                order by priority desc, id limit 1) as inbox,
+               (select since from reader where ready = 1 and agent = ?1 order by since limit 1) as mentions,
+               (select created_at from message where ready = 1 and mailbox = ?3
+                and not exists (select 1 from mailbox where name = ?3 and paused is not null)
+                order by priority desc, id limit 1) as notice,
+               (select finished_at from task where told = 0 and status in ('completed', 'failed')
+                and not exists (select 1 from mailbox where name = ?3 and paused is not null)
+                order by finished_at limit 1) as untold,
+               (select updated_at from task where ready = 1 order by priority desc, seq limit 1) as pool,
+               (select count(*) from run where agent = ?1 and ended_at is null
+                and trigger_type is not null) as busy",
+        params![agent, inbox::mailbox(agent), FINISHED],
+    )
+}
+
+/// What [`looks`] found, and the pool's part that fits the agent.
+pub(super) async fn heads(
+    tx: &mut Tx<'_>,
+    agent: &Record,
+    pool: &Pool,
+    looked: &Row,
+) -> Result<Vec<(Type, Time)>> {
+    let at = |name| looked.get::<Option<Time>>(name);
+    let mut heads = vec![
+        (Type::TaskOffered, at("offered")?),
+        (Type::TaskAssigned, at("assigned")?),
+        (Type::InboxMessage, at("inbox")?),
+        (Type::UnreadMentions, at("mentions")?),
+    ];
+    match agent.role {
+        Role::Lead => {
+            heads.push((Type::TasksFinished, [at("notice")?, at("untold")?].into_iter().flatten().min()))
+        }
+        Role::Worker if pool.is_whole(agent) => heads.push((Type::PoolTask, at("pool")?)),
+        Role::Worker => {
+            heads.push((Type::PoolTask, pool.best(tx, agent).await?.first().map(|head| head.since)))
+        }
+    }
+    Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
+}
+
+/// The rule: what has waited for longer than `stale` goes first, the oldest of it before the rest; then the order. One
+/// that went before its turn is followed by one in its turn: an old pool must not starve what is the agent's own.
+pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, jumped: bool, now: Time) -> Vec<Type> {
+    let is_stale = |since: Time| !jumped && now.since(since) >= stale;
+    heads.sort_by_key(|&(kind, since)| if is_stale(since) { (0, since.0, kind) } else { (1, 0, kind) });
+    heads.into_iter().map(|(kind, _)| kind).collect()
+}
+
+/// Whom a trigger is for.
+pub(super) struct For<'a> {
+    pub agent: &'a Record,
+    pub holder: &'a Holder,
+    /// Its run's key, once it is there.
+    pub entered: Option<i64>,
+    pub max: Option<Millis>,
+    pub pool: &'a Pool,
+}
+
+impl For<'_> {
+    /// Claims what there is of one kind; nothing, if others were quicker.
+    pub async fn take(&mut self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
+        match kind {
+            Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Status::Reviewing).await,
+            Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Status::InProgress).await,
+            Type::InboxMessage => self.inbox(tx).await,
+            Type::UnreadMentions => self.mentions(tx).await,
+            Type::TasksFinished => self.finished(tx).await,
+            Type::PoolTask | Type::PoolTasksAvailable => self.pool(tx).await,
+        }
+    }
+
+    fn trigger(&self, kind: Type) -> Trigger {
+        Trigger::new(kind, &self.holder.name)
+    }
+
+    /// Opens its run, unless it is there.
+    pub async fn enter(&mut self, tx: &mut Tx<'_>) -> Result<i64> {
+        if self.entered.is_none() {
+            let entered = tx.one(self.holder.enter(tx.now)).await?;
+            self.entered = Some(self.holder.key(&entered.rows)?);
+        }
+        self.entered.ok_or_else(|| Error::internal("a run that was not opened"))
+    }
+
+    /// The rows to be claimed, and the key of its run: in one round trip.
+    async fn pick(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<(Vec<Row>, i64)> {
+        let enter = self.entered.is_none().then(|| self.holder.enter(tx.now));
+        let mut answers = tx.pipeline(enter.into_iter().chain([pick]).collect()).await?;
+        let rows = answers.pop().unwrap_or_default().rows;
+        if let Some(entered) = answers.pop() {
+            self.entered = Some(self.holder.key(&entered.rows)?);
+        }
+        Ok((rows, self.enter(tx).await?))
+    }
+
+    async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
+        let (rows, run_key) = self.pick(tx, pick).await?;
+        let found = rows.into_iter().map(task::Record::read).collect::<Result<Vec<_>>>()?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let found = found.into_iter().map(|task| (task.was(), task, to)).collect();
+        let claimed = task::claim::take(tx, found, self.holder, run_key, self.max, Vec::new()).await?;
+        let claimed = claimed.into_iter().next().ok_or_else(|| Error::internal("nothing was claimed"))?;
+        Ok(Some(Trigger { claims: vec![claimed.claim], task: Some(claimed.task), ..self.trigger(kind) }))
+    }
+
+    async fn inbox(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let pick = mail::claim::next_of(&inbox::mailbox(&self.agent.name), INBOX);
+        let claimed = self.messages(tx, pick).await?;
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let (claims, messages): (Vec<_>, Vec<Message>) = claimed.into_iter().unzip();
+        let messages: Vec<_> = messages.into_iter().map(inbox::Item::of).collect();
+        let count = Some(messages.len() as i64);
+        Ok(Some(Trigger { claims, messages, count, ..self.trigger(Type::InboxMessage) }))
+    }
+
+    async fn messages(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<Vec<(claim::Claim, Message)>> {
+        let (rows, run_key) = self.pick(tx, pick).await?;
+        let mut found = mail::Record::read_all(rows)?;
+        let Some(first) = found.first() else { return Ok(Vec::new()) };
+        // What was lost comes back with what it was lost with, and with nothing else: that may be to blame.
+        match mail::claim::Batch::lost_with(first).filter(|_| first.lapsed > 0) {
+            Some(together) => found = mail::Record::read_all(tx.one(together).await?.rows)?,
+            None => {
+                let lapsed = found.iter().position(|message| message.lapsed > 0);
+                found.truncate(lapsed.map_or(found.len(), |lapsed| lapsed.max(1)));
+            }
+        }
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = mail::Record::that_fit(found);
+        let batch = mail::claim::Batch::of(&found, run_key);
+        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max, batch).await?;
+        Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
+    }
+
+    async fn mentions(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let run_key = self.enter(tx).await?;
+        let claimed = channel::claim_for(tx, &self.agent.name, self.holder, run_key, self.max).await?;
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let claims = claimed.iter().map(|(hold, reader, _)| hold.claim(&reader.resource())).collect();
+        let count = claimed.iter().map(|(_, _, given)| given.mentions.len() as i64).sum();
+        let channels = claimed.into_iter().map(|(_, _, given)| given).collect();
+        Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
+    }
+
+    /// Notices that were given before and came back; else new ones. Those are made as they are given, so
+    /// that finishing a task costs no message.
+    async fn finished(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
+        // What is left after so many is for the next poll.
+        for _ in 0..BATCHES {
+            if !claimed.is_empty() {
+                break;
+            }
+            let Some(new) = tell(tx, NOTICES).await? else { break };
+            // All of them a lead's own.
+            if new.is_empty() {
+                continue;
+            }
+            let pick =
+                by_keys!(new.as_slice(), mail::record::unheld!("where message.id"), "order by message.id");
+            claimed = self.messages(tx, pick).await?;
+        }
+        if claimed.is_empty() {
+            return Ok(None);
+        }
+        let tasks = finished_tasks(tx, claimed.iter().map(|(_, message)| message)).await?;
+        let count = Some(claimed.len() as i64);
+        let claims = claimed.into_iter().map(|(claim, _)| claim).collect();
+        Ok(Some(Trigger { claims, tasks, count, ..self.trigger(Type::TasksFinished) }))
+    }
+
+    async fn pool(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
+        if self.pool.is_whole(self.agent) {
+            return self.task(tx, Type::PoolTask, pool::Of::All.pick(), Status::InProgress).await;
+        }
+        for head in self.pool.best(tx, self.agent).await? {
+            let taken = self.task(tx, Type::PoolTask, head.of.pick(), Status::InProgress).await?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The tasks that notices tell of, as they are now.
+pub(super) async fn finished_tasks<'m>(
+    tx: &mut Tx<'_>,
+    notices: impl Iterator<Item = &'m Message>,
+) -> Result<Vec<Task>> {
+    let mut ids = Vec::new();
+    for notice in notices {
+        let payload = notice.payload.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
+        let id = payload.and_then(|payload| payload["task"].as_str().and_then(|id| id.parse().ok()));
+        ids.extend(id);
+    }
+    let found = task::by_ids(tx, ids.iter()).await?;
+    let found = ids.iter().filter_map(|id| found.get(id).cloned()).collect::<Vec<_>>();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(task::full(tx, found, vec![]).await?.1)
+}
+
+fn offered(agent: &str) -> Stmt {
+    Stmt::new(
+        task::unheld!(
+            "from task where task.status = 'offered' and task.parked is null and task.offered_to = ?1
+             order by task.seq limit 1 /*pg for update of task skip locked*/"
+        ),
+        params![agent],
+    )
+}
+
+fn assigned(agent: &str) -> Stmt {
+    Stmt::new(
+        task::unheld!(
+            "from task where task.ready = 2 and task.assignee = ?1 order by task.priority desc, task.seq limit 1
+             /*pg for update of task skip locked*/"
+        ),
+        params![agent],
+    )
+}
+
+/// Makes notices of tasks that no lead was told of, except of what a lead finished itself. (If it died over it, it did not.) `None`: there are none left.
+async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
+    let rows = tx
+        .query(
+            "select seq, board, n, status, finished_at from task where told = 0 and status in ('completed', 'failed')
+             order by finished_at limit ?1 /*pg for update skip locked*/",
+            params![count],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let keys = rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?;
+    let ids = set(rows
+        .iter()
+        .map(|row| {
+            let (board, n, at): (String, i64, i64) =
+                (row.get("board")?, row.get("n")?, row.get("finished_at")?);
+            Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
+        })
+        .collect::<Result<Vec<_>>>()?)?;
+    let leads = Stmt::new(
+        "select event.resource from json_each(?1) as item cross join event
+         where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
+         and event.at = cast(item.value ->> 'at' as bigint)
+         and coalesce(event.details, '') not like '%lapsed_:true%'
+         and event.agent in (select name from agent where role = 'lead')",
+        params![ids],
+    );
+    let told = by_keys!(keys.as_slice(), "update task set told = 1 where seq", "");
+    let answers = tx.pipeline(vec![told, leads]).await?;
+    let own = answers[1].rows.iter().map(|row| row.get("resource")).collect::<Result<BTreeSet<String>>>()?;
+    let mut notices = Vec::new();
+    for row in &rows {
+        let id = format!("{}-{}", row.get::<String>("board")?, row.get::<i64>("n")?);
+        if own.contains(&format!("task/{id}")) {
+            continue;
+        }
+        let status: String = row.get("status")?;
+        notices.push(mail::push_many::Item {
+            mailbox: FINISHED.into(),
+            payload: Some(Json::from(serde_json::json!({ "task": id, "status": status }))),
+            kind: Some("finished".into()),
+            // Until a lead has dealt with it, however often it is lost on the way.
+            max_attempts: Some(crate::names::ATTEMPTS_MAX),
+            ..Default::default()
+        });
+    }
+    if notices.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let request = tx.opening.request.take();
+    let pushed = mail::push_many::push(tx, notices).await?;
+    tx.opening.request = request;
+    Ok(Some(pushed.messages.into_iter().map(|message| message.id).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The order is a promise.
+    #[test]
+    fn the_order_of_triggers() {
+        use Type::*;
+        let now = Time(1_000_000);
+        let ago = |ms| Time(now.0 - ms);
+        let stale = Millis(60_000);
+        let cases = [
+            (vec![(PoolTask, ago(5)), (TaskOffered, ago(1))], vec![TaskOffered, PoolTask]),
+            (vec![(TaskOffered, ago(1)), (PoolTask, ago(60_000))], vec![PoolTask, TaskOffered]),
+            (
+                vec![(TaskOffered, ago(59_999)), (UnreadMentions, ago(70_000)), (InboxMessage, ago(90_000))],
+                vec![InboxMessage, UnreadMentions, TaskOffered],
+            ),
+        ];
+        for (heads, expected) in cases {
+            assert_eq!(in_order(heads.clone(), stale, false, now), expected, "{heads:?}");
+        }
+        let heads = vec![(PoolTask, ago(90_000)), (TaskOffered, ago(1))];
+        assert_eq!(in_order(heads, stale, true, now), [TaskOffered, PoolTask], "not twice in a row");
+        let promised = [
+            TaskOffered,
+            TaskAssigned,
+            InboxMessage,
+            UnreadMentions,
+            TasksFinished,
+            PoolTask,
+            PoolTasksAvailable,
+        ];
+        let names = "task_offered task_assigned inbox_message unread_mentions tasks_finished pool_task \
+                     pool_tasks_available";
+        assert_eq!(promised.map(Type::as_str).join(" "), names);
+        assert_eq!(Type::ORDER[..], promised[..6]);
+        // Whichever two there are, and whichever has waited longer, as long as neither has for too long.
+        for (i, &first) in promised.iter().enumerate() {
+            assert_eq!(serde_json::json!(first), first.as_str());
+            for &second in &promised[i + 1..] {
+                for (a, b) in [(1, 59_999), (59_999, 1), (5, 5)] {
+                    for heads in [[(first, ago(a)), (second, ago(b))], [(second, ago(b)), (first, ago(a))]] {
+                        assert_eq!(in_order(heads.to_vec(), stale, false, now), [first, second], "{heads:?}");
+                    }
+                }
+                let overdue = vec![(first, ago(59_999)), (second, ago(60_000))];
+                assert_eq!(in_order(overdue, stale, false, now), [second, first]);
+            }
+        }
+    }
+}

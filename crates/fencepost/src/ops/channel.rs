@@ -1,0 +1,107 @@
+//! Channels: the agents' conversation. Posts are numbered in the order of their commits; a mention is a row; how far an
+//! agent has read is a number, and its unread mentions can be claimed (`mentions/AGENT/CHANNEL`).
+
+pub(crate) mod reader;
+
+use crate::{
+    clock::Time,
+    db::tx::{Row, Stmt, Tx},
+    engine::op::verbs,
+    error::{Code, Error, Result},
+    names::check,
+    ops::event::{Event, Topic},
+    params,
+};
+pub(crate) use post::MENTIONS_MAX;
+pub use reader::Mentions;
+pub(crate) use reader::{RUN_BEHIND, Record, again, claim_for, load, settle};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::Read, unread::Unread,];
+pub(crate) mod lapse;
+pub(crate) mod prune;
+pub(crate) mod release;
+
+/// One line of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ChannelPost")]
+pub struct PostView {
+    pub channel: String,
+    /// Its number in the channel.
+    pub n: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    pub body: String,
+    /// The number of the post that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<String>,
+    pub at: Time,
+}
+
+macro_rules! posts {
+    ($rest:literal) => {
+        concat!("select channel, n, author, body, reply_to, mentions, at from post ", $rest)
+    };
+}
+pub(crate) use posts;
+
+impl PostView {
+    fn read(row: &mut Row) -> Result<Self> {
+        let mentions: Option<String> = row.take("mentions")?;
+        let mentions = mentions.map_or(Ok(Vec::new()), |list| serde_json::from_str(&list));
+        Ok(Self {
+            channel: row.take("channel")?,
+            n: row.take("n")?,
+            author: row.take("author")?,
+            body: row.take("body")?,
+            reply_to: row.take("reply_to")?,
+            mentions: mentions.map_err(Error::internal)?,
+            at: row.take("at")?,
+        })
+    }
+}
+
+pub(crate) fn not_found(channel: &str) -> Error {
+    Error::new(Code::NotFound, format!("there is no channel `{channel}`"))
+        .hint("fence channel list shows the channels there are; fence channel create makes one")
+}
+
+/// The number that its next post will have.
+async fn next_number(tx: &mut Tx<'_>, channel: &str) -> Result<i64> {
+    let rows = tx.query("select next_n from channel where name = ?1", params![channel]).await?;
+    rows.first().ok_or_else(|| not_found(channel))?.get("next_n")
+}
+
+/// An agent's place in a channel is there from its first mention, or from when it joined.
+fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
+    Stmt::new(
+        "insert into reader(agent, channel, updated_at) values (?1, ?2, ?3) on conflict (agent, channel) do nothing",
+        params![agent, channel, now],
+    )
+}
+
+/// The agent is a member from now on, or no longer; told once.
+async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -> Result<()> {
+    check::plain_name("channel", channel)?;
+    check::plain_name("agent", agent)?;
+    tx.caller.acting_as("agent", Some(agent))?;
+    next_number(tx, channel).await?;
+    let write = Stmt::new(
+        "update reader set member = ?4, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> ?4",
+        params![agent, channel, tx.now, i64::from(member)],
+    );
+    let answers = tx.pipeline(vec![enter(agent, channel, tx.now), write]).await?;
+    if answers[1].affected == 1 {
+        let kind = if member { "channel.joined" } else { "channel.left" };
+        let event = Event {
+            topic: Some(Topic::Nobody),
+            agent: Some(agent.to_owned()),
+            ..Event::new(kind, format!("channel/{channel}"))
+        };
+        tx.one(event.insert(tx)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+use super::set_member;
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Join a channel: its posts count as unread for the agent from the beginning.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    pub channel: String,
+    pub agent: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Joined {
+    pub channel: String,
+    pub agent: String,
+}
+
+impl Op for Join {
+    const NAME: &'static str = "channel/join";
+    const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
+    type Reply = Joined;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Joined> {
+        set_member(tx, &self.agent, &self.channel, true).await?;
+        Ok(Joined { channel: self.channel, agent: self.agent })
+    }
+}

@@ -1,0 +1,68 @@
+//! Mentions whose holder is dead, or whose time is up, are unread again.
+
+use super::reader::{Record, columns};
+use crate::{
+    db::tx::{Stmt, Tx, key_set, set},
+    error::Result,
+    ops::{event::Event, run::sweep::ITEMS},
+    params,
+};
+
+/// One batch of what these ended runs hold.
+pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where reader.run in (select cast(value ->> 'k' as bigint) from json_each(?1)) limit ?2
+                 /*pg for update of reader skip locked*/"
+            ),
+            params![key_set(runs.iter().copied()), ITEMS],
+        )
+        .await?;
+    free(tx, Record::read_all(rows)?).await
+}
+
+/// One batch of claims whose own end has come.
+pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where reader.until_at <= ?1 order by reader.until_at limit ?2
+                 /*pg for update of reader skip locked*/"
+            ),
+            params![tx.now, ITEMS],
+        )
+        .await?;
+    free(tx, Record::read_all(rows)?).await
+}
+
+async fn free(tx: &mut Tx<'_>, held: Vec<Record>) -> Result<u64> {
+    if held.is_empty() {
+        return Ok(0);
+    }
+    let freed = held.iter().map(|held| {
+        let mut free = held.free("lapse");
+        let given_up = free.fail(held.given);
+        (held, free, if given_up { "mentions.failed" } else { "mentions.lapsed" })
+    });
+    let freed: Vec<_> = freed.collect();
+    let rows = freed.iter().map(|(held, free, _)| {
+        let last = free.last.as_ref();
+        serde_json::json!({
+            "agent": held.agent, "channel": held.channel, "fence": held.fence,
+            "digest": last.map(|last| &last.digest), "attempts": free.attempts, "failed": free.failed,
+        })
+    });
+    let update = Stmt::new(
+        "update reader set run = null, until_at = null, claimed_at = null, given_n = null, last_fence = fence,
+           last_verb = 'lapse', last_digest = item.value ->> 'digest', updated_at = ?2,
+           attempts = cast(item.value ->> 'attempts' as bigint), failed_n = cast(item.value ->> 'failed' as bigint)
+         from json_each(?1) as item
+         where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'
+         and reader.fence = cast(item.value ->> 'fence' as bigint)",
+        params![set(rows)?, tx.now],
+    );
+    let events = freed.iter().map(|(held, free, kind)| free.event(kind, held)).collect();
+    let events = Event::insert_many(tx, events)?;
+    Ok(tx.pipeline(vec![update, events]).await?[0].affected)
+}

@@ -1,0 +1,35 @@
+use super::set_member;
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Leave a channel. Mentions reach the agent all the same.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Leave {
+    pub channel: String,
+    pub agent: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    pub channel: String,
+    pub agent: String,
+}
+
+impl Op for Leave {
+    const NAME: &'static str = "channel/leave";
+    const ACCESS: Access = Access::Agent;
+    const SAME: bool = true;
+    type Reply = Left;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Left> {
+        set_member(tx, &self.agent, &self.channel, false).await?;
+        Ok(Left { channel: self.channel, agent: self.agent })
+    }
+}

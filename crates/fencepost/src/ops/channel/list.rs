@@ -1,0 +1,59 @@
+use super::create::Channel;
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    names::check,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List the channels, with who joined them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// Only those that this agent joined.
+    #[serde(default)]
+    pub agent: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Channels {
+    pub channels: Vec<Channel>,
+}
+
+impl Op for List {
+    const NAME: &'static str = "channel/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Channels;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Channels> {
+        check::optional_name("agent", self.agent.as_deref())?;
+        let answers = tx
+            .pipeline(vec![
+                Stmt::new(
+                    "select name, description, next_n, creator, created_at from channel
+                     where cast(?1 as text) is null or exists (
+                       select 1 from reader where reader.agent = ?1 and reader.channel = name and member = 1)
+                     order by name limit 1000",
+                    params![self.agent.as_deref()],
+                ),
+                Stmt::new(
+                    "select channel, agent from reader where member = 1 order by channel, agent limit 10000",
+                    params![],
+                ),
+            ])
+            .await?;
+        let mut channels = answers[0].rows.iter().map(Channel::read).collect::<Result<Vec<_>>>()?;
+        for row in &answers[1].rows {
+            let name: String = row.get("channel")?;
+            if let Some(channel) = channels.iter_mut().find(|channel| channel.name == name) {
+                channel.members.push(row.get("agent")?);
+            }
+        }
+        Ok(Channels { channels })
+    }
+}

@@ -1,0 +1,60 @@
+//! Old posts go, from the first of a channel on, with the mentions in them.
+//!
+//! What stays, so that posts have no gap and nobody misses one: a channel's last post, and whatever a member, or an agent
+//! that is mentioned in it, has not read. For an agent that was not heard from for as long nothing is kept. Its place in
+//! the channel stays, one row for each pair: without it everything would be unread again.
+
+use crate::{
+    db::tx::{Stmt, Tx, set},
+    error::Result,
+    params,
+};
+use serde_json::json;
+
+/// One batch; gives how many.
+pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u64> {
+    let forget = Stmt::new(
+        "update reader set read_n = mentioned_n, since = null where (agent, channel) in (
+           select agent, channel from reader where run is null and mentioned_n > read_n
+           and exists (select 1 from agent where agent.name = reader.agent and heard_until < ?1)
+           /*pg for update skip locked*/)",
+        params![before],
+    );
+    let oldest = Stmt::new(
+            "select post.channel, post.n from (
+               select name, (select min(n) from (
+                 select channel.next_n - 1 as n
+                 union all
+                 select n from (select n from post where post.channel = channel.name and at >= ?1 order by n limit 1) as young
+                 union all
+                 select min(read_n) + 1 as n from reader
+                 where reader.channel = channel.name and (member = 1 or mentioned_n > read_n)
+                 and not exists (select 1 from agent where agent.name = reader.agent and heard_until < ?1)
+               ) as kept) as kept_from
+               from channel) as cut
+             join post on post.channel = cut.name and post.n < cut.kept_from
+             order by post.channel, post.n limit ?2",
+            params![before, batch],
+        );
+    let rows = tx.pipeline(vec![forget, oldest]).await?.remove(1).rows;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let gone = rows
+        .iter()
+        .map(|row| Ok(json!({ "channel": row.get::<String>("channel")?, "n": row.get::<i64>("n")? })));
+    let gone = set(gone.collect::<Result<Vec<_>>>()?)?;
+    macro_rules! delete {
+        ($table:literal) => {
+            Stmt::new(
+                concat!(
+                    "delete from ",
+                    $table,
+                    " where (channel, n) in (select value ->> 'channel', cast(value ->> 'n' as bigint) from json_each(?1))"
+                ),
+                params![gone.clone()],
+            )
+        };
+    }
+    Ok(tx.pipeline(vec![delete!("mention"), delete!("post")]).await?[1].affected)
+}

@@ -1,0 +1,151 @@
+use super::{
+    PostView, enter, next_number, posts,
+    reader::{Record, load, load_locked},
+};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    names::{Resource, Token, check},
+    ops::claim::require,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Read a channel from where the agent left off, a page at a time, and mark what was returned as read. While a run holds
+/// the mentions there, a read shows everything and marks nothing: cursor and claim move together, when that run is settled.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Read {
+    pub channel: String,
+    pub agent: String,
+    /// From this post on, wherever the cursor is.
+    #[serde(default)]
+    pub from: Option<i64>,
+    /// At most this many (50 unless said, at most 500).
+    #[serde(default)]
+    pub limit: Option<i64>,
+    /// Only look: the cursor stays where it is.
+    #[serde(default)]
+    pub peek: bool,
+    /// The claim on the mentions, if the reader has it: its run is renewed, and a claim that is over is refused.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Asking again with the same id gives the first page again.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Page {
+    pub posts: Vec<PostView>,
+    /// How far the agent has read now.
+    pub cursor: i64,
+    /// There is another page.
+    pub more: bool,
+    /// The run that holds the mentions there, if one does: nothing was marked as read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
+}
+
+impl Op for Read {
+    const NAME: &'static str = "channel/read";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired];
+    type Reply = Page;
+    erased!();
+
+    fn before(&self) -> Before {
+        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Page> {
+        check::plain_name("channel", &self.channel)?;
+        check::plain_name("agent", &self.agent)?;
+        check::request(self.request.as_deref())?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
+        let limit = self.limit.unwrap_or(50);
+        check::range("limit", limit, 1, 500)?;
+        let token = self.token.as_deref().map(Token::check).transpose()?;
+        let resource = Resource::Mentions { agent: self.agent.clone(), channel: self.channel.clone() };
+        if token.as_ref().is_some_and(|token| token.resource != resource) {
+            return Err(Error::invalid("token", format!("is not a claim on `{resource}`")));
+        }
+        next_number(tx, &self.channel).await?;
+        if tx.opening.is_repeat("mentions.read", Some(&resource))? {
+            return self.repeated(tx, &resource).await;
+        }
+        let found = if self.peek || token.is_some() {
+            load(tx, &self.agent, &self.channel).await?
+        } else {
+            tx.one(enter(&self.agent, &self.channel, tx.now)).await?;
+            load_locked(tx, &self.agent, &self.channel).await?
+        };
+        if let Some(token) = &token {
+            require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
+        }
+        let cursor = found.as_ref().map_or(0, |reader| reader.read);
+        let holder =
+            found.as_ref().and_then(|reader| reader.hold.as_ref()).filter(|hold| hold.is_alive(tx.now));
+        let held_by = holder.map(|hold| hold.run.clone());
+        let from = self.from.unwrap_or(cursor + 1);
+        let (posts, more) = self.page(tx, from, limit).await?;
+        let mut page = Page { posts, cursor, more, held_by };
+        // A page that skips unread posts marks nothing, and no page marks what a run holds: both would be lost.
+        if let Some(found) = found.filter(|_| !self.peek && page.held_by.is_none() && from <= cursor + 1) {
+            page.cursor = page.posts.last().map_or(cursor, |post| post.n.max(cursor));
+            mark(tx, &found, &page, from).await?;
+        }
+        Ok(page)
+    }
+}
+
+/// The cursor moves to what the page gave, unless somebody claimed it at this moment.
+async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result<()> {
+    if page.cursor == found.read {
+        return Ok(());
+    }
+    let after = Record { read: page.cursor, ..found.clone() };
+    let details = serde_json::json!({ "from": from, "to": page.posts.last().map(|post| post.n) });
+    let event = after.event("mentions.read", found).details(details);
+    let statements = vec![after.save(found, None, tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("the mentions were claimed at this moment"));
+    }
+    Ok(())
+}
+
+impl Read {
+    async fn page(&self, tx: &mut Tx<'_>, from: i64, limit: i64) -> Result<(Vec<PostView>, bool)> {
+        let sql = posts!("where channel = ?1 and n >= ?2 order by n limit ?3");
+        let mut rows = tx.query(sql, params![&self.channel, from, limit + 1]).await?;
+        let more = rows.len() as i64 > limit;
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok((rows.iter_mut().map(PostView::read).collect::<Result<_>>()?, more))
+    }
+
+    /// The page that this request was given before.
+    async fn repeated(&self, tx: &mut Tx<'_>, resource: &Resource) -> Result<Page> {
+        let rows = tx
+            .query(
+                "select details from event where resource = ?1 and kind = 'mentions.read' and request = ?2
+                 order by id limit 1",
+                params![resource.to_string(), self.request.as_deref()],
+            )
+            .await?;
+        let details: Option<String> = rows.first().map_or(Ok(None), |row| row.get("details"))?;
+        let read: serde_json::Value =
+            serde_json::from_str(details.as_deref().unwrap_or("null")).map_err(Error::internal)?;
+        let (from, to) = (read["from"].as_i64().unwrap_or(i64::MAX), read["to"].as_i64());
+        let mut page = Page { posts: Vec::new(), cursor: 0, more: false, held_by: None };
+        if let Some(to) = to {
+            (page.posts, page.more) = self.page(tx, from, to - from + 1).await?;
+        }
+        page.cursor = load(tx, &self.agent, &self.channel).await?.map_or(0, |reader| reader.read);
+        Ok(page)
+    }
+}

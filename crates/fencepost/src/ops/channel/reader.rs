@@ -1,0 +1,330 @@
+//! An agent's place in a channel: how far it has read, and the claim on what it is mentioned in.
+
+use super::{PostView, posts};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Answer, Row, Stmt, Tx, set},
+    error::{Error, Result},
+    names::{Resource, Token},
+    ops::{
+        claim::{Hold, Last, Look, deliver::Handed, next_fence},
+        event::{Event, Topic},
+        run::Holder,
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Unread mentions, as a trigger gives them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Mentions {
+    pub channel: String,
+    /// The first post that was not read.
+    pub from: i64,
+    /// The last post that belongs to this.
+    pub to: i64,
+    /// The posts in which the agent is mentioned.
+    pub mentions: Vec<i64>,
+    /// Those posts, the oldest first, as many as a trigger carries. `channel/read` gives the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub posts: Vec<PostView>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub agent: String,
+    pub channel: String,
+    pub read: i64,
+    pub mentioned: i64,
+    pub given: Option<i64>,
+    /// How often in a row a claim on it came to nothing.
+    pub attempts: i64,
+    /// Up to here it was given up: nobody is triggered by it any more.
+    pub failed: i64,
+    pub fence: i64,
+    pub delivery: i64,
+    pub hold: Option<Hold>,
+    pub last: Option<Last>,
+}
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select reader.agent, reader.channel, reader.read_n, reader.mentioned_n, reader.given_n, reader.fence,
+               reader.attempts, reader.failed_n, reader.delivery, reader.claimed_at, reader.until_at, reader.last_fence, reader.last_verb,
+               reader.last_digest, run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from reader left join run on run.key = reader.run ",
+            $rest
+        )
+    };
+}
+pub(crate) use columns;
+
+pub(crate) const RUN_BEHIND: &str =
+    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
+     from reader join run on run.key = reader.run
+     where reader.agent = ?1 and reader.channel = ?2 and reader.fence = ?3";
+
+impl Record {
+    pub fn read(mut row: Row) -> Result<Self> {
+        Ok(Self {
+            agent: row.take("agent")?,
+            channel: row.take("channel")?,
+            read: row.take("read_n")?,
+            mentioned: row.take("mentioned_n")?,
+            given: row.take("given_n")?,
+            attempts: row.take("attempts")?,
+            failed: row.take("failed_n")?,
+            fence: row.take("fence")?,
+            delivery: row.take("delivery")?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
+        })
+    }
+    pub fn read_all(rows: Vec<Row>) -> Result<Vec<Self>> {
+        rows.into_iter().map(Self::read).collect()
+    }
+    pub fn resource(&self) -> Resource {
+        Resource::Mentions { agent: self.agent.clone(), channel: self.channel.clone() }
+    }
+    pub fn token(&self) -> Token {
+        Token { resource: self.resource(), fence: self.fence }
+    }
+    pub fn look(&self) -> Look {
+        Look { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
+    }
+    pub fn state(&self) -> &'static str {
+        match (&self.hold, self.mentioned > self.read) {
+            (Some(_), _) => "processing",
+            (None, true) => "unread",
+            (None, false) => "read",
+        }
+    }
+    /// The last post that belongs to its claim.
+    fn last_given(&self) -> i64 {
+        self.given.unwrap_or(self.read).max(self.read)
+    }
+    /// The rule. What came to nothing is tried again, but not for ever: a post must not wake runs without end. A later
+    /// mention begins anew. Says whether it was given up.
+    pub fn fail(&mut self, given: Option<i64>) -> bool {
+        if self.attempts < ATTEMPTS {
+            return false;
+        }
+        (self.attempts, self.failed) = (0, given.unwrap_or(self.failed));
+        true
+    }
+    /// The claim ends, by this verb.
+    pub fn free(&self, verb: &str) -> Record {
+        let last = self.hold.as_ref().map(|hold| Last::new(hold.fence, verb, &[]));
+        Record { hold: None, given: None, last: last.or_else(|| self.last.clone()), ..self.clone() }
+    }
+    /// An event of this, which `before` was the state of.
+    pub fn event(&self, kind: &'static str, before: &Record) -> Event {
+        let hold = before.hold.as_ref().or(self.hold.as_ref());
+        Event {
+            run: hold.map(|hold| hold.run.clone()),
+            agent: hold.and_then(|hold| hold.agent.clone()),
+            fence: Some(self.fence),
+            topic: Some(Topic::agent(&self.agent)),
+            ..Event::new(kind, self.resource().to_string()).states(before.state(), self.state())
+        }
+    }
+
+    /// Writes the cursor and the claim, if nobody else did since they were read, and the run it stands on is alive.
+    /// `since` follows the cursor.
+    pub fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
+        let (hold, last) = (self.hold.as_ref(), self.last.as_ref());
+        Stmt::new(
+            "update reader set run = ?4, fence = ?5, until_at = ?6, claimed_at = ?7, last_fence = ?8, last_verb = ?9,
+               last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14, attempts = ?15, failed_n = ?16,
+               since = (select min(at) from mention where mention.agent = ?1 and mention.channel = ?2
+                 and mention.n > ?13)
+             where agent = ?1 and channel = ?2 and fence = ?3
+             and (cast(?12 as bigint) is null or ((until_at is null or until_at > ?11)
+               and exists (select 1 from run where key = ?12 and ended_at is null and expires_at > ?11)))",
+            params![
+                &self.agent,
+                &self.channel,
+                before.fence,
+                hold.map(|hold| hold.run_key),
+                self.fence,
+                hold.and_then(|hold| hold.until),
+                hold.map(|hold| hold.claimed_at),
+                last.map(|last| last.fence),
+                last.map(|last| last.verb.as_str()),
+                last.map(|last| last.digest.as_str()),
+                now,
+                alive,
+                self.read,
+                self.given,
+                self.attempts,
+                self.failed,
+            ],
+        )
+    }
+}
+
+pub(crate) async fn load(tx: &mut Tx<'_>, agent: &str, channel: &str) -> Result<Option<Record>> {
+    let rows = tx
+        .query(columns!("where reader.agent = ?1 and reader.channel = ?2"), params![agent, channel])
+        .await?;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> Result<Option<Record>> {
+    let statements = vec![
+        Stmt::lock(
+            "select 1 from reader where agent = ?1 and channel = ?2 for update",
+            params![agent, channel],
+        ),
+        Stmt::new(columns!("where reader.agent = ?1 and reader.channel = ?2"), params![agent, channel]),
+    ];
+    let rows = tx.pipeline(statements).await?.remove(1).rows;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+/// After this many runs that came to nothing, mentions are left alone.
+const ATTEMPTS: i64 = 3;
+/// How many channels one trigger may give.
+const CHANNELS: i64 = 20;
+
+/// How many posts of a channel a trigger carries, and how many bytes of posts in all.
+const POSTS: i64 = 50;
+const POSTS_SIZE: usize = 1024 * 1024;
+
+/// Claims an agent's unread mentions in all its channels, for a run that was entered.
+pub(crate) async fn claim_for(
+    tx: &mut Tx<'_>,
+    agent: &str,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+) -> Result<Vec<(Hold, Record, Mentions)>> {
+    let rows = tx
+        .query(
+            columns!(
+                "where reader.ready = 1 and reader.agent = ?1 order by reader.since limit ?2
+                 /*pg for update of reader skip locked*/"
+            ),
+            params![agent, CHANNELS],
+        )
+        .await?;
+    let mut found = Record::read_all(rows)?;
+    // The last try is made alone: only the mentions that are to blame are given up.
+    if let Some(last) = found.iter().position(|reader| reader.attempts + 1 >= ATTEMPTS) {
+        found.truncate(last.max(1));
+    }
+    let mut claimed = Vec::with_capacity(found.len());
+    let mut room = POSTS_SIZE;
+    for before in found {
+        let to = super::next_number(tx, &before.channel).await? - 1;
+        let fence = next_fence(tx, before.fence);
+        let hold = holder.hold(run_key, fence, max, tx.now);
+        let attempts = before.attempts + 1;
+        let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
+        let event = taken.event("mentions.claimed", &before);
+        let mut statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx)];
+        statements.extend(mentioned(&taken));
+        let mut answers = tx.pipeline(statements).await?;
+        if answers[0].affected == 0 {
+            return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+        }
+        let given = Mentions::read(&taken, answers.split_off(2), &mut room)?;
+        tx.handed.push(Handed { token: taken.token(), delivery: taken.delivery });
+        claimed.push((hold, taken, given));
+    }
+    Ok(claimed)
+}
+
+/// The posts of a claim in which its agent is mentioned: their numbers, and the first of them in full.
+fn mentioned(held: &Record) -> [Stmt; 2] {
+    let params = || params![&held.agent, &held.channel, held.read + 1, held.last_given()];
+    [
+        Stmt::new(
+            "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
+            params(),
+        ),
+        Stmt::new(
+            posts!(
+                "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
+                   and n >= ?3 and n <= ?4 order by n limit ?5)
+                 order by n"
+            ),
+            params().into_iter().chain(params![POSTS]).collect(),
+        ),
+    ]
+}
+
+impl Mentions {
+    /// What [`mentioned`] found. Posts are left out where the room for all channels ends.
+    fn read(held: &Record, answers: Vec<Answer>, room: &mut usize) -> Result<Self> {
+        let mut rows = answers.into_iter().map(|answer| answer.rows);
+        let (numbers, texts) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
+        let mut posts = Vec::with_capacity(texts.len());
+        for mut row in texts {
+            let post = PostView::read(&mut row)?;
+            let Some(left) = room.checked_sub(post.body.len()) else { break };
+            *room = left;
+            posts.push(post);
+        }
+        Ok(Self {
+            channel: held.channel.clone(),
+            from: held.read + 1,
+            to: held.last_given(),
+            mentions: numbers.iter().map(|row| row.get("n")).collect::<Result<_>>()?,
+            posts,
+        })
+    }
+}
+
+/// What claims on mentions gave, once more. The cursor did not move since: it waits for the claim's end.
+pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentions>> {
+    let mut room = POSTS_SIZE;
+    let mut given = Vec::with_capacity(held.len());
+    for held in held {
+        let answers = tx.pipeline(mentioned(held).into()).await?;
+        given.push(Mentions::read(held, answers, &mut room)?);
+    }
+    Ok(given)
+}
+
+/// The mentions that a run was given are read, up to what was given.
+pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
+    let after = Record { read: before.last_given(), attempts: 0, ..before.free("done") };
+    let alive = before.hold.as_ref().map(|hold| hold.run_key);
+    let event = after.event("mentions.read", before);
+    let statements = vec![after.save(before, alive, tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(())
+}
+
+/// The same claims, handed out once more.
+pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Handed>> {
+    let rows = held
+        .iter()
+        .map(|held| serde_json::json!({ "agent": held.agent, "channel": held.channel, "fence": held.fence }));
+    let raised = tx
+        .query(
+            "update reader set delivery = delivery + 1 from json_each(?1) as item
+             where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'
+             and reader.fence = cast(item.value ->> 'fence' as bigint) and reader.run is not null
+             returning reader.channel, reader.delivery",
+            params![set(rows)?],
+        )
+        .await?;
+    let mut handed = Vec::with_capacity(held.len());
+    for row in &raised {
+        let channel: String = row.get("channel")?;
+        if let Some(held) = held.iter().find(|held| held.channel == channel) {
+            handed.push(Handed { token: held.token(), delivery: row.get("delivery")? });
+        }
+    }
+    if handed.len() < held.len() {
+        return Err(Error::again("a claim ended at this moment"));
+    }
+    Ok(handed)
+}

@@ -1,0 +1,80 @@
+//! Giving a claim on mentions back: by its token, or by an operator.
+
+use super::reader::{Record, load_locked};
+use crate::{
+    db::tx::Tx,
+    error::{Code, Error, Result},
+    names::Token,
+    ops::{
+        claim::{Hold, Last, deliver::Handed, require},
+        event::Event,
+    },
+};
+
+pub(crate) async fn release(tx: &mut Tx<'_>, agent: &str, channel: &str, token: &Token) -> Result<String> {
+    let found = load_locked(tx, agent, channel).await?;
+    if let Some(reader) = &found
+        && reader.last == Some(Last::new(token.fence, "release", &[]))
+    {
+        return Ok(reader.state().into());
+    }
+    let look = found.as_ref().map(Record::look);
+    let run_key = require(look.as_ref(), token, tx.now)?.run_key;
+    let found = found.ok_or_else(|| Error::internal("a token without a place in the channel"))?;
+    // It does not count.
+    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
+    let event = free.event("mentions.released", &found);
+    let statements = vec![free.save(&found, Some(run_key), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
+    }
+    Ok(free.state().into())
+}
+
+/// Its run says that it did not work: another tries, while attempts are left.
+pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()> {
+    let mut free = held.free("fail");
+    let given_up = free.fail(held.given);
+    let event = free.event(if given_up { "mentions.failed" } else { "mentions.released" }, held);
+    let statements = vec![free.save(held, Some(run), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(())
+}
+
+/// What could not be handed over is unread again, unless it was handed over since.
+pub(crate) async fn undeliver(tx: &mut Tx<'_>, agent: &str, channel: &str, handed: &Handed) -> Result<u64> {
+    let Some(found) = load_locked(tx, agent, channel).await? else { return Ok(0) };
+    let is_same = |hold: &&Hold| hold.fence == handed.token.fence && hold.is_alive(tx.now);
+    let Some(hold) = found.hold.as_ref().filter(is_same).filter(|_| found.delivery == handed.delivery) else {
+        return Ok(0);
+    };
+    let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("undeliver") };
+    let event = free.event("mentions.undelivered", &found);
+    let statements = vec![free.save(&found, Some(hold.run_key), tx.now), event.insert(tx)];
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(1)
+}
+
+pub(crate) async fn unclaim(
+    tx: &mut Tx<'_>,
+    agent: &str,
+    channel: &str,
+    reason: Option<&str>,
+) -> Result<(Option<String>, String)> {
+    let found = load_locked(tx, agent, channel).await?.ok_or_else(|| super::not_found(channel))?;
+    let Some(hold) = &found.hold else { return Ok((None, found.state().into())) };
+    let run = hold.is_alive(tx.now).then(|| hold.run.clone());
+    let free = found.free("unclaim");
+    // Who took it away is the caller, not the holder.
+    let event = Event {
+        agent: None,
+        details: reason.map(|reason| serde_json::json!({ "reason": reason })),
+        ..free.event("mentions.unclaimed", &found)
+    };
+    tx.pipeline(vec![free.save(&found, None, tx.now), event.insert(tx)]).await?;
+    Ok((run, free.state().into()))
+}

@@ -1,0 +1,49 @@
+use super::{Claim, Verdict, look_now, verdict};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+    names::Token,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Ask whether a claim is still alive, before a side effect. Its no is an answer, not an error.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Guard {
+    pub token: String,
+}
+
+impl Guard {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Guarded {
+    pub ok: bool,
+    /// `ok`, or why not.
+    pub reason: Verdict,
+    /// Who holds it now, if anyone does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
+}
+
+impl Op for Guard {
+    const NAME: &'static str = "claim/guard";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Guarded;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Guarded> {
+        let token = Token::check(&self.token)?;
+        let look = look_now(tx, &token.resource).await?;
+        let reason = verdict(look.as_ref(), token.fence, tx.now);
+        let hold = look.and_then(|look| look.hold).filter(|hold| hold.is_alive(tx.now));
+        let claim = hold.map(|hold| hold.claim(&token.resource));
+        Ok(Guarded { ok: reason == Verdict::Ok, reason, claim })
+    }
+}

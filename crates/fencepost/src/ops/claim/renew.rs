@@ -1,0 +1,60 @@
+use super::{Claim, look, require};
+use crate::{
+    clock::Millis,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{Token, check},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Keep a claim alive: its run is heard from, and with it everything that the run holds.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    pub token: String,
+    /// A longer lease than before. A shorter one has no effect, and the reply says so.
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+}
+
+impl Renew {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), ttl_ms: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Renewed {
+    pub claim: Claim,
+    /// How much of the lease was left when this was answered. Who counts it from before asking, on a clock that
+    /// cannot be set, knows when the claim is over without trusting anybody's time of day.
+    pub lease_ms: Millis,
+}
+
+impl Op for Renew {
+    const NAME: &'static str = "claim/renew";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Renewed;
+    erased!();
+
+    /// Being heard is all that this op does, and it was done before.
+    fn before(&self) -> Before {
+        Before::holds(&self.token).for_at_least(self.ttl_ms)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Renewed> {
+        let token = Token::check(&self.token)?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        let look = look(tx, &token.resource).await?;
+        let hold = require(look.as_ref(), &token, tx.now)?;
+        let lease_ms = hold.expires_at().since(tx.now);
+        let lease_kept_ms = tx.opening.run.as_ref().and_then(|run| run.kept(self.ttl_ms));
+        Ok(Renewed { claim: Claim { lease_kept_ms, ..hold.claim(&token.resource) }, lease_ms })
+    }
+}

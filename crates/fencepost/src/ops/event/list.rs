@@ -1,0 +1,257 @@
+use super::{EPOCH, Entry, Position, not_of_this_log};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Row, Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::{Code, Error, Result},
+    names::{NAME_MAX, Resource, TEXT_MAX, TaskId, check},
+    ops::task,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Read the log from a position on. Nothing is missed by reading on from where the last page ended.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// Only what came after this position; from the oldest if left out.
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Only the last so many (at most 1000), oldest first, instead of reading on from a position.
+    #[serde(default)]
+    pub last: Option<i64>,
+    /// Begin at the first event that happened at this time or later, instead of at a position. Then read on from the
+    /// page's `position`.
+    #[serde(default)]
+    pub from: Option<Time>,
+    /// The same, and the time is so long ago by the fleet's own clock.
+    #[serde(default)]
+    pub within_ms: Option<Millis>,
+    /// Only events of this kind, such as `task.completed`, or of a noun, such as `task`.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Only events of this resource, such as `task/auth-3`.
+    #[serde(default)]
+    pub resource: Option<String>,
+    /// Give the title of each event's task, too, as it is now.
+    #[serde(default)]
+    pub titles: bool,
+    /// At most this many (100 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+    /// If there is nothing to read yet, wait for it this long (10 minutes at most; then ask again).
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Events {
+    pub events: Vec<Entry>,
+    /// Read on from here: the position of the last event looked at, whether it is among these or not.
+    pub position: String,
+    /// There is more to read already.
+    pub more: bool,
+}
+
+macro_rules! page {
+    ($resource:literal, $ord:literal, $order:literal) => {
+        concat!(
+            "select ord, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
+             where ",
+            $resource,
+            " and (/*pg ",
+            $ord,
+            ",*/ id) > (/*pg ?1,*/ ?2)
+             and (cast(?3 as text) is null or kind = ?3 or substr(kind, 1, length(?4)) = ?4)
+             /*pg and ",
+            $ord,
+            " < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/ ",
+            $order
+        )
+    };
+}
+
+/// The whole log, in the order of its positions.
+macro_rules! whole {
+    ($order:literal) => {
+        page!("cast(?5 as text) is null", "ord", $order)
+    };
+}
+
+/// One resource's events, found by their own index: 0.03 ms of a million events, and 120 for reading them all. The sum
+/// keeps PostgreSQL from reading the index of positions beside it.
+macro_rules! of_resource {
+    ($order:literal) => {
+        page!("resource = ?5", "ord + 0", $order)
+    };
+}
+
+/// Where the log has come to a time: the lowest position whose next event is no older. Times rise with positions (where
+/// the clock was set back, one of the places is found), so halving finds it without an index of times. Of a million
+/// events: 0.03 ms on SQLite, where reading them takes 46; 0.1 ms on PostgreSQL. It takes 20 steps there, and at most 48
+/// and one for each doubling of restored epochs, because `ord` has gaps. Only what can be read is searched: whatever is
+/// written later stands above, so a follower misses nothing.
+const AT_TIME: &str = "with recursive halved(low, high) as (
+      select (select /*pg ord --*/ id
+          from event order by /*pg ord,*/ id limit 1),
+        (select /*pg ord --*/ id
+          from event /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+          order by /*pg ord desc,*/ id desc limit 1) + 1
+      union all
+      select
+        case when (select at from event where /*pg ord --*/ id
+            >= low + (high - low) / 2 order by /*pg ord,*/ id limit 1) < ?1
+          then low + (high - low) / 2 + 1 else low end,
+        case when (select at from event where /*pg ord --*/ id
+            >= low + (high - low) / 2 order by /*pg ord,*/ id limit 1) < ?1
+          then high else low + (high - low) / 2 end
+      from halved where low < high
+    )
+    select /*pg low --*/ 0
+      as ord, /*pg cast(0 as bigint) --*/ low - 1
+      as id from halved where low >= high";
+
+impl Op for List {
+    const NAME: &'static str = "event/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Events;
+    erased!();
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    fn not_yet(answer: Result<&Events, &Error>) -> bool {
+        answer.is_ok_and(|page| page.events.is_empty())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
+        // Time alone writes no event.
+        tx.again_at = None;
+        if self.last.is_some() && (self.since.is_some() || self.limit.is_some()) {
+            return Err(Error::invalid("last", "stands alone: leave out `since` and `limit`"));
+        }
+        let starts =
+            [self.since.is_some(), self.last.is_some(), self.from.is_some(), self.within_ms.is_some()];
+        if starts.into_iter().filter(|said| *said).count() > 1 {
+            let field = if self.from.is_some() { "from" } else { "within_ms" };
+            return Err(Error::invalid(
+                field,
+                "cannot be combined: give one of `since`, `last`, `from` and `within_ms`",
+            ));
+        }
+        if let Some(span) = self.within_ms {
+            check::span("within_ms", span, Millis(0), Millis::days(36_500))?;
+        }
+        let limit = self.last.or(self.limit).unwrap_or(100);
+        check::range(if self.last.is_some() { "last" } else { "limit" }, limit, 1, 1000)?;
+        check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
+        check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
+        let epoch = tx.epoch;
+        let since = self.since.as_deref().map(|since| Position::read(since, epoch)).transpose()?;
+        let time = self.from.or(self.within_ms.map(|span| tx.now.plus(Millis(-span.0))));
+        let at_time = match time {
+            Some(time) => tx.query(AT_TIME, params![time]).await?.first().map(position).transpose()?,
+            None => None,
+        };
+        let from = since.or(at_time).unwrap_or(Position { ord: -epoch * EPOCH, id: 0 });
+        let noun = self.kind.as_deref().filter(|kind| !kind.contains('.')).map(|noun| format!("{noun}."));
+        let (page, room) = match (self.last, &self.resource) {
+            (None, None) => (whole!("order by /*pg ord,*/ id limit ?6"), limit + 1),
+            (None, Some(_)) => (of_resource!("order by /*pg ord,*/ id limit ?6"), limit + 1),
+            (Some(last), None) => (whole!("order by /*pg ord desc,*/ id desc limit ?6"), last),
+            (Some(last), Some(_)) => (of_resource!("order by /*pg ord desc,*/ id desc limit ?6"), last),
+        };
+        let filter = (self.kind.as_deref(), self.resource.as_deref());
+        let mut answers = tx
+            .pipeline(vec![
+                // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between
+                // where they end and here that was not seen yet.
+                Stmt::new(
+                    "select ord, id from event
+                     /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+                     order by /*pg ord desc,*/ id desc limit 1",
+                    params![],
+                ),
+                Stmt::new(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
+                // After the events: what was pruned before they were read is then told, not passed over.
+                Stmt::new(
+                    "select pruned_xact, pruned_id, epoch,
+                       /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
+                    params![],
+                ),
+            ])
+            .await?;
+        let pruned = answers.remove(2).rows.remove(0);
+        let mut rows = answers.remove(1).rows;
+        let end = answers.remove(0).rows.first().map(position).transpose()?.unwrap_or_default();
+        if self.last.is_some() {
+            rows.reverse();
+        }
+        if pruned.get::<i64>("epoch")? != epoch {
+            return Err(Error::again("the fleet was restored while the log was read"));
+        }
+        if from.ord > pruned.get("newest")? {
+            return Err(not_of_this_log());
+        }
+        let pruned = Position { ord: pruned.get("pruned_xact")?, id: pruned.get("pruned_id")? };
+        if since.is_some_and(|since| since < pruned) {
+            return Err(Error::new(Code::NotFound, "events after this position have been pruned")
+                .with("oldest", pruned.text(epoch))
+                .hint("start over from the fleet's present state, then follow from `oldest`"));
+        }
+        let more = rows.len() as i64 > limit;
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let last = rows.last().map(position).transpose()?;
+        let position = match last {
+            Some(last) if more => last,
+            last => from.max(pruned).max(end).max(last.unwrap_or_default()),
+        };
+        let mut events = rows.iter().map(|row| read(row, epoch)).collect::<Result<Vec<_>>>()?;
+        if self.titles {
+            entitle(tx, &mut events).await?;
+        }
+        Ok(Events { events, position: position.text(epoch), more })
+    }
+}
+
+fn position(row: &Row) -> Result<Position> {
+    Ok(Position { ord: row.get("ord")?, id: row.get("id")? })
+}
+
+fn read(row: &Row, epoch: i64) -> Result<Entry> {
+    let details: Option<String> = row.get("details")?;
+    Ok(Entry {
+        position: position(row)?.text(epoch),
+        at: row.get("at")?,
+        kind: row.get("kind")?,
+        resource: row.get("resource")?,
+        from: row.get("from_state")?,
+        to: row.get("to_state")?,
+        run: row.get("run")?,
+        agent: row.get("agent")?,
+        fence: row.get("fence")?,
+        title: None,
+        details: details.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?,
+    })
+}
+
+/// Adds the titles of the events' tasks, by one statement for all of them. A task that was removed has none.
+async fn entitle(tx: &mut Tx<'_>, events: &mut [Entry]) -> Result<()> {
+    let task = |event: &Entry| match event.resource.parse() {
+        Ok(Resource::Task(id)) => Some(id),
+        _ => None,
+    };
+    let ids: HashSet<TaskId> = events.iter().filter_map(task).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let titles = task::titles(tx, ids.iter()).await?;
+    for event in events {
+        event.title = task(event).and_then(|id| titles.get(&id).cloned());
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+use super::{Handled, handle};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that a message needs nothing more than to have been read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Read {
+    /// Its number while it is unread, or its token while it is held.
+    pub message: String,
+}
+
+impl Op for Read {
+    const NAME: &'static str = "inbox/read";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
+    const SAME: bool = true;
+    type Reply = Handled;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.message)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Handled> {
+        handle(tx, &self.message, "read", None).await
+    }
+}

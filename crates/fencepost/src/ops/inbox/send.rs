@@ -1,0 +1,116 @@
+use super::{Content, Item, mailbox};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    json::Json,
+    names::check,
+    ops::{
+        agent,
+        mail::{Message, push_many},
+    },
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Send something to an agent's inbox.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Send {
+    pub agent: String,
+    pub text: String,
+    /// `slack`, `github`, `email`, `api`, … (`api` unless said)
+    #[serde(default)]
+    pub source: Option<String>,
+    #[serde(default)]
+    pub channel: Option<String>,
+    #[serde(default)]
+    pub thread: Option<String>,
+    /// Whom it comes from, as the source calls them. The message says beside it which agent sent it (`sent_by`).
+    #[serde(default)]
+    pub sender: Option<String>,
+    /// The words that brought it here.
+    #[serde(default)]
+    pub matched: Option<String>,
+    /// Whatever else the source said.
+    #[serde(default)]
+    pub data: Option<serde_json::Value>,
+    /// The provider's delivery id: sent again with the same, it is one message.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sent {
+    pub item: Item,
+    /// It was there already, by its key.
+    pub existing: bool,
+    /// No agent of this name has joined. The message waits in its inbox until one does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_unknown: bool,
+}
+
+impl Op for Send {
+    const NAME: &'static str = "inbox/send";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
+    type Reply = Sent;
+    erased!();
+
+    fn before(&self) -> Before {
+        // A malformed name is the op's to refuse.
+        let is_name = check::plain_name("agent", &self.agent).is_ok();
+        let known = is_name.then(|| agent::known(&self.agent));
+        Before::nothing().once(self.request.as_deref()).reading(known.into_iter().collect())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {
+        check::plain_name("agent", &self.agent)?;
+        check::request(self.request.as_deref())?;
+        let content = Content {
+            source: self.source.unwrap_or_else(|| "api".into()),
+            text: self.text,
+            channel: self.channel,
+            thread: self.thread,
+            sender: self.sender,
+            sent_by: tx.caller.agent.clone(),
+            matched: self.matched,
+            data: self.data,
+            ..Content::default()
+        };
+        content.check("")?;
+        let letter = push_many::Item { key: self.key, ..letter(mailbox(&self.agent), &content)? };
+        let payload = letter.payload.clone();
+        let (message, existing) = put(tx, letter).await?;
+        // What is new is as it was sent.
+        let item = match existing || !tx.opening.repeat.is_empty() {
+            true => super::show(tx, message.id).await?.item,
+            false => Item::of(Message { payload, ..message }),
+        };
+        let agent_unknown = tx.opening.read.first().is_none_or(|known| known.rows.is_empty());
+        Ok(Sent { item, existing, agent_unknown })
+    }
+}
+
+/// What was sent, as a message to be.
+pub(crate) fn letter(mailbox: String, content: &Content) -> Result<push_many::Item> {
+    Ok(push_many::Item {
+        mailbox,
+        payload: Some(Json::of(content)?),
+        kind: Some(content.source.clone()),
+        ..push_many::Item::default()
+    })
+}
+
+/// The message, and whether it was there already, by its key.
+pub(crate) async fn put(tx: &mut Tx<'_>, letter: push_many::Item) -> Result<(Message, bool)> {
+    let mut pushed = push_many::push(tx, vec![letter]).await?;
+    let message = pushed.messages.pop().ok_or_else(|| Error::internal("nothing was sent"))?;
+    Ok((message, !pushed.existing.is_empty()))
+}

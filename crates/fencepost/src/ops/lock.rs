@@ -1,0 +1,118 @@
+//! Named locks: the simplest claimable thing. A lock's row is made by its first claim.
+
+use crate::{
+    clock::Time,
+    db::tx::{Row, Stmt, Tx},
+    engine::op::verbs,
+    error::Result,
+    names::Resource,
+    ops::{
+        claim::{Hold, Last, Look},
+        event::Event,
+    },
+    params,
+};
+
+verbs![claim::Claim];
+pub(crate) mod lapse;
+pub(crate) mod release;
+
+pub(crate) const RUN_BEHIND: &str =
+    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
+     from lock join run on run.key = lock.run where lock.name = ?1 and lock.fence = ?2";
+
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub name: String,
+    pub fence: i64,
+    pub delivery: i64,
+    pub hold: Option<Hold>,
+    pub last: Option<Last>,
+}
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select lock.name, lock.fence, lock.delivery, lock.claimed_at, lock.until_at, lock.last_fence, lock.last_verb,
+               lock.last_digest, run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from lock left join run on run.key = lock.run ",
+            $rest
+        )
+    };
+}
+pub(crate) use columns;
+
+impl Record {
+    pub fn read(mut row: Row) -> Result<Self> {
+        Ok(Self {
+            name: row.get("name")?,
+            fence: row.get("fence")?,
+            delivery: row.get("delivery")?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
+        })
+    }
+    pub fn look(&self) -> Look {
+        Look { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
+    }
+    pub fn resource(&self) -> Resource {
+        Resource::Lock(self.name.clone())
+    }
+    fn state(&self) -> &'static str {
+        if self.hold.is_some() { "held" } else { "free" }
+    }
+    /// An event of this lock, which `before` was the state of.
+    fn event(&self, kind: &'static str, before: &Record) -> Event {
+        let hold = before.hold.as_ref().or(self.hold.as_ref());
+        Event {
+            run: hold.map(|hold| hold.run.clone()),
+            agent: hold.and_then(|hold| hold.agent.clone()),
+            fence: Some(self.fence),
+            ..Event::new(kind, self.resource().to_string()).states(before.state(), self.state())
+        }
+    }
+    /// The claim ends, by this verb.
+    fn free(&self, verb: &str) -> Record {
+        let last = self.hold.as_ref().map(|hold| Last::new(hold.fence, verb, &[]));
+        Record { hold: None, last: last.or_else(|| self.last.clone()), ..self.clone() }
+    }
+
+    /// Writes the claim columns, if nobody else did since they were read, and the run it stands on is alive.
+    fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
+        let hold = self.hold.as_ref();
+        Stmt::new(
+            "update lock set run = ?3, fence = ?4, until_at = ?5, claimed_at = ?6, last_fence = ?7, last_verb = ?8,
+               last_digest = ?9, updated_at = ?10
+             where name = ?1 and fence = ?2
+             and (cast(?11 as bigint) is null
+               or exists (select 1 from run where key = ?11 and ended_at is null and expires_at > ?10))",
+            params![
+                &self.name,
+                before.fence,
+                hold.map(|hold| hold.run_key),
+                self.fence,
+                hold.and_then(|hold| hold.until),
+                hold.map(|hold| hold.claimed_at),
+                self.last.as_ref().map(|last| last.fence),
+                self.last.as_ref().map(|last| last.verb.as_str()),
+                self.last.as_ref().map(|last| last.digest.as_str()),
+                now,
+                alive,
+            ],
+        )
+    }
+}
+
+/// The lock's row, locked if the caller means to write.
+pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
+    let rows = tx.query(columns!("where lock.name = ?1"), params![name]).await?;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+pub(crate) fn load_locked(name: &str) -> Vec<Stmt> {
+    vec![
+        Stmt::lock("select 1 from lock where name = ?1 for update", params![name]),
+        Stmt::new(columns!("where lock.name = ?1"), params![name]),
+    ]
+}

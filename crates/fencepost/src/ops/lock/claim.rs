@@ -1,0 +1,198 @@
+use super::{Record, load_locked};
+use crate::{
+    clock::Millis,
+    db::tx::{Stmt, Tx},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+        wait::Wish,
+    },
+    error::{Code, Error, Result},
+    names::{Owner, Resource, check},
+    ops::{
+        claim::{
+            self, Hold,
+            deliver::{self, Handed},
+            next_fence,
+        },
+        event::{Event, Topic},
+        run::{self, Holder},
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Take a named lock for a run, or be told who has it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// `deploy`, `git/main`
+    pub name: String,
+    /// The run that will hold it; opened if it is not there.
+    pub run: String,
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// The longest that this claim may last, however often it is renewed.
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If this very run has it, give the token again instead of refusing.
+    #[serde(default)]
+    pub resume: bool,
+    /// If another run has it, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Claim {
+    pub fn new(name: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { name: name.into(), run: run.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claimed {
+    pub claim: claim::Claim,
+}
+
+impl Op for Claim {
+    const NAME: &'static str = "lock/claim";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, LeaseExpired];
+    type Reply = Claimed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    fn lock(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
+        check::path_name("name", &self.name)?;
+        tx.caller.may_use_name(&format!("lock `{}`", self.name), Owner::of_name(&self.name))?;
+        run::check_name(&self.run)?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        check::lease("max_ms", self.max_ms)?;
+        check::request(self.request.as_deref())?;
+
+        let resource = Resource::Lock(self.name.clone());
+        if tx.opening.is_repeat_by(Some(&self.run), "lock.claimed", Some(&resource))? {
+            let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
+            let fence = claimed.and_then(|did| did.fence);
+            let lock = super::load(tx, &self.name).await?;
+            return self.repeated(tx, lock.filter(|lock| Some(lock.fence) == fence)).await;
+        }
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl_ms)?;
+        let mut statements = vec![holder.enter(tx.now)];
+        statements.extend(load_locked(&self.name));
+        let mut answers = tx.pipeline(statements).await?;
+        let found =
+            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
+        let run_key = holder.key(&answers[0].rows)?;
+        match found {
+            Some(lock) => self.take(tx, lock, holder, run_key).await,
+            None => self.first(tx, holder, run_key).await,
+        }
+    }
+}
+
+impl Claim {
+    async fn take(self, tx: &mut Tx<'_>, lock: Record, holder: Holder, run_key: i64) -> Result<Claimed> {
+        let mut events = Vec::new();
+        let mut free = lock.clone();
+        if let Some(hold) = &lock.hold {
+            if hold.is_alive(tx.now) {
+                return self.held(tx, &lock, hold).await;
+            }
+            free = lock.free("lapse");
+            events.push(free.event("lock.lapsed", &lock));
+        }
+        let fence = next_fence(tx, lock.fence);
+        let taken =
+            Record { fence, hold: Some(holder.hold(run_key, fence, self.max_ms, tx.now)), ..free.clone() };
+        events.push(taken.event("lock.claimed", &free));
+        let statements = vec![taken.save(&lock, Some(run_key), tx.now), Event::insert_many(tx, events)?];
+        let written = tx.pipeline(statements).await?.remove(0).affected;
+        self.reply(tx, &taken, written)
+    }
+
+    /// The row is new, so its fence starts above the floor: it may be a name whose row was pruned.
+    async fn first(self, tx: &mut Tx<'_>, holder: Holder, run_key: i64) -> Result<Claimed> {
+        let floor = tx.query("select floor from fleet /*pg for share*/", params![]).await?;
+        let fence = floor[0].get::<i64>("floor")? + 1;
+        let free = Record { name: self.name.clone(), fence, delivery: 1, hold: None, last: None };
+        let hold = holder.hold(run_key, fence, self.max_ms, tx.now);
+        let insert = Stmt::new(
+            "insert into lock(name, run, fence, until_at, claimed_at, updated_at)
+             select ?1, ?2, ?3, ?4, ?5, ?5
+             where exists (select 1 from run where key = ?2 and ended_at is null and expires_at > ?5)
+             on conflict (name) do nothing",
+            params![&self.name, run_key, fence, hold.until, tx.now],
+        );
+        let taken = Record { hold: Some(hold), ..free.clone() };
+        let event = taken.event("lock.claimed", &free).insert(tx);
+        let written = tx.pipeline(vec![insert, event]).await?.remove(0).affected;
+        self.reply(tx, &taken, written)
+    }
+
+    fn reply(&self, tx: &mut Tx<'_>, lock: &Record, written: u64) -> Result<Claimed> {
+        match &lock.hold {
+            Some(hold) if written == 1 => {
+                let resource = lock.resource();
+                tx.handed = vec![Handed { token: hold.token(&resource), delivery: lock.delivery }];
+                Ok(Claimed { claim: hold.claim(&resource) })
+            }
+            _ => Err(Error::again(format!(
+                "lock `{}` or run `{}` changed at this moment",
+                self.name, self.run
+            ))),
+        }
+    }
+
+    async fn held(&self, tx: &mut Tx<'_>, lock: &Record, hold: &Hold) -> Result<Claimed> {
+        let own = hold.run == self.run;
+        if own && self.resume {
+            // The token goes to one who may have it already: that is a delivery, but none to take back.
+            deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
+            return Ok(Claimed { claim: hold.claim(&lock.resource()) });
+        }
+        tx.wishes = vec![Wish::new(("lock", &self.name), [Topic::lock(&self.name)])];
+        let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
+        Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
+            .with("holder", &hold.run)
+            .with("own", own)
+            .with("fence", hold.fence)
+            .with("expires_at", hold.expires_at())
+            .hint(hint))
+    }
+
+    /// The same request again: the first answer, for as long as its claim is the lock's latest.
+    async fn repeated(&self, tx: &mut Tx<'_>, lock: Option<Record>) -> Result<Claimed> {
+        let alive = lock.and_then(|lock| lock.hold).filter(|hold| hold.is_alive(tx.now));
+        match alive {
+            Some(hold) => {
+                let resource = Resource::Lock(self.name.clone());
+                tx.handed = vec![deliver::lock_again(tx, &self.name, hold.token(&resource)).await?];
+                Ok(Claimed { claim: hold.claim(&resource) })
+            }
+            None => Err(Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+                .hint("claim again with a new request id")),
+        }
+    }
+}

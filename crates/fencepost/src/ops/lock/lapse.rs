@@ -1,0 +1,55 @@
+//! Locks whose holder is dead, or whose time is up, are free again.
+
+use super::{Record, columns};
+use crate::{
+    db::tx::{Stmt, Tx, key_set, set},
+    error::Result,
+    ops::{event::Event, run::sweep::ITEMS},
+    params,
+};
+
+/// One batch of what these ended runs hold.
+pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!(
+                "where lock.run in (select cast(value ->> 'k' as bigint) from json_each(?1)) limit ?2
+                 /*pg for update of lock skip locked*/"
+            ),
+            params![key_set(runs.iter().copied()), ITEMS],
+        )
+        .await?;
+    free(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
+}
+
+/// One batch of claims whose own end has come.
+pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            columns!("where lock.until_at <= ?1 order by lock.until_at limit ?2 /*pg for update of lock skip locked*/"),
+            params![tx.now, ITEMS],
+        )
+        .await?;
+    free(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
+}
+
+async fn free(tx: &mut Tx<'_>, locks: Vec<Record>) -> Result<u64> {
+    if locks.is_empty() {
+        return Ok(0);
+    }
+    let freed: Vec<_> = locks.iter().map(|lock| (lock, lock.free("lapse"))).collect();
+    let rows = freed.iter().map(|(lock, free)| {
+        let last = free.last.as_ref();
+        serde_json::json!({ "name": lock.name, "fence": lock.fence, "digest": last.map(|last| &last.digest) })
+    });
+    let update = Stmt::new(
+        "update lock set run = null, until_at = null, claimed_at = null, last_fence = fence, last_verb = 'lapse',
+           last_digest = item.value ->> 'digest', updated_at = ?2
+         from json_each(?1) as item
+         where lock.name = item.value ->> 'name' and lock.fence = cast(item.value ->> 'fence' as bigint)",
+        params![set(rows)?, tx.now],
+    );
+    let events = freed.iter().map(|(lock, free)| free.event("lock.lapsed", lock)).collect();
+    let events = Event::insert_many(tx, events)?;
+    Ok(tx.pipeline(vec![update, events]).await?[0].affected)
+}

@@ -1,0 +1,305 @@
+//! Mailboxes: durable queues. A message is claimed, processed and completed; what came of it is stored in the
+//! transaction that completes it.
+//!
+//! An op loads the messages' [`Record`]s under their rows' locks, applies a pure rule to each, and saves the set with
+//! one update that checks the fences, and the life of the runs where claims are used or made.
+//!
+//! In a strict mailbox order is kept by lanes. Of the unfinished messages of a lane only one can be ready: whose turn
+//! it is is written in its row (`behind`), by the push and by whatever finishes the one before, under the lane's lock.
+//! So a claim picks as it does elsewhere, and cannot break the order by skipping what another has locked.
+
+mod lane;
+mod now;
+pub(crate) mod record;
+mod state;
+pub(crate) mod view;
+
+use crate::{
+    clock::Millis,
+    db::tx::{Row, Stmt, Tx, set},
+    engine::op::verbs,
+    error::{Code, Error, Result},
+    names::{Resource, Token},
+    ops::event::{Event, Topic},
+    params,
+};
+pub(crate) use now::{now, overdue};
+pub(crate) use record::{RUN_BEHIND, Record, load};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+pub use state::State;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+pub use view::Message;
+
+verbs![
+    push::Push,
+    push_many::PushMany,
+    claim::Claim,
+    take::Take,
+    checkpoint::SaveCheckpoint,
+    done::Done,
+    done_many::DoneMany,
+    fail::Fail,
+    release::Release,
+    reset::Reset,
+    list::List,
+    show::Show,
+    peek::Peek,
+    redrive::Redrive,
+    discard::Discard,
+    pause::Pause,
+    resume::Resume,
+    configure::Configure,
+    stats::Stats,
+];
+pub(crate) mod lapse;
+pub(crate) mod prune;
+
+/// The lease of a run that takes messages and does not say otherwise.
+pub const TTL: Millis = Millis::minutes(5);
+pub const MAX_ATTEMPTS: i64 = 3;
+/// The pause after the first failure; doubled with each.
+pub const BACKOFF: Millis = Millis::seconds(10);
+/// However many failures, no longer than this (or than the mailbox's own first pause).
+const BACKOFF_MAX: Millis = Millis::minutes(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Waiting to be claimed.
+    Pending,
+    /// Held by a run that works on it.
+    Processing,
+    /// Completed: its outcome says how.
+    Processed,
+    /// Given up: its reason says why.
+    Failed,
+    /// Its holder was lost, and a person is to say what becomes of it.
+    Held,
+}
+
+impl Status {
+    pub const ALL: [Status; 5] =
+        [Status::Pending, Status::Processing, Status::Processed, Status::Failed, Status::Held];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Pending => "pending",
+            Status::Processing => "processing",
+            Status::Processed => "processed",
+            Status::Failed => "failed",
+            Status::Held => "held",
+        }
+    }
+    fn read(text: &str) -> Result<Self> {
+        let status = Status::ALL.into_iter().find(|status| status.as_str() == text);
+        status.ok_or_else(|| Error::internal("a message has a status that this fence does not know"))
+    }
+    pub fn is_finished(self) -> bool {
+        matches!(self, Status::Processed | Status::Failed)
+    }
+}
+
+/// What becomes of a message whose holder was lost in the middle of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// It is handed out again, while attempts are left.
+    #[default]
+    Retry,
+    /// It is held until a person says what becomes of it.
+    Hold,
+    /// It has failed, with outcome `discarded`.
+    Discard,
+}
+
+impl Replay {
+    const ALL: [Replay; 3] = [Replay::Retry, Replay::Hold, Replay::Discard];
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        Replay::ALL.into_iter().find(|replay| replay.as_str() == text)
+    }
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Replay::Retry => "retry",
+            Replay::Hold => "hold",
+            Replay::Discard => "discard",
+        }
+    }
+}
+
+/// How a mailbox works.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Settings {
+    /// One message at a time of each lane, in order, whatever becomes of those before it.
+    pub strict: bool,
+    /// The lease of a run that claims here and does not say otherwise.
+    pub ttl_ms: Millis,
+    /// How often a message may be claimed before it has failed.
+    pub max_attempts: i64,
+    /// The pause after the first failure; doubled with each.
+    pub backoff_ms: Millis,
+    pub replay: Replay,
+    /// How long a finished message is kept.
+    pub retain_ms: Millis,
+    /// How many finished messages are kept, the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain_count: Option<i64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            strict: false,
+            ttl_ms: TTL,
+            max_attempts: MAX_ATTEMPTS,
+            backoff_ms: BACKOFF,
+            replay: Replay::default(),
+            retain_ms: crate::ops::event::prune::HISTORY,
+            retain_count: None,
+        }
+    }
+}
+
+impl Settings {
+    /// How long a message waits after its nth failed attempt.
+    fn backoff(&self, attempts: i64) -> Millis {
+        let doublings = u32::try_from((attempts - 1).clamp(0, 20)).unwrap_or(0);
+        let pause = self.backoff_ms.0.saturating_mul(1 << doublings);
+        Millis(pause.min(BACKOFF_MAX.0.max(self.backoff_ms.0)))
+    }
+}
+
+/// A mailbox's row.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mailbox {
+    pub settings: Settings,
+    /// Why it is paused, if it is.
+    pub paused: Option<String>,
+}
+
+impl Mailbox {
+    pub(crate) fn read(row: &Row) -> Result<Self> {
+        let default = Settings::default();
+        let replay: Option<String> = row.get("replay")?;
+        let replay = replay.and_then(|text| Replay::read(&text));
+        let span = |name, default| Ok::<_, Error>(row.get::<Option<Millis>>(name)?.unwrap_or(default));
+        Ok(Self {
+            settings: Settings {
+                strict: row.get("in_order")?,
+                ttl_ms: span("ttl_ms", default.ttl_ms)?,
+                max_attempts: row.get::<Option<i64>>("max_attempts")?.unwrap_or(default.max_attempts),
+                backoff_ms: span("backoff_ms", default.backoff_ms)?,
+                replay: replay.unwrap_or_default(),
+                retain_ms: span("retain_ms", default.retain_ms)?,
+                retain_count: row.get("retain_count")?,
+            },
+            paused: row.get("paused")?,
+        })
+    }
+}
+
+macro_rules! mailboxes {
+    ($rest:literal) => {
+        concat!(
+            "select name, in_order, paused, ttl_ms, max_attempts, backoff_ms, replay, retain_ms, retain_count
+             from mailbox ",
+            $rest
+        )
+    };
+}
+pub(crate) use mailboxes;
+
+/// The rows of these mailboxes; one that has none yet has none here.
+pub(crate) fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
+    let names: BTreeSet<&str> = names.into_iter().collect();
+    if let (1, Some(name)) = (names.len(), names.first()) {
+        return Ok(Stmt::new(mailboxes!("where name = ?1"), params![*name]));
+    }
+    let names = set(names.into_iter().map(|name| serde_json::json!({ "name": name })))?;
+    Ok(Stmt::new(mailboxes!("where name in (select value ->> 'name' from json_each(?1))"), params![names]))
+}
+
+pub(crate) fn by_name(rows: &[Row]) -> Result<HashMap<String, Mailbox>> {
+    rows.iter().map(|row| Ok((row.get("name")?, Mailbox::read(row)?))).collect()
+}
+
+/// How the mailboxes of these messages work.
+async fn settings_of(tx: &mut Tx<'_>, messages: &[Record]) -> Result<HashMap<String, Settings>> {
+    let rows = rows_of(messages.iter().map(|message| message.mailbox.as_str()))?;
+    let found = by_name(&tx.one(rows).await?.rows)?;
+    Ok(found.into_iter().map(|(name, mailbox)| (name, mailbox.settings)).collect())
+}
+
+/// A verb's answer: the message as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    pub message: Message,
+}
+
+pub(crate) fn not_found(id: i64) -> Error {
+    Error::new(Code::NotFound, format!("there is no message {id}"))
+        .hint("fence mail list MAILBOX shows the messages there are; what is long finished was removed")
+}
+
+/// Who means a mailbox by a name that none has made a mistake. (To claim from it, or to push, is none.)
+async fn require(tx: &mut Tx<'_>, mailbox: &str) -> Result<()> {
+    if !tx.query("select 1 as there from mailbox where name = ?1", params![mailbox]).await?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Code::NotFound, format!("there is no mailbox `{mailbox}`"))
+        .hint("fence mail shows the mailboxes there are; fence mail configure makes one"))
+}
+
+/// A token of a message.
+fn message_token(token: &str) -> Result<(Token, i64)> {
+    let token = Token::check(token)?;
+    match token.resource {
+        Resource::Message(id) => Ok((token, id)),
+        ref other => {
+            Err(Error::new(Code::Invalid, format!("`{other}` is not a message")).with("field", "token"))
+        }
+    }
+}
+
+/// Delays that are over: the messages are ready again. One batch, and one event for each mailbox.
+pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
+    let rows = tx
+        .query(
+            "update message set delayed_until = null where id in (
+               select id from message where delayed_until <= ?1 order by delayed_until limit ?2
+               /*pg for update skip locked*/)
+             returning mailbox",
+            params![tx.now, crate::ops::run::sweep::ITEMS],
+        )
+        .await?;
+    let mut due: BTreeMap<String, u64> = BTreeMap::new();
+    for row in &rows {
+        *due.entry(row.get("mailbox")?).or_default() += 1;
+    }
+    let events = due.iter().map(|(mailbox, messages)| Event {
+        topic: Some(Topic::mail(mailbox)),
+        details: Some(serde_json::json!({ "messages": messages })),
+        ..Event::new("mailbox.due", format!("mailbox/{mailbox}"))
+    });
+    let events: Vec<_> = events.collect();
+    if !events.is_empty() {
+        tx.one(Event::insert_many(tx, events)?).await?;
+    }
+    Ok(rows.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_ten_minutes() {
+        let every = |base, attempts: i64| {
+            Settings { backoff_ms: Millis::seconds(base), ..Settings::default() }.backoff(attempts)
+        };
+        assert_eq!(every(10, 1), Millis::seconds(10));
+        assert_eq!(every(10, 3), Millis::seconds(40));
+        assert_eq!(every(10, 1000), Millis::minutes(10));
+        assert_eq!(every(3600, 5), Millis::minutes(60));
+        assert_eq!(every(0, 5), Millis(0));
+    }
+}

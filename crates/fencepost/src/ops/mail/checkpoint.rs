@@ -1,0 +1,81 @@
+use super::{
+    message_token,
+    record::{held, load_locked},
+};
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    names::{BODY_MAX, NAME_MAX, check},
+    ops::claim::{Checkpoint, checkpoint::stands, written},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Record how far the work on a message has come, for whoever claims it next. Ordinals never go back: an older
+/// checkpoint that arrives late changes nothing, and the newer one is the answer.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SaveCheckpoint {
+    pub token: String,
+    /// Rises with every checkpoint of the message, also across attempts.
+    pub ordinal: i64,
+    pub phase: String,
+    #[serde(default)]
+    pub data: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Saved {
+    /// The checkpoint that stands.
+    pub checkpoint: Checkpoint,
+}
+
+impl Op for SaveCheckpoint {
+    const NAME: &'static str = "mail/checkpoint";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
+    type Reply = Saved;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Saved> {
+        let (token, id) = message_token(&self.token)?;
+        check::range("ordinal", self.ordinal, 1, i64::MAX)?;
+        check::line("phase", &self.phase, NAME_MAX)?;
+        let data = self.data.as_ref().map(ToString::to_string);
+        check::optional_json("data", data.as_deref(), BODY_MAX)?;
+        let found = held(load_locked(tx, &[id]).await?.remove(&id), &token, tx)?;
+        let new = Checkpoint { ordinal: self.ordinal, phase: self.phase, data: self.data };
+        let stored = tx.query("select checkpoint from message_doc where message = ?1", params![id]).await?;
+        let stored: Option<String> = stored.first().map_or(Ok(None), |row| row.get("checkpoint"))?;
+        let stored = stored.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
+        if let Some(standing) = stands(stored, &new)? {
+            return Ok(Saved { checkpoint: standing });
+        }
+        let text = serde_json::to_string(&new).map_err(Error::internal)?;
+        let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
+        let statements = vec![
+            // The claim is checked by the write itself.
+            Stmt::new(
+                "update message_doc set checkpoint_n = ?2, checkpoint = ?3
+                 where message = ?1 and (checkpoint_n is null or checkpoint_n < ?2)
+                 and exists (
+                   select 1 from message join run on run.key = message.run
+                   where message.id = ?1 and message.fence = ?4 and run.ended_at is null and run.expires_at > ?5
+                   and (message.until_at is null or message.until_at > ?5))",
+                params![id, new.ordinal, text, token.fence, tx.now],
+            ),
+            found.event("message.checkpoint", &found).details(details).insert(tx),
+        ];
+        written(tx.pipeline(statements).await?, &token)?;
+        Ok(Saved { checkpoint: new })
+    }
+}

@@ -1,0 +1,388 @@
+use super::{
+    Message, Status, by_name,
+    record::{Record, columns, unheld},
+    rows_of,
+    view::full,
+};
+use crate::{
+    clock::Millis,
+    db::tx::{Row, Stmt, Tx, by_keys, set},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+        wait::Wish,
+    },
+    error::{Code, Error, Result},
+    names::{CLAIMS_MAX, MAILBOXES_MAX, check},
+    ops::{
+        claim::{
+            self, Hold,
+            deliver::{self, Handed},
+            next_fence,
+        },
+        event::Topic,
+        run::{self, Holder},
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Claim the next messages of a mailbox, or of several. Of several, the one whose next message is first by priority
+/// and age is served first. A message whose last claim lapsed is handed out alone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    pub mailboxes: Vec<String>,
+    /// The run that will hold them; opened if it is not there.
+    pub run: String,
+    /// The agent that the run belongs to.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// Up to this many (1 unless said, at most 1000).
+    #[serde(default)]
+    pub count: Option<i64>,
+    /// How long the run may go unheard before what it holds is given to others (the mailbox's setting unless said).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// The longest that these claims may last, however often they are renewed.
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Claim {
+    /// The next of one mailbox.
+    pub fn next(mailbox: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { mailboxes: vec![mailbox.into()], run: run.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claimed {
+    pub claims: Vec<ClaimedMessage>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimedMessage {
+    pub claim: claim::Claim,
+    pub message: Message,
+}
+
+impl Op for Claim {
+    const NAME: &'static str = "mail/claim";
+    const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, Paused, LeaseExpired];
+    type Reply = Claimed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    /// A pause ends, too.
+    fn not_yet(answer: Result<&Claimed, &Error>) -> bool {
+        answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
+        let names = check_names(&self.mailboxes)?;
+        run::check_name(&self.run)?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        check::lease("max_ms", self.max_ms)?;
+        check::request(self.request.as_deref())?;
+        let count = self.count.unwrap_or(1);
+        check::range("count", count, 1, CLAIMS_MAX)?;
+        if tx.opening.is_repeat_by(Some(&self.run), "message.claimed", None)? {
+            return repeated(tx).await;
+        }
+        let ttl = match self.ttl_ms {
+            // A run that is there has its lease. A new one is opened with the mailboxes' own, the longest of them.
+            None if tx.opening.run.as_ref().is_none_or(|run| !run.is_alive(tx.now)) => {
+                let found = by_name(&tx.one(rows_of(names.iter().copied())?).await?.rows)?;
+                Some(found.values().map(|mailbox| mailbox.settings.ttl_ms).max().unwrap_or(super::TTL))
+            }
+            given => given,
+        };
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), ttl)?;
+        names.iter().try_for_each(|name| tx.caller.may_take(name, holder.agent.as_deref()))?;
+        let (entered, found) = pick(tx, Some(holder.enter(tx.now)), &names, count).await?;
+        let run_key = holder.key(&entered)?;
+        Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms, None).await? })
+    }
+}
+
+/// Several messages that one trigger gives. What halves they come back in, should its run be lost twice, is written as
+/// they are claimed: later nobody could tell which of them were together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    number: i64,
+    /// The last message of the first half.
+    middle: i64,
+}
+
+impl Batch {
+    pub fn of(messages: &[Record], run_key: i64) -> Option<Self> {
+        let mut ids: Vec<i64> = messages.iter().map(|message| message.id).collect();
+        ids.sort_unstable();
+        (ids.len() > 1).then(|| Self { number: run_key * 2, middle: ids[(ids.len() - 1) / 2] })
+    }
+
+    /// The messages that are to be handed out with one that was lost; nobody but a poll hands out several.
+    pub fn lost_with(message: &Record) -> Option<Stmt> {
+        let batch = message.batch?;
+        let (first, last) = if message.lapsed == 1 { (batch & !1, batch | 1) } else { (batch, batch) };
+        Some(Stmt::new(
+            unheld!(
+                "where message.ready = 1 and message.batch >= ?1 and message.batch <= ?2 and message.lapsed > 0
+                 order by message.priority desc, message.id /*pg for update of message skip locked*/"
+            ),
+            params![first, last],
+        ))
+    }
+}
+
+/// Writes the claims on messages that are free and locked.
+pub(crate) async fn take(
+    tx: &mut Tx<'_>,
+    found: Vec<Record>,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+    batch: Option<Batch>,
+) -> Result<Vec<ClaimedMessage>> {
+    let mut taken = Vec::with_capacity(found.len());
+    for message in found {
+        let fence = next_fence(tx, message.fence);
+        taken.push(Record {
+            status: Status::Processing,
+            attempts: message.attempts + 1,
+            fence,
+            hold: Some(holder.hold(run_key, fence, max, tx.now)),
+            updated_at: tx.now,
+            ..message
+        });
+    }
+    let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
+    let until = max.map(|max| tx.now.plus(max));
+    let statements = vec![update(tx, &keys, run_key, until, batch), event(tx, &keys, holder)];
+    tx.handed.extend(
+        taken.iter().map(|message| Handed { token: claim_token(message), delivery: message.delivery }),
+    );
+    let (answers, views) = full(tx, taken, statements).await?;
+    if answers[0].affected < keys.len() as u64 {
+        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+    }
+    Ok(reply(views).claims)
+}
+
+fn reply(views: Vec<Message>) -> Claimed {
+    let claims = views
+        .into_iter()
+        .filter_map(|message| Some(ClaimedMessage { claim: message.claim.clone()?, message }));
+    Claimed { claims: claims.collect() }
+}
+
+fn claim_token(message: &Record) -> crate::names::Token {
+    crate::names::Token { resource: message.resource(), fence: message.fence }
+}
+
+pub(super) fn check_names(mailboxes: &[String]) -> Result<Vec<&str>> {
+    check::range("mailboxes", mailboxes.len() as i64, 1, MAILBOXES_MAX as i64)?;
+    mailboxes.iter().try_for_each(|name| check::path_name("mailboxes", name))?;
+    Ok(mailboxes.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+/// All of these change in the same way, so one statement over their numbers does it, and writes what [`next_fence`]
+/// gave. The rows are locked, and nobody else can have moved them.
+fn update(
+    tx: &Tx<'_>,
+    keys: &[i64],
+    run_key: i64,
+    until: Option<crate::clock::Time>,
+    batch: Option<Batch>,
+) -> Stmt {
+    by_keys!(
+        keys,
+        "update message set status = 'processing', attempts = attempts + 1, run = ?2, until_at = ?5,
+           fence = case when fence > ?3 then fence else ?3 end + 1, claimed_at = ?4, updated_at = ?4,
+           batch = cast(?6 as bigint) + case when id > ?7 then 1 else 0 end
+         where id",
+        "and exists (select 1 from run where key = ?2 and ended_at is null and expires_at > ?4)",
+        run_key,
+        tx.opening.due.floor,
+        tx.now,
+        until,
+        batch.map(|batch| batch.number),
+        batch.map_or(0, |batch| batch.middle)
+    )
+}
+
+fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
+    by_keys!(
+        keys,
+        "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
+         select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),
+           cast(?4 as text), fence, cast(?5 as text), '', cast(?6 as text) from message where id",
+        "order by id",
+        tx.now,
+        &holder.name,
+        holder.agent.as_deref().or(tx.caller.agent.as_deref()),
+        tx.opening.request.as_deref(),
+        tx.asked()
+    )
+}
+
+/// The next messages, locked, after a statement that is to run before. The first entries of an index that holds only
+/// what is ready: from a million it costs what it costs from a thousand.
+pub(super) async fn pick(
+    tx: &mut Tx<'_>,
+    before: Option<Stmt>,
+    names: &[&str],
+    count: i64,
+) -> Result<(Vec<Row>, Vec<Record>)> {
+    tx.wishes = vec![Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
+    let own = before.is_some();
+    let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();
+    // Of one mailbox the order is known: no need to ask for it first.
+    if let [name] = names {
+        statements.push(next_of(name, count));
+    }
+    let mut answers = tx.pipeline(statements).await?.into_iter();
+    let before = if own { answers.next().unwrap_or_default().rows } else { Vec::new() };
+    let (mut open, mut paused) = (Vec::new(), Vec::new());
+    for row in answers.next().unwrap_or_default().rows {
+        let name: String = row.get("name")?;
+        match row.get::<Option<String>>("paused")? {
+            Some(reason) => paused.push((name, reason)),
+            None => open.push(name),
+        }
+    }
+    let mut found = match answers.next() {
+        Some(_) if open.is_empty() => Vec::new(),
+        Some(answer) => Record::read_all(answer.rows)?,
+        None => of_several(tx, &open, count).await?,
+    };
+    if let Some(lapsed) = found.iter().position(|message| message.lapsed > 0) {
+        found.truncate(lapsed.max(1));
+    }
+    let found = Record::that_fit(found);
+    match (found.is_empty(), paused.first()) {
+        (false, _) => Ok((before, found)),
+        (true, Some((name, reason))) if paused.len() == names.len() => {
+            Err(Error::new(Code::Paused, format!("mailbox `{name}` is paused: {reason}"))
+                .with("mailbox", name)
+                .hint(format!("fence mail resume {name}, or --wait until somebody does")))
+        }
+        _ => Err(nothing(tx, names).await?),
+    }
+}
+
+pub(crate) fn next_of(mailbox: &str, count: i64) -> Stmt {
+    Stmt::new(
+        unheld!(
+            "where message.ready = 1 and message.mailbox = ?2 order by message.priority desc, message.id limit ?1
+             /*pg for update of message skip locked*/"
+        ),
+        params![count, mailbox],
+    )
+}
+
+/// One after the other, until there are enough.
+async fn of_several(tx: &mut Tx<'_>, mailboxes: &[String], count: i64) -> Result<Vec<Record>> {
+    let mut found = Vec::new();
+    for mailbox in mailboxes {
+        let left = count - found.len() as i64;
+        if left == 0 {
+            break;
+        }
+        found.extend(Record::read_all(tx.one(next_of(mailbox, left)).await?.rows)?);
+    }
+    Ok(found)
+}
+
+/// Which mailboxes are paused; those of several that have something, in the order of their next messages.
+fn heads(names: &[&str]) -> Result<Stmt> {
+    if let [name] = names {
+        return Ok(Stmt::new("select name, paused from mailbox where name = ?1", params![*name]));
+    }
+    Ok(Stmt::new(
+        "select name, paused, priority, head from (
+           select name, paused,
+             (select priority from message where ready = 1 and message.mailbox = mailbox.name
+              order by priority desc, id limit 1) as priority,
+             (select id from message where ready = 1 and message.mailbox = mailbox.name
+              order by priority desc, id limit 1) as head
+           from mailbox where name in (select value ->> 'name' from json_each(?1))) as heads
+         where head is not null or paused is not null order by priority desc, head",
+        params![set(names.iter().map(|name| serde_json::json!({ "name": name })))?],
+    ))
+}
+
+/// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
+async fn nothing(tx: &mut Tx<'_>, names: &[&str]) -> Result<Error> {
+    let place =
+        if let [name] = names { format!("mailbox `{name}`") } else { format!("{} mailboxes", names.len()) };
+    let error = Error::new(Code::NoneReady, format!("nothing is ready in {place}"))
+        .hint("fence mail claim --wait 1m waits for something to take");
+    if tx.glance {
+        return Ok(error);
+    }
+    let rows = tx
+        .query(
+            "select
+               (select count(*) from (select 1 from message where run is not null
+                 and mailbox in (select value ->> 'name' from json_each(?1)) limit 1000) as t) as claimed,
+               (select count(*) from (select 1 from message where ready = 0 and run is null and finished_at is null
+                 and mailbox in (select value ->> 'name' from json_each(?1)) limit 1000) as t) as waiting,
+               (select count(*) from (select 1 from message where status = 'failed'
+                 and mailbox in (select value ->> 'name' from json_each(?1)) limit 1000) as t) as failed",
+            params![set(names.iter().map(|name| serde_json::json!({ "name": name })))?],
+        )
+        .await?;
+    let count = |name| rows[0].get::<i64>(name);
+    Ok(error
+        .with("claimed", count("claimed")?)
+        .with("blocked", count("waiting")?)
+        .with("failed", count("failed")?))
+}
+
+/// The same request again: what it took, for as long as that is held. What it finished since is left out.
+async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
+    let over = || {
+        Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+            .hint("claim again with a new request id")
+    };
+    let taken = tx.opening.repeat.iter().filter(|did| did.kind == "message.claimed");
+    let fences: std::collections::HashMap<i64, i64> = taken
+        .filter_map(|did| Some((did.resource.strip_prefix("message/")?.parse().ok()?, did.fence?)))
+        .collect();
+    let keys: Vec<i64> = fences.keys().copied().collect();
+    let rows =
+        tx.one(by_keys!(keys.as_slice(), columns!("where message.id"), "order by message.id")).await?.rows;
+    let is_held = |hold: &Hold, id: i64| Some(&hold.fence) == fences.get(&id) && hold.is_alive(tx.now);
+    let held: Vec<Record> = Record::read_all(rows)?
+        .into_iter()
+        .filter(|message| message.hold.as_ref().is_some_and(|hold| is_held(hold, message.id)))
+        .collect();
+    if held.is_empty() {
+        return Err(over());
+    }
+    let tokens: Vec<_> = held.iter().map(|message| (message.id, claim_token(message))).collect();
+    tx.handed = deliver::message_again(tx, &tokens).await?;
+    let (_, views) = full(tx, held, vec![]).await?;
+    Ok(reply(views))
+}

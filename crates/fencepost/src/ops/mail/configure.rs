@@ -1,0 +1,136 @@
+use super::{
+    Mailbox, Replay, by_name, mailboxes,
+    pause::Changed,
+    stats::{self, Box},
+};
+use crate::{
+    clock::Millis,
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased, refuses},
+    error::{Code, Error, Result},
+    names::{ATTEMPTS_MAX, TTL_MAX, check},
+    ops::event::{Event, Topic},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say how a mailbox works. What is not given stays as it is; the mailbox is made if it is not there.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Configure {
+    pub mailbox: String,
+    /// One message at a time of each lane, in order, whatever becomes of those before it. For good: only a mailbox
+    /// that is new can be made strict.
+    #[serde(default)]
+    pub strict: Option<bool>,
+    /// The lease of a run that claims here and does not say otherwise (5 minutes).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// How often a message may be claimed before it has failed (3). For messages that are pushed from now on.
+    #[serde(default)]
+    pub max_attempts: Option<i64>,
+    /// The pause after the first failure, doubled with each (10 s).
+    #[serde(default)]
+    pub backoff_ms: Option<Millis>,
+    /// What becomes of a message whose holder was lost in the middle of it (`retry`).
+    #[serde(default)]
+    pub replay: Option<Replay>,
+    /// How long a finished message is kept (30 days). For what is finished from now on; what has a key is kept for 7
+    /// days in any case.
+    #[serde(default)]
+    pub retain_ms: Option<Millis>,
+    /// How many processed messages are kept, the latest; 0 for any number. What failed is kept for its time.
+    #[serde(default)]
+    pub retain_count: Option<i64>,
+}
+
+impl Op for Configure {
+    const NAME: &'static str = "mail/configure";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady];
+    type Reply = Changed;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::path_name("mailbox", &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        check::range("max_attempts", self.max_attempts.unwrap_or(1), 1, ATTEMPTS_MAX)?;
+        check::span("backoff_ms", self.backoff_ms.unwrap_or_default(), Millis(0), TTL_MAX)?;
+        check::span("retain_ms", self.retain_ms.unwrap_or_default(), Millis(0), Millis(TTL_MAX.0 * 400))?;
+        check::range("retain_count", self.retain_count.unwrap_or(0), 0, 1_000_000)?;
+        let had = lock(tx, &self.mailbox, self.strict).await?;
+        if let (Some(had), Some(strict)) = (&had, self.strict)
+            && had.settings.strict != strict
+        {
+            let is = if had.settings.strict { "is strict" } else { "is not strict" };
+            return Err(Error::new(Code::NotReady, format!("mailbox `{}` {is}, for good", self.mailbox))
+                .with("field", "strict")
+                .hint("choose another name: a new mailbox can be either"));
+        }
+        let event = Event {
+            topic: Some(Topic::mail(&self.mailbox)),
+            ..Event::new("mailbox.configured", format!("mailbox/{}", self.mailbox))
+        };
+        let details = serde_json::to_value(&self).map_err(Error::internal)?;
+        let statements = vec![
+            Stmt::new(
+                "update mailbox set ttl_ms = coalesce(?2, ttl_ms), max_attempts = coalesce(?3, max_attempts),
+                   backoff_ms = coalesce(?4, backoff_ms), replay = coalesce(?5, replay),
+                   retain_ms = coalesce(?6, retain_ms),
+                   retain_count = nullif(coalesce(?7, retain_count), 0) where name = ?1",
+                params![
+                    &self.mailbox,
+                    self.ttl_ms,
+                    self.max_attempts,
+                    self.backoff_ms,
+                    self.replay.map(Replay::as_str),
+                    self.retain_ms,
+                    self.retain_count,
+                ],
+            ),
+            event.details(details).insert(tx),
+        ];
+        tx.pipeline(statements).await?;
+        Ok(Changed { mailbox: show(tx, &self.mailbox).await? })
+    }
+}
+
+/// The mailbox's row, locked: as it was, or `None` if it was made just now.
+async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Option<Mailbox>> {
+    let statements = vec![
+        Stmt::new(
+            "insert into mailbox(name, in_order, created_at) values (?1, ?2, ?3) on conflict (name) do nothing",
+            params![name, strict.unwrap_or_default(), tx.now],
+        ),
+        Stmt::lock("select 1 from mailbox where name = ?1 for update", params![name]),
+        Stmt::new(mailboxes!("where name = ?1"), params![name]),
+    ];
+    let answers = tx.pipeline(statements).await?;
+    let row = by_name(&answers[2].rows)?.remove(name);
+    Ok(row.filter(|_| answers[0].affected == 0))
+}
+
+/// Twice the same changes nothing.
+pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -> Result<Changed> {
+    super::require(tx, name).await?;
+    let had = lock(tx, name, None).await?;
+    if had.and_then(|mailbox| mailbox.paused).as_deref() != reason {
+        let kind = if reason.is_some() { "mailbox.paused" } else { "mailbox.resumed" };
+        let event = Event {
+            details: reason.map(|reason| serde_json::json!({ "reason": reason })),
+            topic: Some(Topic::mail(name)),
+            ..Event::new(kind, format!("mailbox/{name}"))
+        };
+        let pause = Stmt::new("update mailbox set paused = ?2 where name = ?1", params![name, reason]);
+        let statements = vec![pause, event.insert(tx)];
+        tx.pipeline(statements).await?;
+    }
+    Ok(Changed { mailbox: show(tx, name).await? })
+}
+
+async fn show(tx: &mut Tx<'_>, name: &str) -> Result<Box> {
+    let found = stats::of(tx, Some(name), None, 1).await?.pop();
+    found.ok_or_else(|| Error::internal("a mailbox that is not there"))
+}

@@ -1,0 +1,88 @@
+use super::{
+    Status, not_found,
+    record::{Record, load_locked, save},
+};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased, refuses},
+    error::{Code, Error, Result},
+    names::{CLAIMS_MAX, TEXT_MAX, check},
+    ops::claim::Under,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Give messages up that nobody works on: pending or held ones have failed, with outcome `discarded`. They can be
+/// brought back with `mail/redrive`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Discard {
+    pub messages: Vec<i64>,
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Discarded {
+    /// Which were given up.
+    pub messages: Vec<i64>,
+}
+
+impl Op for Discard {
+    const NAME: &'static str = "mail/discard";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished];
+    type Reply = Discarded;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Discarded> {
+        check::range("messages", self.messages.len() as i64, 1, CLAIMS_MAX)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        let mut ids = self.messages;
+        ids.sort_unstable();
+        ids.dedup();
+        let mut found = load_locked(tx, &ids).await?;
+        let mut changes: Vec<(Record, Record)> = Vec::with_capacity(ids.len());
+        for id in ids {
+            let message = found.remove(&id).ok_or_else(|| not_found(id))?;
+            tx.caller.may_manage(&message.mailbox)?;
+            match (message.status, &message.hold) {
+                (Status::Processing, Some(hold)) if hold.is_alive(tx.now) => {
+                    let text = format!("message {id} is held by {}", hold.describe());
+                    return Err(Error::new(Code::AlreadyClaimed, text)
+                        .with("holder", &hold.run)
+                        .with("expires_at", hold.expires_at())
+                        .hint(format!("take it away first: fence unclaim message/{id}")));
+                }
+                (Status::Processed, _) => {
+                    return Err(Error::new(
+                        Code::AlreadyFinished,
+                        format!("message {id} is processed already"),
+                    ));
+                }
+                // Asking twice is safe.
+                (Status::Failed, _) => continue,
+                _ => {}
+            }
+            let mut after = Record {
+                outcome: Some("discarded".into()),
+                failure_reason: self.reason.clone().or_else(|| message.failure_reason.clone()),
+                delayed_until: None,
+                updated_at: tx.now,
+                ..message.clone()
+            };
+            // Of a dead holder, if it has one.
+            after.end_claim("lapse", &[]);
+            after.finish(Status::Failed, tx.now);
+            changes.push((message, after));
+        }
+        let details = self.reason.as_ref().map(|reason| serde_json::json!({ "reason": reason }));
+        let events = changes.iter().map(|(before, after)| crate::ops::event::Event {
+            details: details.clone(),
+            ..after.event("message.discarded", before)
+        });
+        let events = events.collect();
+        save(tx, &changes, Under::Nobody, events).await?;
+        Ok(Discarded { messages: changes.iter().map(|(before, _)| before.id).collect() })
+    }
+}

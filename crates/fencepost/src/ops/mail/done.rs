@@ -1,0 +1,50 @@
+use super::{Changed, done_many::complete};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    json::Json,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Complete the message held under a token, and store what came of it, at once or not at all. The same completion
+/// again is the first answer; a different one is refused.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Done {
+    pub token: String,
+    /// What came of it: any JSON, any number (up to 100, 1 MiB together).
+    #[serde(default)]
+    pub outputs: Vec<Json>,
+    /// How it was completed (`done` unless said).
+    #[serde(default)]
+    pub outcome: Option<String>,
+}
+
+impl Done {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), ..Self::default() }
+    }
+}
+
+impl Op for Done {
+    const NAME: &'static str = "mail/done";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        let result = complete(tx, std::slice::from_ref(&self)).await?.pop();
+        let message = result.ok_or_else(|| Error::internal("nothing was completed"))??;
+        Ok(Changed { message })
+    }
+}

@@ -1,0 +1,114 @@
+//! Messages whose holder is dead, or whose time is up, go back by themselves.
+
+use super::{
+    Replay, Settings, Status,
+    lane::lane,
+    record::{Record, columns, save},
+    settings_of,
+};
+use crate::{
+    clock::Time,
+    db::tx::{Stmt, Tx, key_set},
+    error::Result,
+    ops::{claim::Under, event::Event, run::sweep::ITEMS},
+    params,
+};
+
+/// The rule. The attempt was counted when it was claimed, and stays counted; but a message that was lost together with
+/// others keeps its last attempt, which it has alone: so only the one that is to blame fails.
+pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
+    let mut after = Record { updated_at: now, lapsed: message.lapsed + 1, ..message.clone() };
+    if message.batch.is_some() && message.max_attempts > 1 {
+        after.attempts = message.attempts.min(message.max_attempts - 1);
+    }
+    let Some(hold) = message.hold.as_ref() else {
+        return (after, message.event("message.lapsed", message));
+    };
+    let why = hold.lost(now);
+    let reason = format!("run `{}` went silent: {why}", hold.run);
+    after.end_claim("lapse", &[]);
+    let kind = match settings.replay {
+        Replay::Hold => {
+            after.status = Status::Held;
+            "message.held"
+        }
+        Replay::Discard => {
+            after.finish(Status::Failed, now);
+            after.outcome = Some("discarded".into());
+            "message.discarded"
+        }
+        Replay::Retry if after.attempts < message.max_attempts => {
+            after.status = Status::Pending;
+            "message.lapsed"
+        }
+        Replay::Retry => {
+            after.finish(Status::Failed, now);
+            "message.failed"
+        }
+    };
+    after.failure_reason = Some(match after.status {
+        Status::Failed if settings.replay == Replay::Retry => {
+            format!("{} attempts were made and lost; the last by {reason}", message.attempts)
+        }
+        _ => reason,
+    });
+    let event = after.event(kind, message).details(serde_json::json!({ "reason": why }));
+    (after, event)
+}
+
+/// Messages that no other transaction has locked, and whose lane none has locked: both are locked here. Elsewhere a lane
+/// is locked before its messages; the order does not matter to one that never waits.
+macro_rules! unlocked {
+    ($which:literal, $order:literal) => {
+        columns!(concat!(
+            "where ",
+            $which,
+            " /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
+            lane!("message.mailbox", "message.lane"),
+            "))*/ ",
+            $order,
+            " /*pg for update of message skip locked*/"
+        ))
+    };
+}
+
+/// One batch of what these ended runs hold.
+pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
+    let held = Stmt::new(
+        unlocked!("message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))", "limit ?2"),
+        params![key_set(runs.iter().copied()), ITEMS],
+    );
+    give_back(tx, held).await
+}
+
+/// One batch of claims whose own end has come.
+pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+    let capped = Stmt::new(
+        unlocked!("message.until_at <= ?1", "order by message.until_at limit ?2"),
+        params![tx.now, ITEMS],
+    );
+    give_back(tx, capped).await
+}
+
+async fn give_back(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {
+    let mut found = Record::read_all(tx.one(due).await?.rows)?;
+    found.sort_by_key(|message| message.id);
+    Ok(lapse(tx, found).await?.len() as u64)
+}
+
+/// The messages' rows are locked, and their lanes.
+pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let settings = settings_of(tx, &messages).await?;
+    let usual = Settings::default();
+    let (mut changes, mut events) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
+    for message in messages {
+        let (after, event) = rule(&message, settings.get(&message.mailbox).unwrap_or(&usual), tx.now);
+        changes.push((message, after));
+        events.push(event);
+    }
+    save(tx, &changes, Under::Nobody, events).await?;
+    Ok(changes.into_iter().map(|(_, after)| after).collect())
+}

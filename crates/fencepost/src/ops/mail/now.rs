@@ -1,0 +1,108 @@
+//! Messages as expiry would write them now.
+
+use super::{
+    Settings,
+    lapse::rule,
+    record::{Record, columns, state},
+    settings_of,
+};
+use crate::{
+    clock::Time,
+    db::tx::{Stmt, Tx, by_keys, key_set},
+    error::Result,
+    lease::overdue::Overdue,
+    params,
+};
+use std::collections::HashMap;
+
+/// These messages as they are now. (Whose turn it is in their lanes is not looked at.)
+pub(crate) async fn now(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
+    let lost: Vec<Record> = messages.iter().filter(|message| is_lost(message, tx.now)).cloned().collect();
+    let settings = if lost.is_empty() { HashMap::new() } else { settings_of(tx, &lost).await? };
+    Ok(messages.into_iter().map(|message| of(message, &settings, tx.now)).collect())
+}
+
+fn is_lost(message: &Record, now: Time) -> bool {
+    message.hold.as_ref().is_some_and(|hold| !hold.is_alive(now))
+}
+
+fn of(message: Record, settings: &HashMap<String, Settings>, now: Time) -> Record {
+    let usual = Settings::default();
+    let message = match is_lost(&message, now) {
+        true => {
+            let settings = settings.get(&message.mailbox).unwrap_or(&usual);
+            Record { overdue: true, ..rule(&message, settings, now).0 }
+        }
+        false => message,
+    };
+    Record { delayed_until: message.delayed_until.filter(|until| *until > now), ..message }
+}
+
+/// Messages of some runs, which are found first.
+macro_rules! of_runs {
+    ($runs:literal) => {
+        concat!(
+            state!(),
+            "run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from run cross join message where message.run = run.key
+             and (cast(?1 as text) is null or message.mailbox = ?1) and ",
+            $runs
+        )
+    };
+}
+
+/// Messages whose delay is over, and which could be claimed but for that it is written down.
+macro_rules! woken {
+    ($mailbox:literal, $now:literal) => {
+        concat!(
+            "message.ready = 0 and message.run is null and message.finished_at is null and message.mailbox = ",
+            $mailbox,
+            " and message.status = 'pending' and message.behind = 0 and message.delayed_until <= ",
+            $now
+        )
+    };
+}
+pub(super) use woken;
+
+/// The messages, of one mailbox or of all, whose claims are lost; and those whose turn it is where one of them fails.
+pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Overdue<Record>> {
+    if !tx.opening.due.is_due(tx.now) {
+        return Ok(Overdue::default());
+    }
+    let statements = vec![
+        Stmt::new(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![mailbox, tx.now]),
+        Stmt::new(of_runs!("run.ended_at is not null and run.settled = 0"), params![mailbox]),
+        Stmt::new(
+            columns!("where (cast(?1 as text) is null or message.mailbox = ?1) and message.until_at <= ?2"),
+            params![mailbox, tx.now],
+        ),
+    ];
+    let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
+    let lost = now(tx, Record::read_all(rows)?).await?;
+    let next = turns(tx, &lost).await?;
+    Ok(lost.into_iter().chain(next).collect())
+}
+
+/// Whose turn it is after those of these messages that are finished, as `lane::next` writes it.
+async fn turns(tx: &mut Tx<'_>, messages: &[Record]) -> Result<Vec<Record>> {
+    let gone = messages.iter().filter(|message| message.lane.is_some() && message.finished_at.is_some());
+    let gone: Vec<i64> = gone.map(|message| message.id).collect();
+    if gone.is_empty() {
+        return Ok(Vec::new());
+    }
+    let next = by_keys!(
+        gone.as_slice(),
+        columns!(
+            "where message.behind = 1 and message.id in (
+               select (select next.id from message as next where next.mailbox = gone.mailbox and next.lane = gone.lane
+                 and next.lane is not null and next.finished_at is null
+                 and next.id not in (select cast(value ->> 'k' as bigint) from json_each(?2)) order by next.id limit 1)
+               from message as gone where gone.id"
+        ),
+        ")",
+        key_set(gone.iter().copied())
+    );
+    let next = Record::read_all(tx.one(next).await?.rows)?;
+    Ok(now(tx, next).await?.into_iter().map(|message| Record { behind: false, ..message }).collect())
+}

@@ -1,0 +1,41 @@
+use super::{configure::set_paused, stats::Box};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+    names::{TEXT_MAX, check},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Pause a mailbox: nothing is handed out from it until it is resumed. What is being processed goes on, and pushing
+/// does.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    pub mailbox: String,
+    /// Whoever comes to claim is told.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    pub mailbox: Box,
+}
+
+impl Op for Pause {
+    const NAME: &'static str = "mail/pause";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Changed;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::path_name("mailbox", &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        let reason = self.reason.filter(|reason| !reason.trim().is_empty());
+        let reason = reason.unwrap_or_else(|| "no reason was given".into());
+        set_paused(tx, &self.mailbox, Some(&reason)).await
+    }
+}

@@ -1,0 +1,72 @@
+use super::{
+    Message,
+    now::woken,
+    overdue,
+    record::{Record, unheld},
+    view::full,
+};
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    lease::overdue::but,
+    names::check,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+/// See which messages of a mailbox would be claimed next, without claiming them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peek {
+    pub mailbox: String,
+    /// At most this many (1 unless said, at most 100).
+    #[serde(default)]
+    pub count: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Peeked {
+    pub messages: Vec<Message>,
+}
+
+impl Op for Peek {
+    const NAME: &'static str = "mail/peek";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Peeked;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Peeked> {
+        let count = self.count.unwrap_or(1);
+        check::path_name("mailbox", &self.mailbox)?;
+        check::range("count", count, 1, 100)?;
+        let overdue = overdue(tx, Some(&self.mailbox)).await?;
+        let ready = unheld!(
+            "where message.ready = 1 and message.mailbox = ?1 order by message.priority desc, message.id limit ?2"
+        );
+        let mut statements = vec![Stmt::new(ready, params![&self.mailbox, count])];
+        if tx.opening.due.is_due(tx.now) {
+            let woken = unheld!(concat!(
+                "where ",
+                woken!("?1", "?3"),
+                " and ",
+                but!("message.id", "?4"),
+                " order by message.priority desc, message.id limit ?2"
+            ));
+            let params = params![&self.mailbox, count, tx.now, overdue.keys()];
+            statements.push(Stmt::new(woken, params));
+        }
+        let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
+        let mut found = overdue.merge(Record::read_all(rows)?, |message| message.is_ready(tx.now));
+        found.sort_by_key(|message| (Reverse(message.priority), message.id));
+        found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        if found.is_empty() {
+            return Ok(Peeked { messages: Vec::new() });
+        }
+        let found = Record::that_fit(found);
+        Ok(Peeked { messages: full(tx, found, vec![]).await?.1 })
+    }
+}

@@ -1,0 +1,79 @@
+//! Finished messages are removed when their time is over, or when there are more than a mailbox keeps.
+
+use super::mailboxes;
+use crate::{
+    clock::Time,
+    db::tx::{Row, Stmt, Tx, key_set},
+    error::Result,
+    params,
+};
+
+/// One batch; gives how many. Their numbers never come back, so their fences need not be remembered. `now` leaves out time
+/// that does not count and is not stored in `gap` yet.
+pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, batch: i64) -> Result<u64> {
+    let mut ids = keys(
+        tx.query(
+            "select id from message
+             where prune_at <= ?1 and prune_at + (
+               select cast(coalesce(sum(ms), 0) as bigint) from gap where gap.at > message.finished_at) <= ?1
+             order by prune_at limit ?2 /*pg for update skip locked*/",
+            params![now, batch],
+        )
+        .await?,
+    )?;
+    let counted = tx.query(mailboxes!("where retain_count is not null order by name"), params![]).await?;
+    for row in counted {
+        let left = batch - ids.len() as i64;
+        if left == 0 {
+            break;
+        }
+        let (name, keep): (String, i64) = (row.get("name")?, row.get("retain_count")?);
+        // What has a key is kept for as long as that may be used again, and what failed until its time is over: it is
+        // there for somebody to look at.
+        let over = tx
+            .query(
+                "select id from message where finished_at is not null and mailbox = ?1 and status = 'processed'
+                 and (idempotency_key is null or prune_at + (
+                   select cast(coalesce(sum(ms), 0) as bigint) from gap where gap.at > message.finished_at) <= ?4) and (finished_at, id) < (
+                   select finished_at, id from message
+                   where finished_at is not null and mailbox = ?1 and status = 'processed'
+                   order by finished_at desc, id desc limit 1 offset ?2)
+                 order by finished_at, id limit ?3 /*pg for update skip locked*/",
+                params![name, keep - 1, left, now],
+            )
+            .await?;
+        ids.extend(keys(over)?);
+    }
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    let keys = key_set(ids);
+    macro_rules! delete {
+        ($table:literal, $column:literal) => {
+            Stmt::new(
+                concat!(
+                    "delete from ",
+                    $table,
+                    " where ",
+                    $column,
+                    " in (select cast(value ->> 'k' as bigint) from json_each(?1))"
+                ),
+                params![keys.clone()],
+            )
+        };
+    }
+    let answers = tx
+        .pipeline(vec![
+            delete!("message_output", "message"),
+            delete!("message_doc", "message"),
+            delete!("message", "id"),
+        ])
+        .await?;
+    Ok(answers[2].affected)
+}
+
+fn keys(rows: Vec<Row>) -> Result<Vec<i64>> {
+    rows.iter().map(|row| row.get("id")).collect()
+}

@@ -1,0 +1,318 @@
+use super::{
+    Mailbox, Message, Settings, Status, by_name, lane,
+    record::{Record, columns},
+    rows_of,
+};
+use crate::{
+    clock::Millis,
+    db::tx::{Stmt, Tx, numbered, set},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    json::Json,
+    names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
+    ops::{
+        event::{Event, Topic},
+        task::PRIORITY,
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// Put many messages into mailboxes: all of them, in this order, or none.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushMany {
+    pub messages: Vec<Item>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+/// A message to be.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    pub mailbox: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PushedMany {
+    /// In the order in which they were given.
+    pub messages: Vec<Message>,
+    /// Those that were there already, by their keys.
+    pub existing: Vec<i64>,
+}
+
+impl Op for PushMany {
+    const NAME: &'static str = "mail/push_many";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished];
+    type Reply = PushedMany;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<PushedMany> {
+        check::request(self.request.as_deref())?;
+        check::range("messages", self.messages.len() as i64, 1, CLAIMS_MAX)?;
+        for (i, item) in self.messages.iter().enumerate() {
+            tx.caller.may_push(&format!("messages[{i}].mailbox"), &item.mailbox)?;
+        }
+        push(tx, self.messages).await
+    }
+}
+
+impl Item {
+    fn check(&self, at: &str) -> Result<()> {
+        let field = |name: &str| format!("{at}{name}");
+        check::path_name(&field("mailbox"), &self.mailbox)?;
+        check::optional_json(&field("payload"), self.payload.as_ref().map(Json::text), PAYLOAD_MAX)?;
+        check::optional_name(&field("type"), self.kind.as_deref())?;
+        check::range(&field("priority"), self.priority.unwrap_or(PRIORITY), 0, 100)?;
+        check::range(&field("max_attempts"), self.max_attempts.unwrap_or(1), 1, ATTEMPTS_MAX)?;
+        check::span(&field("delay_ms"), self.delay_ms.unwrap_or_default(), Millis(0), TTL_MAX)?;
+        for (name, value) in [("key", &self.key), ("lane", &self.lane)] {
+            value.as_ref().map_or(Ok(()), |value| check::line(&field(name), value, NAME_MAX))?;
+        }
+        check::text(&field("headers"), &json!(self.headers).to_string(), TEXT_MAX)?;
+        for (name, value) in &self.headers {
+            check::plain_name(&field("headers"), name)?;
+            check::text(&field("headers"), value, TEXT_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// What a strict mailbox asks of it, and what only a strict one gives.
+    fn fits(&self, settings: &Settings, at: &str) -> Result<()> {
+        if settings.strict && self.priority.is_some() {
+            let message = "cannot be given: a strict mailbox keeps to the order of its messages";
+            return Err(Error::invalid(&format!("{at}priority"), message));
+        }
+        if !settings.strict && self.lane.is_some() {
+            return Err(Error::invalid(&format!("{at}lane"), "is for strict mailboxes, and this one is not")
+                .hint("fence mail configure MAILBOX --strict makes one, before its first message"));
+        }
+        Ok(())
+    }
+}
+
+/// Pushes a set with a few statements. What is there already, by its key, stays as it is.
+pub(crate) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany> {
+    let at = |i: usize| if items.len() == 1 { String::new() } else { format!("messages[{i}].") };
+    let mut keys = HashMap::new();
+    for (i, item) in items.iter().enumerate() {
+        item.check(&at(i))?;
+        if let Some(key) = &item.key
+            && keys.insert((item.mailbox.as_str(), key.as_str()), i).is_some()
+        {
+            return Err(Error::invalid(&format!("{}key", at(i)), format!("`{key}` is given twice")));
+        }
+    }
+    if tx.opening.is_repeat("message.pushed", None)? {
+        return repeated(tx, &items, &keys).await;
+    }
+    let mut answers =
+        tx.pipeline(vec![rows_of(items.iter().map(|item| item.mailbox.as_str()))?, by_key(&keys)?]).await?;
+    let mut mailboxes = by_name(&answers[0].rows)?;
+    let known = find(answers.remove(1).rows, &keys)?;
+    let missing: BTreeSet<&str> = items.iter().map(|item| item.mailbox.as_str()).collect();
+    let missing: Vec<&str> = missing.into_iter().filter(|name| !mailboxes.contains_key(*name)).collect();
+    if !missing.is_empty() {
+        make(tx, &missing).await?;
+        mailboxes.extend(missing.iter().map(|name| ((*name).to_owned(), Mailbox::default())));
+    }
+    let settings = |item: &Item| &mailboxes[&item.mailbox].settings;
+    for (i, item) in items.iter().enumerate() {
+        item.fits(settings(item), &at(i))?;
+    }
+    let fresh: Vec<usize> = (0..items.len()).filter(|i| !known.contains_key(i)).collect();
+    let new =
+        insert(tx, &fresh.iter().map(|&i| (&items[i], settings(&items[i]))).collect::<Vec<_>>()).await?;
+    let mut new = new.into_iter();
+    let existing = (0..items.len()).filter_map(|i| known.get(&i)).map(|message| message.id).collect();
+    let mut known = known;
+    let messages = (0..items.len())
+        .filter_map(|i| known.remove(&i).map(|there| there.view(tx.now)).or_else(|| new.next()));
+    Ok(PushedMany { messages: messages.collect(), existing })
+}
+
+/// Mailboxes that were not there. If one came about at this moment, it may be strict: everything starts over.
+async fn make(tx: &mut Tx<'_>, names: &[&str]) -> Result<()> {
+    let rows = set(names.iter().map(|name| json!({ "name": name })))?;
+    let made = tx
+        .execute(
+            "insert into mailbox(name, created_at) select value ->> 'name', cast(?1 as bigint) from json_each(?2)
+             where true order by key on conflict (name) do nothing",
+            params![tx.now, rows],
+        )
+        .await?;
+    if made < names.len() as u64 {
+        return Err(Error::again("a mailbox was made at this moment"));
+    }
+    Ok(())
+}
+
+async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Message>> {
+    if items.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut messages = Vec::with_capacity(items.len());
+    let mut rows = Vec::with_capacity(items.len());
+    let mut lanes = HashSet::new();
+    for (item, settings) in items {
+        let lane = settings.strict.then(|| item.lane.clone().unwrap_or_default());
+        let message = Message {
+            mailbox: item.mailbox.clone(),
+            kind: item.kind.clone(),
+            priority: item.priority.unwrap_or(PRIORITY),
+            lane: item.lane.clone(),
+            idempotency_key: item.key.clone(),
+            delayed_until: item.delay_ms.filter(|delay| delay.0 > 0).map(|delay| tx.now.plus(delay)),
+            max_attempts: item.max_attempts.unwrap_or(settings.max_attempts),
+            created_at: tx.now,
+            updated_at: tx.now,
+            headers: item.headers.clone(),
+            ..Message::default()
+        };
+        let first = lane.as_ref().is_none_or(|lane| lanes.insert((&item.mailbox, lane.clone())));
+        rows.push(json!({
+            "mailbox": message.mailbox, "lane": lane, "kind": message.kind, "key": message.idempotency_key,
+            "priority": message.priority, "max": message.max_attempts,
+            "size": item.payload.as_ref().map_or(0, |payload| payload.text().len()),
+            "delayed": message.delayed_until.map(|at| at.0), "behind": i64::from(!first),
+        }));
+        messages.push(message);
+    }
+    let rows = set(rows)?;
+    let mut statements = Vec::new();
+    if !lanes.is_empty() {
+        statements.push(lane::lock(rows.clone()));
+    }
+    // Numbers are given out in the order of the list. On PostgreSQL rows are written in the order of their keys: two
+    // that push the same keys would else wait for each other.
+    statements.push(Stmt::new(
+        concat!("insert into message(/*pg id,*/ mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
+           behind, delayed_until, updated_at)
+         /*pg overriding system value*/
+         select /*pg number,*/ value ->> 'mailbox', value ->> 'lane', value ->> 'kind', value ->> 'key',
+           cast(value ->> 'priority' as bigint), cast(value ->> 'max' as bigint), cast(value ->> 'size' as bigint),
+           cast(?1 as bigint), 'pending',
+           case when cast(value ->> 'behind' as bigint) = 1 then 1
+             when value ->> 'lane' is null then 0
+             when 1 = (select 1 from message as other where other.mailbox = value ->> 'mailbox'
+               and other.lane = value ->> 'lane' and other.lane is not null and other.finished_at is null limit 1) then 1
+             else 0 end,
+           cast(value ->> 'delayed' as bigint), cast(?1 as bigint)
+         from ", numbered!("message", "id"), " where true order by /*pg value ->> 'mailbox', value ->> 'key',*/ key
+         on conflict (mailbox, idempotency_key) where idempotency_key is not null do nothing returning id"),
+        params![tx.now, rows],
+    ));
+    let inserted = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
+    let mut ids = inserted.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+    if ids.len() < items.len() {
+        return Err(Error::again("a message with the same key was pushed at this moment"));
+    }
+    ids.sort_unstable();
+    for (message, id) in messages.iter_mut().zip(ids) {
+        message.id = id;
+    }
+    let docs = messages.iter().zip(items).map(|(message, (item, _))| {
+        json!({
+            "message": message.id, "payload": item.payload.as_ref().map(Json::text),
+            "headers": (!item.headers.is_empty()).then(|| json!(item.headers).to_string()),
+        })
+    });
+    let events = messages.iter().map(|message| {
+        let mut event = Event::new("message.pushed", format!("message/{}", message.id))
+            .details(json!({ "mailbox": message.mailbox }));
+        event.to = Some(Status::Pending.as_str());
+        event.topic = Some(Topic::mail(&message.mailbox));
+        event
+    });
+    let statements = vec![
+        Stmt::new(
+            "insert into message_doc(message, payload, headers)
+             select cast(value ->> 'message' as bigint), value ->> 'payload', value ->> 'headers'
+             from json_each(?1) order by key",
+            params![set(docs)?],
+        ),
+        Event::insert_many(tx, events.collect())?,
+    ];
+    tx.pipeline(statements).await?;
+    Ok(messages)
+}
+
+pub(crate) type Keys<'i> = HashMap<(&'i str, &'i str), usize>;
+
+pub(crate) fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
+    let rows = set(keys.keys().map(|(mailbox, key)| json!({ "mailbox": mailbox, "key": key })))?;
+    Ok(Stmt::new(
+        columns!(
+            "join json_each(?1) as item
+               on message.mailbox = item.value ->> 'mailbox' and message.idempotency_key = item.value ->> 'key'"
+        ),
+        params![rows],
+    ))
+}
+
+/// What is there already, by the item whose key it has.
+pub(crate) fn find(rows: Vec<crate::db::tx::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
+    let known = Record::read_all(rows)?.into_iter().filter_map(|message| {
+        let item = keys.get(&(message.mailbox.as_str(), message.key.as_deref()?))?;
+        Some((*item, message))
+    });
+    Ok(known.collect())
+}
+
+/// The same request again: the messages that it pushed, and those that it found by their keys, as they are now.
+async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<PushedMany> {
+    let pushed: BTreeSet<i64> = tx
+        .opening
+        .repeat
+        .iter()
+        .filter(|did| did.kind == "message.pushed")
+        .filter_map(|did| did.resource.strip_prefix("message/")?.parse().ok())
+        .collect();
+    let ids: Vec<i64> = pushed.iter().copied().collect();
+    let mut statements = vec![by_key(keys)?];
+    statements.push(crate::db::tx::by_keys!(ids.as_slice(), columns!("where message.id"), ""));
+    let mut answers = tx.pipeline(statements).await?;
+    let own = Record::read_all(answers.remove(1).rows)?;
+    let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();
+    if own.len() < pushed.len() {
+        return Err(Error::new(Code::AlreadyFinished, "what this request pushed was removed since")
+            .hint("it was pushed, and finished: there is no need to push it again"));
+    }
+    let mut known = find(answers.remove(0).rows, keys)?;
+    let existing = known.values().map(|message| message.id).filter(|id| !pushed.contains(id)).collect();
+    for message in known.values() {
+        own.remove(&message.id);
+    }
+    let messages = (0..items.len())
+        .filter_map(|i| known.remove(&i).or_else(|| own.pop_first().map(|(_, message)| message)));
+    Ok(PushedMany { messages: messages.map(|message| message.view(tx.now)).collect(), existing })
+}

@@ -1,0 +1,335 @@
+//! A message's row: reading it, and writing it back.
+
+use super::{Message, Status, lane, not_found};
+use crate::{
+    clock::Time,
+    db::tx::{Row, Stmt, Tx, by_keys, key_set, set},
+    error::{Error, Result},
+    lease::overdue::Item,
+    names::{Resource, Token},
+    ops::{
+        claim::{Closed, Hold, Last, Look, Under, require},
+        event::{Event, Topic},
+    },
+    params,
+};
+use std::collections::HashMap;
+
+/// What the payloads of one answer may come to, if they are several: they are in memory all at once.
+const ANSWER_MAX: i64 = 8 * 1024 * 1024;
+
+/// The state of a message. It is held exactly while it is processing.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub id: i64,
+    pub mailbox: String,
+    pub lane: Option<String>,
+    pub kind: Option<String>,
+    pub key: Option<String>,
+    pub priority: i64,
+    pub max_attempts: i64,
+    /// Of its payload, in bytes.
+    pub size: i64,
+    pub created_at: Time,
+    pub status: Status,
+    pub outcome: Option<String>,
+    /// It is the turn of another message of its lane.
+    pub behind: bool,
+    pub delayed_until: Option<Time>,
+    pub attempts: i64,
+    /// How often in a row its claim was lost.
+    pub lapsed: i64,
+    /// Which messages its last claim took together, if a poll took several.
+    pub batch: Option<i64>,
+    pub fence: i64,
+    pub delivery: i64,
+    pub hold: Option<Hold>,
+    pub last: Option<Last>,
+    pub failure_reason: Option<String>,
+    pub updated_at: Time,
+    pub finished_at: Option<Time>,
+    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    pub overdue: bool,
+}
+
+impl Item for Record {
+    fn key(&self) -> i64 {
+        self.id
+    }
+}
+
+macro_rules! state {
+    () => {
+        "select message.id, message.mailbox, message.lane, message.kind, message.idempotency_key, message.priority,
+           message.max_attempts, message.size, message.created_at, message.status, message.outcome, message.behind, message.delayed_until,
+           message.attempts, message.lapsed, message.batch, message.fence, message.delivery, message.until_at, message.claimed_at,
+           message.last_fence, message.last_verb, message.last_digest, message.failure_reason, message.updated_at,
+           message.finished_at, "
+    };
+}
+pub(crate) use state;
+
+/// Messages with the runs that hold them.
+macro_rules! columns {
+    ($rest:expr) => {
+        concat!(
+            $crate::ops::mail::record::state!(),
+            "run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from message left join run on run.key = message.run ",
+            $rest
+        )
+    };
+}
+pub(crate) use columns;
+
+/// Messages that nobody holds. With no join there is no other order for a planner to prefer.
+macro_rules! unheld {
+    ($rest:expr) => {
+        concat!($crate::ops::mail::record::state!(), "cast(null as bigint) as run_key from message ", $rest)
+    };
+}
+pub(crate) use unheld;
+
+/// Until when a message is kept that is finished at this time: as its mailbox says (30 days unless it does), and for as
+/// long as its key may be used again (7 days).
+macro_rules! kept_until {
+    ($finished:literal) => {
+        concat!(
+            "case when idempotency_key is not null and created_at + 604800000 > ",
+            $finished,
+            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000)
+              then created_at + 604800000
+              else ",
+            $finished,
+            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000) end"
+        )
+    };
+}
+pub(crate) use kept_until;
+
+pub(crate) const RUN_BEHIND: &str =
+    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
+     from message join run on run.key = message.run where message.id = ?1 and message.fence = ?2";
+
+impl Record {
+    pub fn read(mut row: Row) -> Result<Self> {
+        Ok(Self {
+            id: row.take("id")?,
+            mailbox: row.take("mailbox")?,
+            lane: row.take("lane")?,
+            kind: row.take("kind")?,
+            key: row.take("idempotency_key")?,
+            priority: row.take("priority")?,
+            max_attempts: row.take("max_attempts")?,
+            size: row.take("size")?,
+            created_at: row.take("created_at")?,
+            status: Status::read(&row.take::<String>("status")?)?,
+            outcome: row.take("outcome")?,
+            behind: row.take("behind")?,
+            delayed_until: row.take("delayed_until")?,
+            attempts: row.take("attempts")?,
+            lapsed: row.take("lapsed")?,
+            batch: row.take("batch")?,
+            fence: row.take("fence")?,
+            delivery: row.take("delivery")?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
+            failure_reason: row.take("failure_reason")?,
+            updated_at: row.take("updated_at")?,
+            finished_at: row.take("finished_at")?,
+            overdue: false,
+        })
+    }
+
+    pub fn read_all(rows: Vec<Row>) -> Result<Vec<Self>> {
+        rows.into_iter().map(Self::read).collect()
+    }
+
+    /// As many as fit into one answer, and at least one.
+    pub fn that_fit(mut messages: Vec<Self>) -> Vec<Self> {
+        let mut size = 0;
+        let fit = messages.iter().take_while(|message| {
+            size += message.size;
+            size <= ANSWER_MAX
+        });
+        let fit = fit.count();
+        messages.truncate(fit.max(1));
+        messages
+    }
+
+    pub fn resource(&self) -> Resource {
+        Resource::Message(self.id)
+    }
+
+    /// Can it be claimed now? The column `ready` does not know the time.
+    pub fn is_ready(&self, now: Time) -> bool {
+        self.status == Status::Pending && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
+    }
+
+    pub fn look(&self) -> Look {
+        let closed = self.status.is_finished().then_some(Closed::Finished);
+        Look { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+    }
+
+    /// The claim ends, by this verb; the status is the caller's to set.
+    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
+        if let Some(hold) = self.hold.take() {
+            self.last = Some(Last::new(hold.fence, verb, content));
+        }
+    }
+
+    pub fn finish(&mut self, status: Status, now: Time) {
+        self.status = status;
+        self.finished_at = Some(now);
+    }
+
+    /// An event of this message, which `before` was the state of: the claim that it was or is held under is named.
+    pub fn event(&self, kind: &'static str, before: &Record) -> Event {
+        let hold = before.hold.as_ref().or(self.hold.as_ref());
+        Event {
+            run: hold.map(|hold| hold.run.clone()),
+            agent: hold.and_then(|hold| hold.agent.clone()),
+            fence: hold.map(|hold| hold.fence),
+            topic: Some(Topic::mail(&self.mailbox)),
+            ..Event::new(kind, self.resource().to_string())
+                .states(before.status.as_str(), self.status.as_str())
+        }
+    }
+
+    pub fn view(self, now: Time) -> Message {
+        let alive = self.hold.as_ref().filter(|hold| hold.is_alive(now));
+        let claim = alive.map(|hold| hold.claim(&self.resource()));
+        Message {
+            id: self.id,
+            mailbox: self.mailbox,
+            kind: self.kind,
+            status: self.status,
+            outcome: self.outcome,
+            priority: self.priority,
+            lane: self.lane.filter(|lane| !lane.is_empty()),
+            idempotency_key: self.key,
+            delayed_until: self.delayed_until.filter(|until| *until > now),
+            attempts: self.attempts,
+            max_attempts: self.max_attempts,
+            failure_reason: self.failure_reason,
+            claim,
+            lapsed: self.overdue,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            finished_at: self.finished_at,
+            ..Message::default()
+        }
+    }
+}
+
+/// The message, if the token holds it.
+pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
+    let look = found.as_ref().map(Record::look);
+    let hold = require(look.as_ref(), token, tx.now)?;
+    // Of one token it was seen at the opening; here may be many.
+    tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
+    found.ok_or_else(|| Error::internal("a token without a message"))
+}
+
+pub(crate) async fn load(tx: &mut Tx<'_>, id: i64) -> Result<Option<Record>> {
+    let rows = tx.query(columns!("where message.id = ?1"), params![id]).await?;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+pub(super) async fn require_message(tx: &mut Tx<'_>, id: i64) -> Result<Record> {
+    load(tx, id).await?.ok_or_else(|| not_found(id))
+}
+
+/// Locks first, reads after: a read that waited for the lock would show the runs as they were before. Lanes come
+/// before their messages, so that whoever passes the turn on does not wait for one who waits for the lane.
+pub(crate) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
+    let mut statements = vec![lane::lock_of(ids), lock(ids)];
+    statements.push(by_keys!(ids, columns!("where message.id"), ""));
+    let rows = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
+    rows.into_iter().map(|row| Record::read(row).map(|message| (message.id, message))).collect()
+}
+
+fn lock(ids: &[i64]) -> Stmt {
+    Stmt::lock(
+        "select 1 from message where id in (select cast(value ->> 'k' as bigint) from json_each(?1))
+         order by id for update",
+        params![key_set(ids.iter().copied())],
+    )
+}
+
+/// Many transitions, a few statements. The caller holds the rows' locks; claims that are used or made must be alive as
+/// the rows are written. What is finished passes its lane's turn on. If a row was not written, a run ended at this
+/// very moment, and everything starts over.
+pub(crate) async fn save(
+    tx: &mut Tx<'_>,
+    changes: &[(Record, Record)],
+    under: Under,
+    events: Vec<Event>,
+) -> Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let rows = changes.iter().map(|(before, after)| {
+        let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
+        let holder = if under == Under::NewClaim { hold } else { before.hold.as_ref() };
+        serde_json::json!({
+            "k": after.id, "was": before.fence, "holder": holder.map(|hold| hold.run_key),
+            "status": after.status.as_str(), "outcome": after.outcome, "attempts": after.attempts,
+            "lapsed": after.lapsed, "delayed": after.delayed_until.map(|t| t.0),
+            "run": hold.map(|hold| hold.run_key), "fence": after.fence,
+            "until": hold.and_then(|hold| hold.until).map(|t| t.0), "since": hold.map(|hold| hold.claimed_at.0),
+            "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),
+            "last_digest": last.map(|last| &last.digest), "reason": after.failure_reason,
+            "finished": after.finished_at.map(|t| t.0),
+        })
+    });
+    let authority = match under {
+        Under::Nobody => 0,
+        Under::NewClaim => 1,
+        Under::Claim => 2,
+    };
+    let update = Stmt::new(
+        concat!("update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
+           attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
+           delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),
+           fence = cast(item.value ->> 'fence' as bigint), until_at = cast(item.value ->> 'until' as bigint),
+           claimed_at = cast(item.value ->> 'since' as bigint),
+           last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
+           last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'reason',
+           finished_at = cast(item.value ->> 'finished' as bigint), updated_at = ?2,
+           prune_at = case when item.value ->> 'finished' is not null then ", kept_until!("?2"), " end
+         from json_each(?1) as item
+         where message.id = cast(item.value ->> 'k' as bigint)
+         and message.fence = cast(item.value ->> 'was' as bigint)
+         and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+           and ended_at is null and expires_at > ?2))
+         and (?3 < 2 or until_at is null or until_at > ?2)"),
+        params![set(rows)?, tx.now, authority],
+    );
+    let mut statements = vec![update, Event::insert_many(tx, events)?];
+    statements.extend(pass_on(changes.iter().map(|(_, after)| after)));
+    let written = tx.pipeline(statements).await?[0].affected;
+    if written < changes.len() as u64 {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    Ok(())
+}
+
+/// Whose turn is next in the lanes of what is finished.
+pub(super) fn pass_on<'r>(changed: impl Iterator<Item = &'r Record>) -> Option<Stmt> {
+    let finished = changed.filter(|message| message.lane.is_some() && message.finished_at.is_some());
+    let lanes: Vec<i64> = finished.map(|message| message.id).collect();
+    (!lanes.is_empty()).then(|| lane::next(&lanes))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::event::prune::{HISTORY, REQUESTS_KEPT};
+
+    #[test]
+    fn the_statement_knows_how_long_things_are_kept() {
+        let sql = kept_until!("?1");
+        assert!(sql.contains(&REQUESTS_KEPT.0.to_string()) && sql.contains(&HISTORY.0.to_string()));
+    }
+}

@@ -1,0 +1,140 @@
+use super::{
+    Message, Status, message_token,
+    record::{Record, held, load_locked, save},
+};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    names::{CLAIMS_MAX, Token, check},
+    ops::{
+        claim::{Under, deliver::Handed, is_repeat},
+        event::Event,
+    },
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// Give back messages that you hold, unprocessed: all of them, or none if a claim is over. They keep their place, and
+/// the attempt does not count.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    pub tokens: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Released {
+    pub messages: Vec<Message>,
+}
+
+impl Op for Release {
+    const NAME: &'static str = "mail/release";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired, AlreadyFinished];
+    type Reply = Released;
+    erased!();
+
+    /// What is given back together was claimed by one run: the first token speaks for it.
+    fn before(&self) -> Before {
+        self.tokens.first().map_or_else(Before::nothing, |first| Before::holds(first))
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Released> {
+        check::range("tokens", self.tokens.len() as i64, 1, CLAIMS_MAX)?;
+        let mut tokens = HashMap::new();
+        for token in &self.tokens {
+            let (token, id) = message_token(token)?;
+            if tokens.insert(id, token).is_some() {
+                return Err(Error::invalid("tokens", format!("names message {id} twice")));
+            }
+        }
+        let released = release(tx, &tokens).await?;
+        Ok(Released { messages: released.into_iter().map(|message| message.view(tx.now)).collect() })
+    }
+}
+
+/// The rule: back to its place.
+pub(super) fn give_back(message: &Record, verb: &str, tx: &Tx<'_>) -> Record {
+    let mut back = Record {
+        status: Status::Pending,
+        attempts: message.attempts - 1,
+        updated_at: tx.now,
+        ..message.clone()
+    };
+    back.end_claim(verb, &[None]);
+    back
+}
+
+pub(crate) async fn release(tx: &mut Tx<'_>, tokens: &HashMap<i64, Token>) -> Result<Vec<Record>> {
+    let mut ids: Vec<i64> = tokens.keys().copied().collect();
+    ids.sort_unstable();
+    let mut found = load_locked(tx, &ids).await?;
+    let (mut released, mut changes) = (Vec::with_capacity(ids.len()), Vec::new());
+    for id in ids {
+        let (found, token) = (found.remove(&id), &tokens[&id]);
+        let message = match found {
+            Some(message) if is_repeat(tx, message.last.as_ref(), token, "release", &[None])? => {
+                released.push(message);
+                continue;
+            }
+            found => held(found, token, tx)?,
+        };
+        let back = Record { lapsed: 0, ..give_back(&message, "release", tx) };
+        released.push(back.clone());
+        changes.push((message, back));
+    }
+    let events = events("message.released", &changes);
+    save(tx, &changes, Under::Claim, events).await?;
+    Ok(released)
+}
+
+pub(super) fn events(kind: &'static str, changes: &[(Record, Record)]) -> Vec<Event> {
+    changes.iter().map(|(before, after)| after.event(kind, before)).collect()
+}
+
+/// What could not be handed over goes back, except for what was handed over since. Gives how many messages that are.
+pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<i64, &Handed>) -> Result<u64> {
+    let ids: Vec<i64> = handed.keys().copied().collect();
+    let mut changes = Vec::new();
+    for (id, message) in load_locked(tx, &ids).await? {
+        let handed = handed[&id];
+        let same = message
+            .hold
+            .as_ref()
+            .is_some_and(|hold| hold.fence == handed.token.fence && hold.is_alive(tx.now));
+        if same && message.delivery == handed.delivery {
+            let back = give_back(&message, "undeliver", tx);
+            changes.push((message, back));
+        }
+    }
+    let events = events("message.undelivered", &changes);
+    save(tx, &changes, Under::Claim, events).await?;
+    Ok(changes.len() as u64)
+}
+
+/// An operator takes it away from its holder.
+pub(crate) async fn unclaim(
+    tx: &mut Tx<'_>,
+    id: i64,
+    reason: Option<&str>,
+) -> Result<(Option<String>, String)> {
+    let found = load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| super::not_found(id))?;
+    let Some(hold) = found.hold.clone() else { return Ok((None, found.status.as_str().into())) };
+    if !hold.is_alive(tx.now) {
+        // It was lost already: the attempt counts.
+        let lapsed = super::lapse::lapse(tx, vec![found]).await?;
+        let status = lapsed.first().map_or(Status::Pending, |message| message.status);
+        return Ok((None, status.as_str().into()));
+    }
+    let back = give_back(&found, "unclaim", tx);
+    let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
+    // Who took it away is the caller, not the holder.
+    let event = Event { agent: None, details, ..back.event("message.unclaimed", &found) };
+    save(tx, &[(found, back.clone())], Under::Nobody, vec![event]).await?;
+    Ok((Some(hold.run), back.status.as_str().into()))
+}

@@ -1,0 +1,29 @@
+use super::{configure::set_paused, pause::Changed};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+    names::check,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Hand out from a paused mailbox again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    pub mailbox: String,
+}
+
+impl Op for Resume {
+    const NAME: &'static str = "mail/resume";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Changed;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::path_name("mailbox", &self.mailbox)?;
+        tx.caller.may_manage(&self.mailbox)?;
+        set_paused(tx, &self.mailbox, None).await
+    }
+}

@@ -1,0 +1,42 @@
+use super::{Changed, Message, now, record::require_message, view::full};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+    json::Json,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Show a message with everything that is kept of it, and what came of it.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Show {
+    pub message: i64,
+}
+
+impl Op for Show {
+    const NAME: &'static str = "mail/show";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Changed;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        Ok(Changed { message: of(tx, self.message).await? })
+    }
+}
+
+pub(crate) async fn of(tx: &mut Tx<'_>, id: i64) -> Result<Message> {
+    let message = require_message(tx, id).await?;
+    let message = now(tx, vec![message]).await?;
+    let (_, mut views) = full(tx, message, vec![]).await?;
+    let mut message = views.remove(0);
+    let outputs =
+        tx.query("select output from message_output where message = ?1 order by n", params![id]).await?;
+    for mut row in outputs {
+        message.outputs.push(Json::stored(row.take("output")?)?);
+    }
+    Ok(message)
+}

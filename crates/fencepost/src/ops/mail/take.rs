@@ -1,0 +1,114 @@
+use super::{
+    Message, Status,
+    claim::{check_names, pick},
+    lane,
+    record::{Record, columns, save},
+    view::full,
+};
+use crate::{
+    clock::Millis,
+    db::tx::{Tx, by_keys},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{CLAIMS_MAX, check},
+    ops::claim::Under,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Take the next messages for good: they are completed as they are handed over, with outcome `taken`. At most once:
+/// if whoever took them is lost, so are they. Their payload stays until they are removed, so that a lost answer can
+/// be asked for again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Take {
+    pub mailboxes: Vec<String>,
+    /// Up to this many (1 unless said, at most 1000).
+    #[serde(default)]
+    pub count: Option<i64>,
+    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer).
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Taken {
+    pub messages: Vec<Message>,
+}
+
+impl Op for Take {
+    const NAME: &'static str = "mail/take";
+    const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, Paused, AlreadyFinished];
+    type Reply = Taken;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::takes().once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    /// A pause ends, too.
+    fn not_yet(answer: Result<&Taken, &Error>) -> bool {
+        answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Taken> {
+        let names = check_names(&self.mailboxes)?;
+        check::request(self.request.as_deref())?;
+        let count = self.count.unwrap_or(1);
+        check::range("count", count, 1, CLAIMS_MAX)?;
+        if tx.opening.is_repeat("message.taken", None)? {
+            return repeated(tx).await;
+        }
+        names.iter().try_for_each(|name| tx.caller.may_take(name, tx.caller.agent.as_deref()))?;
+        let (_, mut found) = pick(tx, Some(lane::lock_next(&names, count)?), &names, count).await?;
+        if found.iter().any(|message| message.lane.is_some()) {
+            let ids: Vec<i64> = found.iter().map(|message| message.id).collect();
+            let busy = tx.one(lane::taken(&ids)).await?.rows;
+            let busy = busy.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
+            found.retain(|message| !busy.contains(&message.id));
+            if found.is_empty() {
+                return Err(Error::again("another call is changing the lane at this moment"));
+            }
+        }
+        let mut changes = Vec::with_capacity(found.len());
+        for message in found {
+            let mut taken = Record {
+                outcome: Some("taken".into()),
+                attempts: message.attempts + 1,
+                updated_at: tx.now,
+                ..message.clone()
+            };
+            taken.finish(Status::Processed, tx.now);
+            changes.push((message, taken));
+        }
+        let events = changes.iter().map(|(before, after)| after.event("message.taken", before)).collect();
+        save(tx, &changes, Under::Nobody, events).await?;
+        let taken = changes.into_iter().map(|(_, after)| after).collect();
+        Ok(Taken { messages: full(tx, taken, vec![]).await?.1 })
+    }
+}
+
+/// The same request again: what it took.
+async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
+    let taken = tx.opening.repeat.iter().filter(|did| did.kind == "message.taken");
+    let keys: Vec<i64> =
+        taken.filter_map(|did| did.resource.strip_prefix("message/")?.parse().ok()).collect();
+    let rows = tx.one(by_keys!(keys.as_slice(), columns!("where message.id"), "order by message.id")).await?;
+    let taken = Record::read_all(rows.rows)?;
+    if taken.is_empty() {
+        return Err(Error::new(Code::AlreadyFinished, "what this request took was removed since"));
+    }
+    Ok(Taken { messages: full(tx, taken, vec![]).await?.1 })
+}

@@ -1,0 +1,121 @@
+//! A message as callers see it.
+
+use super::{Record, Status};
+use crate::{
+    clock::Time,
+    db::tx::{Answer, Stmt, Tx, by_keys},
+    error::{Error, Result},
+    json::Json,
+    ops::claim::{self, Checkpoint},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// A message. What is long (`payload` to `outputs`) is filled in by claim, take, peek and show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Message {
+    pub id: i64,
+    pub mailbox: String,
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    pub status: Status,
+    /// How it was finished: what its completion said, `taken` or `discarded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// 0 to 100, higher first.
+    pub priority: i64,
+    /// What order is kept by, in a strict mailbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// It cannot be claimed before this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until: Option<Time>,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    /// How the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// Who holds it, while someone does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<claim::Claim>,
+    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The
+    /// message is shown as it will be then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
+    pub created_at: Time,
+    pub updated_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// What was pushed; gone once it is completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Json>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// How far the work on it had come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// What came of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Json>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Self {
+            id: 0,
+            mailbox: String::new(),
+            kind: None,
+            status: Status::Pending,
+            outcome: None,
+            priority: crate::ops::task::PRIORITY,
+            lane: None,
+            idempotency_key: None,
+            delayed_until: None,
+            attempts: 0,
+            max_attempts: super::MAX_ATTEMPTS,
+            failure_reason: None,
+            claim: None,
+            lapsed: false,
+            created_at: Time(0),
+            updated_at: Time(0),
+            finished_at: None,
+            payload: None,
+            headers: BTreeMap::new(),
+            checkpoint: None,
+            outputs: Vec::new(),
+        }
+    }
+}
+
+/// Messages with what is long about them. `first` are run before, in the same round trip; their answers come first.
+pub(crate) async fn full(
+    tx: &mut Tx<'_>,
+    messages: Vec<Record>,
+    first: Vec<Stmt>,
+) -> Result<(Vec<Answer>, Vec<Message>)> {
+    let (own, keys) = (first.len(), messages.iter().map(|message| message.id).collect::<Vec<_>>());
+    let mut statements = first;
+    statements.push(by_keys!(
+        keys.as_slice(),
+        "select message, payload, headers, checkpoint from message_doc where message",
+        ""
+    ));
+    let mut answers = tx.pipeline(statements).await?;
+    let docs = answers.split_off(own);
+    let at: HashMap<i64, usize> = keys.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    let mut views: Vec<Message> = messages.into_iter().map(|message| message.view(tx.now)).collect();
+    for mut row in docs.into_iter().flat_map(|answer| answer.rows) {
+        let view = &mut views[at[&row.get("message")?]];
+        view.payload = row.take::<Option<String>>("payload")?.map(Json::stored).transpose()?;
+        if let Some(headers) = row.take::<Option<String>>("headers")? {
+            view.headers = serde_json::from_str(&headers).map_err(Error::internal)?;
+        }
+        if let Some(checkpoint) = row.take::<Option<String>>("checkpoint")? {
+            view.checkpoint = Some(serde_json::from_str(&checkpoint).map_err(Error::internal)?);
+        }
+    }
+    Ok((answers, views))
+}

@@ -1,0 +1,161 @@
+use super::{Delivered, ITEM, Outcome, UNMATCHED, send};
+use crate::{
+    db::tx::{Stmt, Tx, set},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    names::{NAME_MAX, check},
+    ops::{
+        inbox::{self, Content},
+        mail,
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Hand over something that came from outside: dropped if it was seen before, else put into the inbox of the agent whose
+/// rule fits, else kept among what is unmatched.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Deliver {
+    /// `slack`, `github`, `email`, …
+    pub source: String,
+    /// The provider's id of this delivery: seen again, it is dropped.
+    pub delivery: String,
+    pub text: String,
+    /// A digest of what the provider signed: the same under another id is dropped, too.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// What it tells of, such as a post: told of in several ways, it reaches an agent once.
+    #[serde(default)]
+    pub item: Option<String>,
+    /// `message`, `issues.opened`, …
+    #[serde(default)]
+    pub event: Option<String>,
+    #[serde(default)]
+    pub channel: Option<String>,
+    #[serde(default)]
+    pub thread: Option<String>,
+    /// Whom rules call `user`.
+    #[serde(default)]
+    pub sender: Option<String>,
+    #[serde(default)]
+    pub repository: Option<String>,
+    /// A program said it.
+    #[serde(default)]
+    pub bot: bool,
+    /// Whatever else the source said.
+    #[serde(default)]
+    pub data: Option<serde_json::Value>,
+    /// With it, a client whose answer was lost asks again by itself, and hears that it was delivered.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Deliver {
+    const NAME: &'static str = "route/deliver";
+    const ACCESS: Access = Access::Admin;
+    refuses![AlreadyFinished];
+    type Reply = Delivered;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Delivered> {
+        check::request(self.request.as_deref())?;
+        tx.opening.is_repeat("message.pushed", None)?;
+        check::line("delivery", &self.delivery, NAME_MAX)?;
+        for (field, value) in [("digest", &self.digest), ("item", &self.item)] {
+            value.as_ref().map_or(Ok(()), |value| check::line(field, value, NAME_MAX))?;
+        }
+        let content = Content {
+            source: self.source,
+            text: self.text,
+            event: self.event,
+            channel: self.channel,
+            thread: self.thread,
+            sender: self.sender,
+            sent_by: None,
+            repository: self.repository,
+            bot: self.bot,
+            matched: None,
+            data: self.data,
+        };
+        content.check("")?;
+        // The two never meet: one is the provider's, the other begins as no id of a provider does.
+        let digest = self.digest.map(|digest| format!("digest:{digest}"));
+        if let Some(repeated) = seen(tx, &content.source, &self.delivery, digest.as_deref()).await? {
+            return Ok(repeated);
+        }
+        let delivered = match send(tx, &content, self.item.clone()).await? {
+            Some(routed) => routed,
+            None => keep(tx, &content, self.item).await?,
+        };
+        tx.execute(
+            "update delivery set message = ?3 where source = ?1 and (id = ?2 or id = ?4)",
+            params![&content.source, &self.delivery, delivered.message, digest],
+        )
+        .await?;
+        Ok(delivered)
+    }
+}
+
+/// What the first became, if this is not the first. On PostgreSQL whoever comes at the same moment waits here, at the
+/// first one's row.
+async fn seen(
+    tx: &mut Tx<'_>,
+    source: &str,
+    delivery: &str,
+    digest: Option<&str>,
+) -> Result<Option<Delivered>> {
+    let ids: Vec<&str> = [Some(delivery), digest].into_iter().flatten().collect();
+    let rows = set(ids.iter().map(|id| json!({ "id": id })))?;
+    let insert = Stmt::new(
+        "insert into delivery(source, id, at)
+         select ?1, value ->> 'id', cast(?2 as bigint) from json_each(?3) where true order by key
+         on conflict (source, id) do nothing",
+        params![source, tx.now, rows],
+    );
+    if tx.one(insert).await?.affected == ids.len() as u64 {
+        return Ok(None);
+    }
+    let known = tx
+        .query(
+            "select message from delivery where source = ?1 and (id = ?2 or id = ?3) and message is not null
+             order by case when id = ?2 then 0 else 1 end",
+            params![source, delivery, digest],
+        )
+        .await?;
+    let first: i64 = known.first().ok_or_else(forgotten)?.get("message")?;
+    // By whichever of the two it was known: from now on by the other, too.
+    let rows = tx
+        .query(
+            "update delivery set message = coalesce(message, ?4), repeats = repeats + case when id = ?2 then 1 else 0 end
+             where source = ?1 and (id = ?2 or (id = ?3 and message is null)) returning id, repeats",
+            params![source, delivery, digest, first],
+        )
+        .await?;
+    let own = rows.iter().find(|row| row.get::<String>("id").is_ok_and(|id| id == delivery));
+    let repeats = Some(own.ok_or_else(forgotten)?.get("repeats")?);
+    Ok(Some(Delivered { repeats, ..Delivered::new(Outcome::Repeated, first) }))
+}
+
+fn forgotten() -> Error {
+    Error::again("a delivery was forgotten at this moment")
+}
+
+/// Into the mailbox of what no rule fits. What it tells of is no key there: told in another way it may fit a rule.
+async fn keep(tx: &mut Tx<'_>, content: &Content, item: Option<String>) -> Result<Delivered> {
+    let push = mail::push_many::Item {
+        headers: item.map(|item| (ITEM.to_owned(), item)).into_iter().collect(),
+        ..inbox::send::letter(UNMATCHED.into(), content)?
+    };
+    let (message, _) = inbox::send::put(tx, push).await?;
+    Ok(Delivered::new(Outcome::Unmatched, message.id))
+}

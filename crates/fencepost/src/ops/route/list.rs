@@ -1,0 +1,30 @@
+use super::{Route, in_force};
+use crate::{
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List the rules for what comes from outside, in the order in which they are tried.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct List {}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Routes {
+    pub routes: Vec<Route>,
+}
+
+impl Op for List {
+    const NAME: &'static str = "route/list";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Routes;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Routes> {
+        Ok(Routes { routes: in_force(tx).await? })
+    }
+}

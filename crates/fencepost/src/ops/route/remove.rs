@@ -1,0 +1,64 @@
+use super::{Route, add::load};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, check},
+    ops::event::{Event, Topic},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// End a rule. What it brought to its agent stays there.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Remove {
+    pub route: i64,
+    /// Why; it is kept in the log.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Removed {
+    pub route: Route,
+}
+
+impl Op for Remove {
+    const NAME: &'static str = "route/remove";
+    const ACCESS: Access = Access::Admin;
+    type Reply = Removed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Removed> {
+        check::request(self.request.as_deref())?;
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        tx.opening.is_repeat("route.removed", None)?;
+        // Asking twice is safe, with an id or without: it is shown as it was removed.
+        let removed = tx
+            .execute(
+                "update route set removed_at = ?2 where id = ?1 and removed_at is null",
+                params![self.route, tx.now],
+            )
+            .await?;
+        if removed == 1 {
+            let event = Event {
+                topic: Some(Topic::Nobody),
+                ..Event::new("route.removed", format!("route/{}", self.route))
+            };
+            tx.one(event.because(self.reason.as_deref()).insert(tx)).await?;
+        }
+        Ok(Removed { route: load(tx, self.route).await? })
+    }
+}

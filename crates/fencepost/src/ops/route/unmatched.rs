@@ -1,0 +1,83 @@
+use super::UNMATCHED;
+use crate::{
+    clock::Time,
+    db::tx::Tx,
+    engine::op::{Access, Op, erased},
+    error::Result,
+    json::Json,
+    lease::overdue::but,
+    names::check,
+    ops::{inbox::Content, mail},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// List what came from outside and fits no rule, oldest first, a page at a time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unmatched {
+    /// Only what comes after this one: the last of the page before.
+    #[serde(default)]
+    pub after: Option<i64>,
+    /// At most this many (100 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Kept {
+    pub messages: Vec<Stray>,
+    /// There is another page.
+    pub more: bool,
+}
+
+/// A message that no rule fits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stray {
+    pub id: i64,
+    /// What was delivered; not there if something else was put into this mailbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    pub created_at: Time,
+}
+
+impl Op for Unmatched {
+    const NAME: &'static str = "route/unmatched";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Kept;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Kept> {
+        let limit = self.limit.unwrap_or(100);
+        check::range("limit", limit, 1, 1000)?;
+        let after = self.after.unwrap_or(0);
+        let overdue = mail::overdue(tx, Some(UNMATCHED)).await?;
+        let rows = tx
+            .query(
+                mail::record::columns!(concat!(
+                    "where message.mailbox = ?1 and message.id > ?2 and message.finished_at is null and ",
+                    but!("message.id", "?4"),
+                    " order by message.id limit ?3"
+                )),
+                params![UNMATCHED, after, limit + 1, overdue.keys()],
+            )
+            .await?;
+        let fits = |message: &mail::Record| message.id > after && message.finished_at.is_none();
+        let (found, more) = overdue.page(mail::Record::read_all(rows)?, fits, limit);
+        let listed = found.len();
+        let found = mail::Record::that_fit(found);
+        let more = more || found.len() < listed;
+        if found.is_empty() {
+            return Ok(Kept { messages: Vec::new(), more });
+        }
+        let (_, views) = mail::view::full(tx, found, vec![]).await?;
+        let messages = views.into_iter().map(|message| Stray {
+            id: message.id,
+            content: message.payload.as_ref().and_then(|payload: &Json| payload.read().ok()),
+            created_at: message.created_at,
+        });
+        Ok(Kept { messages: messages.collect(), more })
+    }
+}

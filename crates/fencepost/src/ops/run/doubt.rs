@@ -1,0 +1,60 @@
+use super::{Lease, Run, RunRow, check_name, end::lock};
+use crate::{
+    clock::Millis,
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased, refuses},
+    error::{Code, Error, Result},
+    ops::event::Event,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Doubt that anybody acts for a run any more. A quarter of its lease is used up at once, so that whoever is heard from
+/// now on moves its end, and `run/end` can be told to end it only if nobody was.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Doubt {
+    pub run: String,
+    /// Only if it is still under this lease, as an earlier reply showed it.
+    #[serde(default)]
+    pub lease: Option<Lease>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Doubted {
+    pub run: Run,
+}
+
+impl Op for Doubt {
+    const NAME: &'static str = "run/doubt";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired];
+    type Reply = Doubted;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Doubted> {
+        check_name(&self.run)?;
+        let alive = lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now));
+        let Some(run) = alive else {
+            let message = format!("run `{}` is over, or never began", self.run);
+            return Err(
+                Error::new(Code::LeaseExpired, message).hint("fence runs --all shows the runs there are")
+            );
+        };
+        run.under(self.lease)?;
+        // Being heard is written when a quarter is used; from now on that is always so.
+        let expires_at = run.expires_at.min(tx.now.plus(Millis(run.ttl.0 - run.ttl.0 / 4)));
+        // The event wakes those who wait for the lease to end, which is earlier now.
+        let event = Event {
+            run: Some(run.name.clone()),
+            agent: run.agent.clone(),
+            ..Event::new("run.doubted", format!("run/{}", run.name))
+        };
+        let event = event.insert(tx);
+        tx.stirred = true;
+        let shorten = "update run set expires_at = ?2 where key = ?1";
+        tx.pipeline(vec![Stmt::new(shorten, params![run.key, expires_at]), event]).await?;
+        Ok(Doubted { run: RunRow { expires_at, ..run }.view(tx.now) })
+    }
+}

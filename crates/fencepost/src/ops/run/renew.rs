@@ -1,0 +1,53 @@
+use super::{BY_NAME, Run, RunRow, check_name};
+use crate::{
+    clock::Millis,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::check,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that a run is still there. One renewal covers everything it holds.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    pub run: String,
+    /// A longer lease than before. A shorter one has no effect: the reply says which is in force.
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Renewed {
+    pub run: Run,
+}
+
+impl Op for Renew {
+    const NAME: &'static str = "run/renew";
+    const ACCESS: Access = Access::Agent;
+    refuses![LeaseExpired];
+    type Reply = Renewed;
+    erased!();
+
+    /// Being heard is all that this op does, and it was done before.
+    fn before(&self) -> Before {
+        Before::hears(&self.run, self.ttl_ms)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Renewed> {
+        check_name(&self.run)?;
+        check::lease("ttl_ms", self.ttl_ms)?;
+        let rows = tx.query(BY_NAME, params![&self.run]).await?;
+        match rows.first().map(RunRow::read).transpose()? {
+            Some(run) if run.is_alive(tx.now) => Ok(Renewed { run: run.view(tx.now) }),
+            _ => Err(Error::new(Code::LeaseExpired, format!("run `{}` is over, or never began", self.run))
+                .hint("claim again: a new run begins with its first claim")),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Tasks: units of work with dependencies, on boards.
+//!
+//! An op loads the task's [`Record`] under its row's lock, applies a pure rule, and saves it with one update
+//! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
+//! own file.
+
+mod batch;
+mod now;
+mod record;
+mod state;
+mod view;
+
+pub use crate::ops::claim::Checkpoint;
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Stmt, Tx},
+    engine::op::verbs,
+    error::{Code, Error, Result},
+    names::TaskId,
+    ops::{claim::Under, event::Event},
+    params,
+};
+pub(crate) use now::{Now, overdue};
+pub(crate) use record::{
+    Lock, Record, Was, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set, state, titles,
+    unheld,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+pub use state::State;
+pub(crate) use state::state_now;
+pub(crate) use view::full;
+pub use view::{Dependency, Note as NoteView, Progress as ProgressView, Task};
+
+verbs![
+    add::Add,
+    plan::Plan,
+    import::Import,
+    ready::Ready,
+    claim::Claim,
+    claim_many::ClaimMany,
+    progress::Progress,
+    checkpoint::SaveCheckpoint,
+    done::Done,
+    done_many::DoneMany,
+    fail::Fail,
+    show::Show,
+    list::List,
+    why::Why,
+    wait::Wait,
+    offer::Offer,
+    assign::Assign,
+    accept::Accept,
+    reject::Reject,
+    park::Park,
+    unpark::Unpark,
+    cancel::Cancel,
+    retry::Retry,
+    reopen::Reopen,
+    edit::Edit,
+    note::Note,
+    depend::Depend,
+    undepend::Undepend,
+];
+pub(crate) mod lapse;
+pub(crate) mod release;
+
+pub const PRIORITY: i64 = 50;
+pub const MAX_ATTEMPTS: i64 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Anyone's to take.
+    Unassigned,
+    /// Waiting for one agent's yes or no.
+    Offered,
+    /// Held by a run of that agent while it decides.
+    Reviewing,
+    /// Waiting for its assignee.
+    Pending,
+    /// Held by a run that works on it.
+    InProgress,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    pub const ALL: [Status; 8] = [
+        Status::Unassigned,
+        Status::Offered,
+        Status::Reviewing,
+        Status::Pending,
+        Status::InProgress,
+        Status::Completed,
+        Status::Failed,
+        Status::Cancelled,
+    ];
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unassigned => "unassigned",
+            Status::Offered => "offered",
+            Status::Reviewing => "reviewing",
+            Status::Pending => "pending",
+            Status::InProgress => "in_progress",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+    pub(crate) fn read(text: &str) -> Result<Self> {
+        let status = Status::ALL.into_iter().find(|status| status.as_str() == text);
+        status.ok_or_else(|| Error::internal("a task has a status that this fence does not know"))
+    }
+    /// Only the claim and its outcome change: nobody else is asked, and nothing is set aside.
+    fn leads_straight_to(self, next: Status) -> bool {
+        matches!(
+            (self, next),
+            (Status::Unassigned | Status::Pending | Status::InProgress, Status::InProgress)
+                | (Status::InProgress, Status::Completed)
+        )
+    }
+    pub fn is_finished(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
+    }
+}
+
+/// A verb's answer: the task as it is now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    pub task: Task,
+}
+
+pub(crate) const RUN_BEHIND: &str =
+    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
+     from task join run on run.key = task.run where task.board = ?1 and task.n = ?2 and task.fence = ?3";
+
+pub(crate) fn not_found(id: &TaskId) -> Error {
+    Error::new(Code::NotFound, format!("there is no task `{id}`"))
+        .hint("fence list shows the tasks there are")
+}
+
+/// What every verb that needs no token does: load, apply the rule, save, log. A dead holder's claim is given
+/// back first, so that no verb is refused because of it. The same request again changes nothing.
+pub(crate) async fn change(
+    tx: &mut Tx<'_>,
+    task: &str,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+    rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
+) -> Result<Changed> {
+    change_under(tx, task, kind, details, Under::Nobody, rule).await
+}
+
+/// The same, where the rule may rest on the claim that the task is held under.
+pub(crate) async fn change_under(
+    tx: &mut Tx<'_>,
+    task: &str,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+    under: Under,
+    rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
+) -> Result<Changed> {
+    let id = TaskId::check("task", task)?;
+    let found = load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+    if tx.opening.is_repeat(kind, Some(&found.resource()))? {
+        return Ok(Changed { task: found.view(tx.now) });
+    }
+    let mut events = Vec::new();
+    let mut task = found.clone();
+    if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+        events.push(lapse::lapse(&mut task, tx.now));
+    }
+    let before = task.clone();
+    rule(&mut task, tx.now)?;
+    task.updated_at = tx.now;
+    let held = before.hold.as_ref();
+    // The claim that it was held under, if it was; but who did this is the caller, not the holder.
+    events.push(Event {
+        details,
+        agent: None,
+        run: held.map(|hold| hold.run.clone()),
+        fence: held.map(|hold| hold.fence),
+        ..task.event(kind, before.status)
+    });
+    let mut statements = save(&found.was(), &task, under, tx.now);
+    statements.push(Event::insert_many(tx, events)?);
+    if tx.pipeline(statements).await?[0].affected == 0 {
+        return Err(Error::new(Code::LeaseExpired, format!("the claim on `{id}` ended at this moment")));
+    }
+    Ok(Changed { task: task.view(tx.now) })
+}
+
+/// Delays that are over: the tasks are ready again. One batch.
+pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
+    let due = tx
+        .query(
+            unheld!(
+                "from task where task.delayed_until <= ?1 order by task.delayed_until limit ?2
+                 /*pg for update skip locked*/"
+            ),
+            params![tx.now, crate::ops::run::sweep::ITEMS],
+        )
+        .await?;
+    if due.is_empty() {
+        return Ok(0);
+    }
+    let due = due.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    let events = due.iter().map(|task| task.event("task.due", task.status)).collect();
+    let events = Event::insert_many(tx, events)?;
+    let keys = due.iter().map(|task| task.seq);
+    let woken = "update task set delayed_until = null
+                 where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
+    let keys = crate::db::tx::key_set(keys);
+    tx.pipeline(vec![Stmt::new(woken, params![keys.clone()]), record::sync_tags(keys), events]).await?;
+    Ok(due.len() as u64)
+}
+
+/// How long a task waits after its nth failed attempt: 10 s, 20 s, 40 s, … at most 10 minutes.
+pub(crate) fn backoff(attempts: i64) -> Millis {
+    let doublings = u32::try_from((attempts - 1).clamp(0, 10)).unwrap_or(0);
+    Millis((10_000_i64 << doublings).min(600_000))
+}

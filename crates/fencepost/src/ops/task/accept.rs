@@ -1,0 +1,88 @@
+use super::{Changed, Record, Status, change_under};
+use crate::{
+    clock::Time,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{Token, check},
+    ops::claim::{Under, require},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Accept an offered task: it is the agent's to do. Under review, only the run that holds it may.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Accept {
+    pub task: String,
+    /// The agent that it was offered to.
+    pub agent: String,
+    /// The claim under which it is reviewed, if it is.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Accept {
+    const NAME: &'static str = "task/accept";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::plain_name("agent", &self.agent)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
+        let token = self.token.as_deref().map(Token::check).transpose()?;
+        check::request(self.request.as_deref())?;
+        let details = Some(serde_json::json!({ "by": self.agent }));
+        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        change_under(tx, &self.task, "task.accepted", details, under, |task, now| {
+            deciding(task, &self.agent, token.as_ref(), now)?;
+            accept(task, &self.agent, now);
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn accept(task: &mut Record, agent: &str, now: Time) {
+    task.status = Status::Pending;
+    task.assignee = Some(agent.into());
+    task.accepted_at = Some(now);
+    task.end_claim("accept", &[]);
+}
+
+/// Only the agent it was offered to decides; once reviewing, only the run that holds it.
+pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: Time) -> Result<()> {
+    task.unfinished()?;
+    let offered_to = task.offered_to.as_deref().unwrap_or_default();
+    if !matches!(task.status, Status::Offered | Status::Reviewing) {
+        let message = format!("task `{}` is {}, not offered", task.id, task.status.as_str());
+        return Err(Error::new(Code::NotReady, message));
+    }
+    if offered_to != agent {
+        let message = format!("task `{}` is offered to agent `{offered_to}`, not to `{agent}`", task.id);
+        return Err(Error::new(Code::NotReady, message).with("agent", offered_to));
+    }
+    match (&task.hold, token) {
+        (None, None) => Ok(()),
+        (_, Some(token)) if token.resource != task.resource() => {
+            let message = format!("`{token}` is not a claim of task `{}`", task.id);
+            Err(Error::new(Code::Invalid, message).with("field", "token"))
+        }
+        (_, Some(token)) => require(Some(&task.look()), token, now).map(drop),
+        (Some(hold), None) => {
+            Err(task.held_by(hold, false).hint("only that run decides now; fence claims shows its token"))
+        }
+    }
+}

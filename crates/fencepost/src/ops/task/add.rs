@@ -1,0 +1,115 @@
+use super::{
+    Task,
+    plan::{Item, insert},
+};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased},
+        prelude::Before,
+    },
+    error::{Error, Result},
+    names::check,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The board of a task that names none.
+pub const BOARD: &str = "main";
+
+/// Add a task to a board.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Add {
+    /// The board it goes to (`main` unless said); made if it is not there.
+    #[serde(default)]
+    pub board: Option<String>,
+    pub title: String,
+    #[serde(default)]
+    pub body: Option<String>,
+    /// When it counts as done.
+    #[serde(default)]
+    pub done_when: Option<String>,
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// 0 to 100, higher first (50 unless said).
+    #[serde(default)]
+    pub priority: Option<i64>,
+    #[serde(default)]
+    pub tags: Vec<String>,
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Where it came from: any JSON.
+    #[serde(default)]
+    pub origin: Option<serde_json::Value>,
+    #[serde(default)]
+    pub creator: Option<String>,
+    /// Assign it to this agent.
+    #[serde(default)]
+    pub to: Option<String>,
+    /// Offer it to this agent, who may accept or reject it.
+    #[serde(default)]
+    pub offer: Option<String>,
+    /// Ids of tasks that must be completed first.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// How often it may be tried (3 unless said).
+    #[serde(default)]
+    pub max_attempts: Option<i64>,
+    /// A second task with this key is not added; the first is the answer.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Add {
+    pub fn new(board: impl Into<String>, title: impl Into<String>) -> Self {
+        Self { board: Some(board.into()), title: title.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Added {
+    pub task: Task,
+    /// It was there already, by its key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
+}
+
+impl Op for Add {
+    const NAME: &'static str = "task/add";
+    const ACCESS: Access = Access::Agent;
+    type Reply = Added;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Added> {
+        check::request(self.request.as_deref())?;
+        let board = self.board.unwrap_or_else(|| BOARD.into());
+        let item = Item {
+            name: None,
+            title: self.title,
+            body: self.body,
+            done_when: self.done_when,
+            kind: self.kind,
+            priority: self.priority,
+            tags: self.tags,
+            source: self.source,
+            origin: self.origin,
+            creator: self.creator,
+            to: self.to,
+            offer: self.offer,
+            after: self.after,
+            max_attempts: self.max_attempts,
+            key: self.key,
+        };
+        let mut planned = insert(tx, &board, vec![item]).await?;
+        let task = planned.tasks.pop().ok_or_else(|| Error::internal("the task was not added"))?;
+        Ok(Added { task, existing: !planned.existing.is_empty() })
+    }
+}

@@ -1,0 +1,49 @@
+use super::{Changed, Record, Status, change};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::check,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Assign an unassigned task to an agent: only its runs can claim it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Assign {
+    pub task: String,
+    pub to: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Assign {
+    const NAME: &'static str = "task/assign";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::plain_name("to", &self.to)?;
+        check::request(self.request.as_deref())?;
+        let details = Some(serde_json::json!({ "to": self.to }));
+        change(tx, &self.task, "task.assigned", details, |task, _| assign(task, &self.to)).await
+    }
+}
+
+fn assign(task: &mut Record, to: &str) -> Result<()> {
+    super::offer::unassigned(task)?;
+    task.status = Status::Pending;
+    task.assignee = Some(to.into());
+    Ok(())
+}

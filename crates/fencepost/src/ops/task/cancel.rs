@@ -1,0 +1,52 @@
+use super::{Changed, Record, Status, change};
+use crate::{
+    clock::Time,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, check},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Cancel an unfinished task. If someone holds it, their claim ends, and their guard says so.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    pub task: String,
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Cancel {
+    const NAME: &'static str = "task/cancel";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
+        check::request(self.request.as_deref())?;
+        let details = self.reason.as_ref().map(|reason| serde_json::json!({ "reason": reason }));
+        change(tx, &self.task, "task.cancelled", details, cancel).await
+    }
+}
+
+fn cancel(task: &mut Record, now: Time) -> Result<()> {
+    task.unfinished()?;
+    task.status = Status::Cancelled;
+    task.finished_at = Some(now);
+    task.end_claim("cancel", &[]);
+    Ok(())
+}

@@ -1,0 +1,486 @@
+use super::{Record, Status, Task, Was, full, not_found, save, save_set, unheld};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Stmt, Tx},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+        wait::Wish,
+    },
+    error::{Code, Error, Result},
+    names::{Resource, TaskId, Token, check},
+    ops::{
+        claim::{
+            self, Hold, Under,
+            deliver::{self, Handed},
+            next_fence,
+        },
+        event::{Event, Topic},
+        run::{self, Holder},
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Claim a task for a run: the one that is named, or the best that is ready. Ready order: the agent's own
+/// pending tasks first, then priority, then age. The reply carries all that a worker needs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// This task and no other.
+    #[serde(default)]
+    pub task: Option<String>,
+    /// Only from this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Only with this tag.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The run that will hold it; opened if it is not there.
+    pub run: String,
+    /// The agent that the run belongs to. Needed for what is assigned or offered.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    /// The longest that this claim may last, however often it is renewed.
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If this very run has the named task, give the token again instead of refusing.
+    #[serde(default)]
+    pub resume: bool,
+    /// If there is nothing to take yet, or the named task is not to be had, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Claim {
+    /// The best that is ready on a board.
+    pub fn next(board: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { board: Some(board.into()), run: run.into(), ..Self::default() }
+    }
+    /// One task.
+    pub fn of(task: impl Into<String>, run: impl Into<String>) -> Self {
+        Self { task: Some(task.into()), run: run.into(), ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claimed {
+    pub claim: claim::Claim,
+    pub task: Task,
+}
+
+impl Op for Claim {
+    const NAME: &'static str = "task/claim";
+    const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, BoardFinished, AlreadyClaimed, NotReady, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Claimed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
+        let id = self.task.as_deref().map(|task| TaskId::check("task", task)).transpose()?;
+        if id.is_some() && (self.board.is_some() || self.tag.is_some()) {
+            return Err(Error::invalid("task", "names one task: leave out `board` and `tag`"));
+        }
+        let wish = Wanted {
+            board: self.board,
+            tag: self.tag,
+            run: self.run,
+            agent: self.agent,
+            ttl: self.ttl_ms,
+            max: self.max_ms,
+        };
+        check::request(self.request.as_deref())?;
+        let mut claimed = match id {
+            Some(id) => wish.named(tx, &id, self.resume).await?,
+            None => wish.best(tx, 1).await?,
+        };
+        claimed.pop().ok_or_else(|| Error::internal("nothing was claimed"))
+    }
+}
+
+/// What a run wants to take.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub board: Option<String>,
+    pub tag: Option<String>,
+    pub run: String,
+    pub agent: Option<String>,
+    pub ttl: Option<Millis>,
+    pub max: Option<Millis>,
+}
+
+impl Wanted {
+    fn check(&self) -> Result<()> {
+        run::check_name(&self.run)?;
+        check::optional_name("board", self.board.as_deref())?;
+        check::optional_name("tag", self.tag.as_deref())?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        check::lease("ttl_ms", self.ttl)?;
+        check::lease("max_ms", self.max)
+    }
+
+    /// The named task, if it is this run's to take.
+    async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
+        self.check()?;
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::Task(id.clone())))? {
+            return repeated(tx).await;
+        }
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
+        let mut statements = vec![holder.enter(tx.now)];
+        statements.extend(super::record::locked(id));
+        let mut answers = tx.pipeline(statements).await?;
+        let run_key = holder.key(&answers[0].rows)?;
+        let found =
+            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
+        let found = found.ok_or_else(|| not_found(id))?;
+        tx.wishes = vec![Wish::new((id, &holder.agent), topics(holder.agent.as_deref()))];
+        let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
+        if let Some(hold) = own {
+            if !resume {
+                return Err(found
+                    .held_by(hold, true)
+                    .hint(format!("fence claim {id} --resume gives its token again")));
+            }
+            let claim = claim::Claim { lease_kept_ms: holder.lease_kept(), ..hold.claim(&found.resource()) };
+            // The token goes to one who may have it already: that is a delivery, but none to take back.
+            deliver::again(tx, &[(found.seq, hold.token(&found.resource()))]).await?;
+            let (_, mut views) = full(tx, vec![found], vec![]).await?;
+            return Ok(vec![Claimed { claim, task: views.remove(0) }]);
+        }
+        let mut events = Vec::new();
+        let mut free = found.clone();
+        if found.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+            events.push(super::lapse::lapse(&mut free, tx.now));
+        }
+        let status = takeable(&free, holder.agent.as_deref())?;
+        take(tx, vec![(found.was(), free, status)], &holder, run_key, self.max, events).await
+    }
+
+    /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
+    /// not take its neighbours along.
+    pub async fn best(self, tx: &mut Tx<'_>, count: i64) -> Result<Vec<Claimed>> {
+        self.check()?;
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", None)? {
+            return repeated(tx).await;
+        }
+        let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
+        let mut found = Vec::new();
+        let mut entered = None;
+        // The agent's own come first, and only the pool if there are none: locking a row of each would hide
+        // one of them from the others.
+        let agent = holder.agent.clone();
+        for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
+            let mut statements = vec![self.pick(mine, count)];
+            if entered.is_none() {
+                statements.insert(0, holder.enter(tx.now));
+            }
+            let mut answers = tx.pipeline(statements).await?;
+            found = answers
+                .pop()
+                .unwrap_or_default()
+                .rows
+                .into_iter()
+                .map(Record::read)
+                .collect::<Result<Vec<_>>>()?;
+            if let Some(first) = answers.pop() {
+                entered = Some(holder.key(&first.rows)?);
+            }
+            if !found.is_empty() {
+                break;
+            }
+        }
+        if let Some(lapsed) = found.iter().position(|task| task.lapsed) {
+            found.truncate(lapsed.max(1));
+        }
+        match entered {
+            Some(run_key) if !found.is_empty() => {
+                let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
+                take(tx, found, &holder, run_key, self.max, Vec::new()).await
+            }
+            _ => {
+                let wish = ("task", &self.board, &self.tag, &agent);
+                tx.wishes = vec![Wish::new(wish, topics(agent.as_deref()))];
+                Err(self.nothing(tx).await?)
+            }
+        }
+    }
+
+    /// The first entries of an index that holds only what is ready: from a million it costs what it costs
+    /// from a thousand. `mine`: only what is assigned to this agent.
+    ///
+    /// A board is asked for as a range and stands first in the order, so that only the index that begins with it gives
+    /// that order. Left to choose, PostgreSQL takes boards to be mixed evenly, and walks past all of the others' tasks.
+    fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
+        macro_rules! pick {
+            ($what:literal) => {
+                pick!($what, "")
+            };
+            ($what:literal, $first:literal) => {
+                unheld!(concat!(
+                    "from task where ",
+                    $what,
+                    " order by ",
+                    $first,
+                    "task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+                ))
+            };
+        }
+        // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
+        macro_rules! tagged {
+            ($what:literal, $first:literal) => {
+                unheld!(concat!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1 and ",
+                    $what,
+                    " order by ",
+                    $first,
+                    "task_tag.priority desc, task_tag.task limit ?1 /*pg for update of task skip locked*/"
+                ))
+            };
+        }
+        let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
+        match (mine, board, tag) {
+            (None, None, None) => Stmt::new(pick!("task.ready = 1"), params![count]),
+            (None, Some(board), None) => {
+                let sql = pick!("task.ready = 1 and task.board between ?2 and ?2", "task.board, ");
+                Stmt::new(sql, params![count, board])
+            }
+            (None, None, Some(tag)) => {
+                Stmt::new(tagged!("task_tag.ready = 1 and task_tag.tag = ?2", ""), params![count, tag])
+            }
+            (None, Some(board), Some(tag)) => Stmt::new(
+                tagged!(
+                    "task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3",
+                    "task_tag.board, "
+                ),
+                params![count, tag, board],
+            ),
+            (Some(agent), None, None) => {
+                Stmt::new(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
+            }
+            (Some(agent), Some(board), None) => Stmt::new(
+                pick!(
+                    "task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3",
+                    "task.board, "
+                ),
+                params![count, agent, board],
+            ),
+            // One agent's own pending tasks are few: their tags are looked at one by one.
+            (Some(agent), board, Some(tag)) => Stmt::new(
+                pick!(
+                    "task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
+                     and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)"
+                ),
+                params![count, agent, board, tag],
+            ),
+        }
+    }
+
+    /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
+    async fn nothing(&self, tx: &mut Tx<'_>) -> Result<Error> {
+        macro_rules! counts {
+            ($where:literal) => {
+                concat!(
+                    "select (select count(*) from (select 1 from task where run is not null and ",
+                    $where,
+                    " limit 1000) as t) as claimed,
+                      (select count(*) from (select 1 from task
+                        where ready = 0 and run is null and finished_at is null and ",
+                    $where,
+                    " limit 1000) as t)
+                      + (select count(*) from (select 1 from task where ready = 1 and ",
+                    $where,
+                    " limit 1000) as t)
+                      + (select count(*) from (select 1 from task where ready = 2 and ",
+                    $where,
+                    " limit 1000) as t) as waiting,
+                      (select count(*) from (select 1 from task where status = 'failed' and ",
+                    $where,
+                    " limit 1000) as t) as failed,
+                      (select count(*) from (select 1 from task where delayed_until is not null and ",
+                    $where,
+                    " limit 1) as t)
+                      + (select count(*) from (select 1 from task where ready = 1 and ",
+                    $where,
+                    " limit 1) as t) as coming"
+                )
+            };
+        }
+        if let Some(board) = &self.board {
+            crate::ops::board::require(tx, board).await?;
+        }
+        let rows = match &self.board {
+            Some(board) => tx.query(counts!("board = ?1"), params![board]).await?,
+            None => tx.query(counts!("true"), params![]).await?,
+        };
+        let count = |name| rows[0].get::<i64>(name);
+        let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
+        let place = self.board.as_ref().map_or("the fleet".into(), |board| format!("board `{board}`"));
+        let error = if claimed + blocked == 0 && self.tag.is_none() {
+            Error::new(Code::BoardFinished, format!("everything on {place} is finished")).hint(match failed {
+                0 => "fence add plans more",
+                _ => "some tasks failed: fence list --status failed",
+            })
+        } else {
+            let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
+            // Nobody works, nothing is delayed, and nothing is being taken by another at this moment: then nothing
+            // will become ready unless somebody does something about it.
+            let stuck = claimed == 0 && (count("coming")? == 0 || self.tag.is_some());
+            let nobody = if stuck { ", and nobody is at work" } else { "" };
+            let counts = format!("{claimed} claimed, {blocked} waiting, {failed} failed");
+            Error::new(Code::NoneReady, format!("nothing{tag} is ready on {place}{nobody}: {counts}"))
+                .with("stuck", stuck)
+                .hint(match (stuck, failed) {
+                    (false, _) => "fence claim --wait 1m waits for something to take",
+                    (true, 0) => {
+                        "fence list shows what is parked, blocked or another agent's; fence why says why"
+                    }
+                    (true, _) => {
+                        "fence list --status failed; fence retry or fence dep rm frees what waits for it"
+                    }
+                })
+        };
+        Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
+    }
+}
+
+/// Writes the claims: `(as found, as it stands free, what it becomes)`.
+pub(crate) async fn take(
+    tx: &mut Tx<'_>,
+    found: Vec<(Was, Record, Status)>,
+    holder: &Holder,
+    run_key: i64,
+    max: Option<Millis>,
+    mut events: Vec<Event>,
+) -> Result<Vec<Claimed>> {
+    let mut changes = Vec::with_capacity(found.len());
+    for (was, free, status) in found {
+        let fence = next_fence(tx, was.fence);
+        let hold = holder.hold(run_key, fence, max, tx.now);
+        let from = free.status;
+        // A review is not an attempt at the work.
+        let attempts = free.attempts + i64::from(status == Status::InProgress);
+        let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
+        events.push(taken.event("task.claimed", from));
+        let token = Token { resource: taken.resource(), fence };
+        tx.handed.push(Handed { token, delivery: taken.delivery });
+        changes.push((was, taken));
+    }
+    let events = Event::insert_many(tx, events)?;
+    let (mut statements, written) = match changes.as_slice() {
+        [(was, after)] => (save(was, after, Under::NewClaim, tx.now), None),
+        many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
+    };
+    statements.push(events);
+    let wanted = changes.len();
+    let taken = changes.into_iter().map(|(_, after)| after).collect();
+    let (answers, views) = full(tx, taken, statements).await?;
+    if written.unwrap_or(answers[0].affected as usize) < wanted {
+        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+    }
+    Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
+}
+
+/// What could make a task free for this agent.
+fn topics(agent: Option<&str>) -> Vec<Topic> {
+    [Topic::tasks(), Topic::pool()].into_iter().chain(agent.map(Topic::agent)).collect()
+}
+
+/// What a free task becomes if this agent takes it, or why it may not.
+fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
+    let refused = |message: String| {
+        Err(Error::new(Code::NotReady, message).hint(format!("fence why {} says more", task.id)))
+    };
+    task.unfinished()?;
+    if let Some(hold) = &task.hold {
+        return Err(task.held_by(hold, false).hint("fence ready lists what you can take instead"));
+    }
+    if let Some(reason) = &task.parked {
+        return refused(format!("task `{}` is parked: {reason}", task.id));
+    }
+    match task.status {
+        Status::Offered if task.offered_to.as_deref() == agent => return Ok(Status::Reviewing),
+        Status::Offered => {
+            let to = task.offered_to.as_deref().unwrap_or_default();
+            return refused(format!("task `{}` is offered to agent `{to}`", task.id));
+        }
+        Status::Pending if task.assignee.as_deref() != agent => {
+            let to = task.assignee.as_deref().unwrap_or_default();
+            return refused(format!("task `{}` is assigned to agent `{to}`", task.id));
+        }
+        _ => {}
+    }
+    if task.waiting_on > 0 {
+        return refused(format!("task `{}` waits for {} unfinished tasks", task.id, task.waiting_on));
+    }
+    if let Some(until) = task.delayed_until {
+        return refused(format!("task `{}` failed and is tried again after {until}", task.id));
+    }
+    Ok(Status::InProgress)
+}
+
+/// The same request again: what it took, unless that is over. What it finished since is still its answer.
+async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
+    let over = || {
+        Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+            .hint("claim again with a new request id")
+    };
+    let repeats: Vec<_> =
+        tx.opening.repeat.iter().filter(|did| did.kind == "task.claimed").cloned().collect();
+    let (mut claimed, mut handed) = (Vec::new(), Vec::new());
+    for did in repeats {
+        let id: TaskId = did.resource.trim_start_matches("task/").parse().map_err(Error::internal)?;
+        let task = super::load(tx, &id).await?.ok_or_else(over)?;
+        let fence = did.fence.unwrap_or_default();
+        let held = task.hold.as_ref().filter(|hold| hold.fence == fence && hold.is_alive(tx.now));
+        let finished = task.status == Status::Completed && task.fence == fence;
+        let claim = match held {
+            Some(hold) => {
+                handed.push((task.seq, hold.token(&task.resource())));
+                hold.claim(&task.resource())
+            }
+            None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
+            None => return Err(over().with("fence", fence)),
+        };
+        let (_, mut views) = full(tx, vec![task], vec![]).await?;
+        claimed.push(Claimed { claim, task: views.remove(0) });
+    }
+    if claimed.is_empty() {
+        return Err(over());
+    }
+    if !handed.is_empty() {
+        tx.handed = deliver::again(tx, &handed).await?;
+    }
+    Ok(claimed)
+}
+
+fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim {
+    let hold = Hold {
+        run_key: 0,
+        run,
+        agent: None,
+        run_expires_at: task.finished_at.unwrap_or(at),
+        run_ended_at: None,
+        fence,
+        claimed_at: at,
+        until: None,
+        lease_kept: None,
+    };
+    hold.claim(&task.resource())
+}

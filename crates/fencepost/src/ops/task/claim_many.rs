@@ -1,0 +1,77 @@
+use super::claim::{Claimed, Wanted};
+use crate::{
+    clock::Millis,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{CLAIMS_MAX, check},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is handed out alone.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimMany {
+    pub count: i64,
+    /// Only from this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Only with this tag.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The run that will hold them; opened if it is not there.
+    pub run: String,
+    #[serde(default)]
+    pub agent: Option<String>,
+    #[serde(default)]
+    pub ttl_ms: Option<Millis>,
+    #[serde(default)]
+    pub max_ms: Option<Millis>,
+    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
+    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
+    /// meanwhile is renewed as ever, or lapses.
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimedMany {
+    pub claims: Vec<Claimed>,
+}
+
+impl Op for ClaimMany {
+    const NAME: &'static str = "task/claim_many";
+    const ACCESS: Access = Access::Agent;
+    refuses![NoneReady, BoardFinished, LeaseExpired];
+    type Reply = ClaimedMany;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    }
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<ClaimedMany> {
+        check::range("count", self.count, 1, CLAIMS_MAX)?;
+        check::request(self.request.as_deref())?;
+        let wish = Wanted {
+            board: self.board,
+            tag: self.tag,
+            run: self.run,
+            agent: self.agent,
+            ttl: self.ttl_ms,
+            max: self.max_ms,
+        };
+        Ok(ClaimedMany { claims: wish.best(tx, self.count).await? })
+    }
+}

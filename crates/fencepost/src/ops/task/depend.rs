@@ -1,0 +1,117 @@
+use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, record, save};
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{TaskId, check},
+    ops::claim::Under,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Make a task wait for another. Circles are refused.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Depend {
+    pub task: String,
+    /// What must be completed first.
+    pub after: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Depend {
+    const NAME: &'static str = "task/depend";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::request(self.request.as_deref())?;
+        let (found, other) = both(tx, &self.task, &self.after).await?;
+        if tx.opening.is_repeat("task.depends", Some(&found.resource()))? {
+            return Ok(Changed { task: found.view(tx.now) });
+        }
+        let mut task = found.clone();
+        let mut statements = Vec::new();
+        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+            let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
+            statements.extend(save(&found.was(), &task, Under::Nobody, tx.now));
+            statements.push(lapsed);
+        }
+        task.unfinished()?;
+        task.unheld()?;
+        refuse_circle(tx, &task, &other).await?;
+        let waits = i64::from(other.status != Status::Completed);
+        let details = serde_json::json!({ "after": other.id.to_string() });
+        let event = task.event("task.depends", task.status).details(details).insert(tx);
+        let insert = Stmt::new(
+            "insert into edge(task, depends_on) values (?1, ?2) on conflict do nothing",
+            params![task.seq, other.seq],
+        );
+        if tx.one(insert).await?.affected == 0 {
+            tx.pipeline(statements).await?;
+            return Ok(Changed { task: task.view(tx.now) });
+        }
+        let task = Record { waiting_on: task.waiting_on + waits, updated_at: tx.now, ..task };
+        statements.extend(recount(&task, event));
+        tx.pipeline(statements).await?;
+        Ok(Changed { task: task.view(tx.now) })
+    }
+}
+
+/// Both ends of an edge, under the lock that all changes of edges take. What is depended on is locked before
+/// what depends on it.
+pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Record, Record)> {
+    let (id, other) = (TaskId::check("task", task)?, TaskId::check("after", after)?);
+    tx.query("select name from gate where name = 'edges' /*pg for update*/", params![]).await?;
+    let mut others = load_set(tx, [&other].into_iter(), Lock::ToDependOn).await?;
+    let task = super::load_locked(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+    let other = others.remove(&other).ok_or_else(|| not_found(&other))?;
+    Ok((task, other))
+}
+
+/// The count follows the edges, and the tags' copies follow the count.
+pub(super) fn recount(task: &Record, event: Stmt) -> Vec<Stmt> {
+    vec![
+        Stmt::new(
+            "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
+            params![task.seq, task.waiting_on, task.updated_at],
+        ),
+        record::sync_tags(crate::db::tx::key_set([task.seq])),
+        event,
+    ]
+}
+
+/// Would `task` then wait for itself? Follows what `other` waits for.
+async fn refuse_circle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result<()> {
+    let rows = tx
+        .query(
+            "with recursive before(seq) as (
+               select cast(?1 as bigint)
+               union
+               select edge.depends_on from edge join before on edge.task = before.seq
+             )
+             select seq from before where seq = ?2",
+            params![other.seq, task.seq],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let message = match task.seq == other.seq {
+        true => format!("`{}` cannot wait for itself", task.id),
+        false => format!("`{}` waits for `{}` already, so it cannot come after it", other.id, task.id),
+    };
+    Err(Error::new(Code::Invalid, message).with("field", "after").hint("a circle of tasks would never begin"))
+}

@@ -1,0 +1,155 @@
+use super::{Changed, Record, Status, load_locked, save};
+use crate::{
+    db::tx::{Answer, Stmt, Tx, by_keys, set},
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{OUTPUT_MAX, Resource, TaskId, Token, check},
+    ops::{
+        claim::{self, Under, is_repeat, require},
+        event::Event,
+    },
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Complete the task held under a token. The same completion again is the first answer; a different one is
+/// refused.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Done {
+    pub token: String,
+    /// What came of it. Tasks that depend on this one are handed it.
+    #[serde(default)]
+    pub output: Option<String>,
+}
+
+impl Done {
+    pub fn new(token: impl Into<String>) -> Self {
+        Self { token: token.into(), output: None }
+    }
+}
+
+impl Op for Done {
+    const NAME: &'static str = "task/done";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        let (token, id) = task_token(&self.token)?;
+        let output = self.output.as_deref();
+        check::optional_text("output", output, OUTPUT_MAX)?;
+        let found = load_locked(tx, &id).await?;
+        if let Some(task) = &found
+            && is_repeat(tx, task.last.as_ref(), &token, "done", &[output])?
+        {
+            return Ok(Changed { task: task.clone().view(tx.now) });
+        }
+        let found = held(found, &token, tx)?;
+        let was = found.was();
+        let task = complete(found, output, tx);
+        let mut statements = save(&was, &task, Under::Claim, tx.now);
+        statements.push(super::release::ended(&task, &was, "task.completed", None).insert(tx));
+        if let Some(output) = output {
+            statements.push(Stmt::new(
+                "update task_doc set output = ?2 where task = ?1",
+                params![task.seq, output],
+            ));
+        }
+        statements.push(dependents(&[task.seq]));
+        let mut answers = claim::written(tx.pipeline(statements).await?, &token)?;
+        unblock(tx, answers.pop()).await?;
+        Ok(Changed { task: task.view(tx.now) })
+    }
+}
+
+/// A token of a task.
+pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
+    let token = Token::check(token)?;
+    match &token.resource {
+        Resource::Task(id) => Ok((token.clone(), id.clone())),
+        other => Err(Error::new(Code::Invalid, format!("`{other}` is not a task")).with("field", "token")),
+    }
+}
+
+/// The task, if the token holds it.
+pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
+    let look = found.as_ref().map(Record::look);
+    let hold = require(look.as_ref(), token, tx.now)?;
+    // Of one token it was seen at the opening; here are many.
+    tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
+    let task = found.ok_or_else(|| Error::internal("a token without a task"))?;
+    if task.status == Status::Reviewing {
+        return Err(Error::new(
+            Code::NotReady,
+            format!("task `{}` is being reviewed, not worked on", task.id),
+        )
+        .hint(format!("fence accept {0} or fence reject {0} first", task.id)));
+    }
+    Ok(task)
+}
+
+/// The rule.
+pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Record {
+    let mut task = Record {
+        status: Status::Completed,
+        lapsed: false,
+        failure_reason: None,
+        updated_at: tx.now,
+        finished_at: Some(tx.now),
+        ..task
+    };
+    task.end_claim("done", &[output]);
+    task
+}
+
+/// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents
+/// do not wait for each other; and in a way that lets others come to depend on them, who may be waiting for us.
+pub(super) fn dependents(tasks: &[i64]) -> Stmt {
+    by_keys!(
+        tasks,
+        super::unheld!("from edge join task on task.seq = edge.task where edge.depends_on"),
+        "order by edge.task /*pg for no key update of task*/"
+    )
+}
+
+/// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
+/// of: whoever waits for one of them is woken by that.
+pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Result<()> {
+    let mut fewer: BTreeMap<i64, (Record, i64)> = BTreeMap::new();
+    for row in dependents.unwrap_or_default().rows {
+        let task = Record::read(row)?;
+        fewer.entry(task.seq).or_insert((task, 0)).1 += 1;
+    }
+    if fewer.is_empty() {
+        return Ok(());
+    }
+    let rows = set(fewer.iter().map(|(seq, (_, count))| serde_json::json!({ "k": seq, "count": count })))?;
+    let mut statements = vec![Stmt::new(
+        "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
+         from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
+        params![rows],
+    )];
+    let tagged = fewer.values().filter(|(task, _)| !task.tags.is_empty()).map(|(task, _)| task.seq);
+    let tagged: Vec<i64> = tagged.collect();
+    if !tagged.is_empty() {
+        statements.push(super::record::sync_tags(crate::db::tx::key_set(tagged)));
+    }
+    let free = fewer.values().filter(|(task, count)| task.waiting_on == *count && !task.status.is_finished());
+    let events: Vec<_> = free.map(|(task, _)| task.event("task.unblocked", task.status)).collect();
+    if !events.is_empty() {
+        statements.push(Event::insert_many(tx, events)?);
+    }
+    tx.pipeline(statements).await?;
+    Ok(())
+}

@@ -1,0 +1,99 @@
+use super::{
+    Changed, Record, Status, backoff,
+    done::{held, task_token},
+    load_locked, save,
+};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, TTL_MAX, check},
+    ops::claim::{Under, is_repeat, written},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say that the task held under a token cannot be done: for good, or to be tried again after a while.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fail {
+    pub token: String,
+    /// Whoever takes it next is told.
+    pub reason: String,
+    /// Try again, while attempts are left.
+    #[serde(default)]
+    pub retry: bool,
+    /// How long to wait before that (10 s, doubled with each attempt, unless said).
+    #[serde(default)]
+    pub delay_ms: Option<Millis>,
+}
+
+impl Fail {
+    pub fn new(token: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { token: token.into(), reason: reason.into(), ..Self::default() }
+    }
+}
+
+impl Op for Fail {
+    const NAME: &'static str = "task/fail";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        let (token, id) = task_token(&self.token)?;
+        check::line("reason", &self.reason, TEXT_MAX)?;
+        if let Some(delay) = self.delay_ms {
+            check::span("delay_ms", delay, Millis(0), TTL_MAX)?;
+        }
+        let found = load_locked(tx, &id).await?;
+        if let Some(task) = &found
+            && is_repeat(tx, task.last.as_ref(), &token, "fail", &self.content())?
+        {
+            return Ok(Changed { task: task.clone().view(tx.now) });
+        }
+        let found = held(found, &token, tx)?;
+        let task = self.apply(&found, tx.now);
+        let kind = if task.status == Status::Failed { "task.failed" } else { "task.retrying" };
+        let details = serde_json::json!({ "reason": self.reason, "attempt": task.attempts });
+        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+        statements.push(super::release::ended(&task, &found.was(), kind, Some(details)).insert(tx));
+        written(tx.pipeline(statements).await?, &token)?;
+        Ok(Changed { task: task.view(tx.now) })
+    }
+}
+
+impl Fail {
+    fn content(&self) -> [Option<&str>; 2] {
+        [Some(&self.reason), self.retry.then_some("retry")]
+    }
+
+    /// The rule: past its last attempt a task fails, whatever was wished.
+    fn apply(&self, task: &Record, now: Time) -> Record {
+        let mut task = Record {
+            failure_reason: Some(self.reason.clone()),
+            lapsed: false,
+            updated_at: now,
+            ..task.clone()
+        };
+        task.end_claim("fail", &self.content());
+        if self.retry && task.attempts < task.max_attempts {
+            let delay = self.delay_ms.unwrap_or_else(|| backoff(task.attempts));
+            task.status = task.home();
+            task.delayed_until = (delay.0 > 0).then(|| now.plus(delay));
+        } else {
+            task.status = Status::Failed;
+            task.finished_at = Some(now);
+        }
+        task
+    }
+}

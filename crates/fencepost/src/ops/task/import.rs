@@ -1,0 +1,519 @@
+mod life;
+mod past;
+
+use super::{
+    MAX_ATTEMPTS, Record, Status,
+    batch::{Batch, Inserts, Known, On, Wait, at, inserts, resolve},
+    plan,
+};
+use crate::{
+    clock::Time,
+    db::tx::{Stmt, Tx, set},
+    engine::{
+        op::{Access, Op, erased},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{
+        BODY_MAX, EXPORTED, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check, exported_id,
+    },
+    ops::{claim::Checkpoint, key::hex},
+    params,
+};
+use life::Life;
+use past::Past;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashSet};
+
+/// Bring tasks along from elsewhere as they are there, in one transaction: all or none. Their numbers are kept, and
+/// importing them again changes nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Import {
+    pub tasks: Vec<Item>,
+    /// Say what would happen, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Asking again with the same id gives the first answer.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+/// A task as it is elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// `auth-3` becomes the third task of board `auth`, which is made if it is not there.
+    pub id: String,
+    pub title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// When it counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_when: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// 0 to 100, higher first (50 unless said).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// What must be completed first: ids of this import, or of tasks that are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    #[serde(default)]
+    pub status: State,
+    /// The agent that it is assigned to, or that finished it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The agent that it is offered to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Time>,
+    /// Why an offer of it was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection_reason: Option<String>,
+    /// A lead is still to be told that it is finished. Unless said, whoever had to know was told elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notify: bool,
+    /// Set it aside, for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<String>,
+    /// It is not tried again before this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until: Option<Time>,
+    /// Why it failed, or its last attempt did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// What came of it, if it is completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Oldest first: a text each, or a text with who wrote it and when.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Line>,
+    /// How far the work had come, in the same form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<Line>,
+    /// The last checkpoint of the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointItem>,
+    /// Who had it. The event of the import says so; nobody holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Where it came from: any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<String>,
+    /// How often it may be tried (3 unless said).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<i64>,
+    /// How often it was tried so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: i64,
+    /// A time that is still to come is taken for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    /// What it is elsewhere, such as `pm:auth/3` (`import:` and the id unless said). A second task with this key is
+    /// not imported; the first is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// A note or a line of progress: its text, or more.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Line {
+    Text(String),
+    Full(FullLine),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FullLine {
+    pub text: String,
+    /// Who wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+}
+
+impl Line {
+    pub fn text(&self) -> &str {
+        match self {
+            Line::Text(text) => text,
+            Line::Full(line) => &line.text,
+        }
+    }
+
+    pub fn text_mut(&mut self) -> &mut String {
+        match self {
+            Line::Text(text) => text,
+            Line::Full(line) => &mut line.text,
+        }
+    }
+
+    fn check(&self, field: &str) -> Result<()> {
+        check::line(field, self.text(), TEXT_MAX)?;
+        match self {
+            Line::Text(_) => Ok(()),
+            Line::Full(line) => check::optional_name(field, line.agent.as_deref()),
+        }
+    }
+}
+
+impl From<String> for Line {
+    fn from(text: String) -> Self {
+        Line::Text(text)
+    }
+}
+
+impl From<&str> for Line {
+    fn from(text: &str) -> Self {
+        Line::Text(text.into())
+    }
+}
+
+/// How far the work had come, for whoever takes it next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointItem {
+    pub ordinal: i64,
+    pub phase: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl CheckpointItem {
+    /// As `checkpoint` of a task or a message stores it.
+    pub(crate) fn stored(&self) -> Result<String> {
+        let CheckpointItem { ordinal, phase, data } = self.clone();
+        serde_json::to_string(&Checkpoint { ordinal, phase, data }).map_err(Error::internal)
+    }
+
+    pub(crate) fn read(stored: &str) -> Result<Self> {
+        let Checkpoint { ordinal, phase, data } = serde_json::from_str(stored).map_err(Error::internal)?;
+        Ok(Self { ordinal, phase, data })
+    }
+
+    pub(crate) fn check(&self, at: &str) -> Result<()> {
+        check::range(&format!("{at}ordinal"), self.ordinal, 1, i64::MAX)?;
+        check::line(&format!("{at}phase"), &self.phase, TEXT_MAX)?;
+        let data = self.data.as_ref().map(ToString::to_string);
+        check::optional_json(&format!("{at}data"), data.as_deref(), BODY_MAX)
+    }
+}
+
+/// What a task can be when it comes: not finished (pending if it has an assignee, offered if it is), or how it ended.
+/// Whoever held it elsewhere holds nothing here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    #[default]
+    Unassigned,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Item {
+    /// What it will be here.
+    pub fn status(&self) -> Status {
+        match self.status {
+            State::Unassigned if self.to.is_some() => Status::Pending,
+            State::Unassigned if self.offer.is_some() => Status::Offered,
+            State::Unassigned => Status::Unassigned,
+            State::Completed => Status::Completed,
+            State::Failed => Status::Failed,
+            State::Cancelled => Status::Cancelled,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Imported {
+    /// The tasks that are new, in the order in which they were given.
+    pub imported: Vec<String>,
+    /// What was there already, by its key, and was left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub existing: Vec<Existing>,
+    /// What was imported before, finished, and pruned since. It does not come back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Existing {
+    /// The id that was given.
+    pub id: String,
+    /// The task that has its key.
+    pub task: String,
+    pub title: String,
+    pub status: Status,
+}
+
+/// The most notes, and the most lines of progress, of one task: as many as are shown.
+pub(crate) const NOTES_MAX: i64 = 200;
+
+impl Op for Import {
+    const NAME: &'static str = "task/import";
+    /// It writes a past that nobody here was part of.
+    const ACCESS: Access = Access::Admin;
+    type Reply = Imported;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Imported> {
+        check::request(self.request.as_deref())?;
+        check::range("tasks", self.tasks.len() as i64, 1, PLAN_MAX as i64)?;
+        let count = self.tasks.len();
+        let mut ids = Vec::with_capacity(count);
+        for (i, item) in self.tasks.iter().enumerate() {
+            ids.push(item.check_at(&at(i, count))?);
+        }
+        let (items, lives): (Vec<_>, Vec<_>) = self.tasks.into_iter().map(Item::split).unzip();
+        for (i, item) in items.iter().enumerate() {
+            item.check(at(i, count))?;
+        }
+        let after = resolve(&items, "id")?;
+        if tx.opening.is_repeat("task.imported", None)? {
+            return repeated(tx, &items, &ids).await;
+        }
+        let mut known = Known::read(tx, &items, &after, &own(&items, &ids)).await?;
+        known.recognise(&items, &ids);
+        let past = Past::read(tx, &items, &ids, &known).await?;
+        let is_new = |i: usize| known.by_item[i].is_none() && !past.gone.contains_key(&i);
+        let reply = report(&ids, &known, is_new);
+        if !self.dry_run && !reply.imported.is_empty() {
+            write(tx, &items, &lives, &ids, &after, &known, &past).await?;
+        }
+        Ok(reply)
+    }
+}
+
+/// What became of each item.
+fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Imported {
+    let mut reply = Imported::default();
+    for (i, id) in ids.iter().enumerate() {
+        match &known.by_item[i] {
+            _ if is_new(i) => reply.imported.push(id.to_string()),
+            Some(task) => reply.existing.push(Existing {
+                id: id.to_string(),
+                task: task.id.to_string(),
+                title: task.title.clone(),
+                status: task.status,
+            }),
+            None => reply.gone.push(id.to_string()),
+        }
+    }
+    reply
+}
+
+/// The same request again: what it imported then.
+async fn repeated(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId]) -> Result<Imported> {
+    let known = Known::read(tx, items, &[], &[]).await?;
+    let did: HashSet<&str> = tx.opening.repeat.iter().map(|did| did.resource.as_str()).collect();
+    Ok(report(ids, &known, |i| did.contains(resource(&ids[i]).as_str())))
+}
+
+/// The ids of the items that an export made a key for.
+fn own(items: &[plan::Item], ids: &[TaskId]) -> Vec<TaskId> {
+    let exported = |item: &plan::Item| item.key.as_deref().is_some_and(|key| key.starts_with(EXPORTED));
+    items.iter().zip(ids).filter(|(item, _)| exported(item)).map(|(_, id)| id.clone()).collect()
+}
+
+impl Known {
+    /// A task that has no key is known again by the one that an export of this fleet gave it.
+    fn recognise(&mut self, items: &[plan::Item], ids: &[TaskId]) {
+        for ((there, item), id) in self.by_item.iter_mut().zip(items).zip(ids) {
+            let same =
+                |task: &&Record| task.key.is_none() && item.key.as_deref() == Some(&exported_key(task));
+            if there.is_none() {
+                *there = self.by_id.get(id).filter(same).cloned();
+            }
+        }
+    }
+}
+
+/// By what an exported task without a key is known again.
+pub(crate) fn exported_key(task: &Record) -> String {
+    let key = format!("{EXPORTED}{}", exported_id(&task.id, task.created_at));
+    if key.len() <= NAME_MAX { key } else { format!("{EXPORTED}{}", hex(&Sha256::digest(key))) }
+}
+
+fn resource(id: &TaskId) -> String {
+    format!("task/{id}")
+}
+
+const INSERTS: Inserts = inserts!(
+    task(
+        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told, delayed_until, attempts",
+        ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
+           value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint), value ->> 'rejection_reason',
+           cast(value ->> 'told' as bigint), cast(value ->> 'delayed_until' as bigint),
+           cast(value ->> 'attempts' as bigint)"
+    ),
+    conflict "",
+    doc(
+        ", output, checkpoint_n, checkpoint",
+        ", item.value ->> 'output', cast(item.value ->> 'checkpoint_n' as bigint), item.value ->> 'checkpoint'"
+    )
+);
+
+async fn write(
+    tx: &mut Tx<'_>,
+    items: &[plan::Item],
+    lives: &[Life],
+    ids: &[TaskId],
+    after: &[Vec<On>],
+    known: &Known,
+    past: &Past,
+) -> Result<()> {
+    let new = (0..items.len()).filter(|i| known.by_item[*i].is_none() && !past.gone.contains_key(i));
+    let (mut batch, mut notes, mut written) = (Batch::default(), Vec::new(), Vec::new());
+    let mut boards: BTreeMap<&str, i64> = BTreeMap::new();
+    for i in new {
+        let (id, life) = (&ids[i], &lives[i]);
+        let failed = after[i].iter().find_map(|on| match on {
+            On::Item(other) if past.gone.get(other) == Some(&false) => Some(&ids[*other]),
+            _ => None,
+        });
+        if let Some(failed) = failed {
+            let field = format!("{}after", at(i, items.len()));
+            let message = format!("`{field}` names `{failed}`, which was not completed before it was pruned");
+            return Err(Error::new(Code::NotFound, message).with("field", field));
+        }
+        // What is gone was completed: nobody waits for it.
+        let wait = |other: usize| Wait {
+            on: ids[other].clone(),
+            completed: lives[other].status == Status::Completed,
+        };
+        let waits = after[i]
+            .iter()
+            .filter_map(|on| known.wait(on, |other| (!past.gone.contains_key(&other)).then(|| wait(other))));
+        let row = batch.push(tx, id, &items[i], life.status, waits);
+        life.fill(row, tx.now)?;
+        batch.event(life.event(id, items[i].key.as_deref()));
+        notes.extend(life.notes(id, tx.now, tx.caller.agent.as_deref()));
+        let next = boards.entry(&id.board).or_default();
+        *next = (*next).max(id.n + 1);
+        written.push(id);
+    }
+    let mut statements = batch.writes(tx, &INSERTS)?;
+    let insert = statements.remove(0);
+    // What belongs to the tasks finds them by their numbers, so these must be ours first.
+    if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < written.len() as u64 {
+        return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
+    }
+    if !notes.is_empty() {
+        statements.push(Stmt::new(
+            "insert into note(task, kind, at, agent, body)
+             select task.seq, item.value ->> 'kind', cast(item.value ->> 'at' as bigint), item.value ->> 'agent',
+               item.value ->> 'text'
+             from json_each(?1) as item
+             join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+             order by item.key",
+            params![set(notes)?],
+        ));
+    }
+    statements.push(above_the_floor(&written)?);
+    tx.pipeline(statements).await?;
+    Ok(())
+}
+
+/// A number may have been another import's, claimed and pruned. So its row starts at the floor, for those who claim it and
+/// read the floor before that. In a statement of its own: the insert waits for a prune, and then this one sees the floor.
+fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
+    let rows = ids.iter().map(|id| json!({ "board": id.board, "n": id.n }));
+    Ok(Stmt::new(
+        "update task set fence = (select floor from fleet) where fence < (select floor from fleet) and (board, n) in (
+           select value ->> 'board', cast(value ->> 'n' as bigint) from json_each(?1))",
+        params![set(rows)?],
+    ))
+}
+
+/// The counters come last in the lock order, and by name among themselves. Imports to the same board, and whoever
+/// adds to it, wait for each other here, before the first of them writes a number.
+fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
+    let rows = boards.iter().map(|(name, next)| json!({ "name": name, "next": next }));
+    Ok(Stmt::new(
+        "insert into board(name, next_n, created_at)
+         select value ->> 'name', cast(value ->> 'next' as bigint), cast(?1 as bigint)
+         from json_each(?2) where true order by key
+         on conflict (name) do update set next_n =
+           case when board.next_n < excluded.next_n then excluded.next_n else board.next_n end",
+        params![tx.now, set(rows)?],
+    ))
+}
+
+impl Item {
+    /// Whether an import would take it, whatever else there is: for whoever would rather leave something out than be
+    /// refused.
+    pub fn check(&self) -> Result<()> {
+        self.check_at("")?;
+        self.clone().split().0.check(String::new())
+    }
+
+    /// What only an import has; the rest is checked as for any task that is added.
+    fn check_at(&self, at: &str) -> Result<TaskId> {
+        let field = |name: &str| format!("{at}{name}");
+        let id = TaskId::check(&field("id"), &self.id)?;
+        check::range(&field("id"), id.n, 1, NUMBER_MAX)?;
+        for (name, texts) in [("notes", &self.notes), ("progress", &self.progress)] {
+            check::range(&field(name), texts.len() as i64, 0, NOTES_MAX)?;
+            texts.iter().try_for_each(|line| line.check(&field(name)))?;
+        }
+        check::optional_text(&field("output"), self.output.as_deref(), OUTPUT_MAX)?;
+        check::optional_text(&field("failure_reason"), self.failure_reason.as_deref(), TEXT_MAX)?;
+        check::optional_text(&field("rejection_reason"), self.rejection_reason.as_deref(), TEXT_MAX)?;
+        check::optional_text(&field("owner"), self.owner.as_deref(), TEXT_MAX)?;
+        check::range(&field("attempts"), self.attempts, 0, self.max_attempts.unwrap_or(MAX_ATTEMPTS))?;
+        self.checkpoint.as_ref().map_or(Ok(()), |checkpoint| checkpoint.check(&field("checkpoint.")))?;
+        if let Some(reason) = &self.parked {
+            check::line(&field("parked"), reason, TEXT_MAX)?;
+        }
+        let is_told_of = matches!(self.status, State::Completed | State::Failed);
+        let unfit = [
+            ("parked", self.parked.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offer", self.offer.is_some() && self.status != State::Unassigned, "not finished"),
+            ("offered_at", self.offered_at.is_some() && self.offer.is_none(), "offered"),
+            ("notify", self.notify && !is_told_of, "completed or failed"),
+            ("output", self.output.is_some() && self.status != State::Completed, "completed"),
+            (
+                "failure_reason",
+                self.failure_reason.is_some() && self.status == State::Completed,
+                "not completed",
+            ),
+            (
+                "delayed_until",
+                self.delayed_until.is_some() && self.status != State::Unassigned,
+                "not finished",
+            ),
+            ("finished_at", self.finished_at.is_some() && self.status == State::Unassigned, "finished"),
+        ];
+        match unfit.iter().find(|(_, unfit, _)| *unfit) {
+            Some((name, _, whose)) => {
+                Err(Error::invalid(&field(name), format!("is only for a task that is {whose}")))
+            }
+            None => Ok(id),
+        }
+    }
+}

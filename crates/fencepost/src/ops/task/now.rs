@@ -1,0 +1,121 @@
+//! Tasks as expiry would write them now.
+
+use super::{Record, columns, lapse, state, unheld};
+use crate::{
+    clock::Time,
+    db::tx::{Stmt, Tx, set},
+    error::Result,
+    lease::overdue::Overdue,
+    params,
+};
+use std::collections::HashSet;
+
+/// The rules of expiry, and what they need beside a task's row.
+#[derive(Debug)]
+pub(crate) struct Now {
+    at: Time,
+    /// Agents that were silent for too long.
+    silent: HashSet<String>,
+}
+
+impl Now {
+    /// What can be said of a task by its row alone.
+    pub fn at(at: Time) -> Self {
+        Self { at, silent: HashSet::new() }
+    }
+
+    pub async fn read(tx: &mut Tx<'_>) -> Result<Self> {
+        let mut now = Self::at(tx.now);
+        if tx.opening.due.is_due(tx.now) {
+            let answer = tx.one(silent(tx.now)).await?;
+            now.silent = answer.rows.iter().map(|row| row.get("name")).collect::<Result<_>>()?;
+        }
+        Ok(now)
+    }
+
+    /// In the order of a batch of expiry (`run/sweep.rs`). Doing it twice is doing it once.
+    pub fn of(&self, mut task: Record) -> Record {
+        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(self.at)) {
+            lapse::lapse(&mut task, self.at);
+            task.overdue = true;
+        }
+        task.delayed_until = task.delayed_until.filter(|until| *until > self.at);
+        if let Some(agent) = task.waits_for().filter(|agent| self.silent.contains(*agent)).map(str::to_owned)
+        {
+            lapse::recall(&mut task, &agent, self.at);
+        }
+        task
+    }
+}
+
+/// As `agent::recall::strand` finds them.
+fn silent(now: Time) -> Stmt {
+    Stmt::new(
+        "select name from agent where strands_at <= ?1 and not exists (
+           select 1 from run where run.agent = agent.name and run.ended_at is null and run.expires_at > ?1)",
+        params![now],
+    )
+}
+
+/// Tasks of some runs, which are found first.
+macro_rules! of_runs {
+    ($runs:literal) => {
+        concat!(
+            state!(),
+            "run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from run cross join task where task.run = run.key
+             and (cast(?1 as text) is null or task.board = ?1) and ",
+            $runs
+        )
+    };
+}
+
+/// Tasks that nobody holds and that wait for some agents, who are looked up one by one.
+macro_rules! waiting_for {
+    ($agent:literal, $which:literal) => {
+        unheld!(concat!(
+            "from json_each(?2) as silent cross join task where (cast(?1 as text) is null or task.board = ?1) and task.",
+            $agent,
+            " = silent.value ->> 'name' and ",
+            $which
+        ))
+    };
+}
+
+/// The tasks, of one board or of all, whose claims are lost, or whose agent was silent for too long.
+pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Overdue<Record>> {
+    let now = tx.now;
+    if !tx.opening.due.is_due(now) {
+        return Ok(Overdue::default());
+    }
+    let statements = vec![
+        silent(now),
+        Stmt::new(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![board, now]),
+        Stmt::new(of_runs!("run.ended_at is not null and run.settled = 0"), params![board]),
+        Stmt::new(
+            columns!("where (cast(?1 as text) is null or task.board = ?1) and task.until_at <= ?2"),
+            params![board, now],
+        ),
+    ];
+    let mut answers = tx.pipeline(statements).await?;
+    let silent = answers.remove(0).rows.iter().map(|row| row.get("name")).collect::<Result<HashSet<_>>>()?;
+    if !silent.is_empty() {
+        let names = set(silent.iter().map(|name| serde_json::json!({ "name": name })))?;
+        let stranded = vec![
+            Stmt::new(
+                waiting_for!("offered_to", "task.status = 'offered' and task.parked is null"),
+                params![board, names.clone()],
+            ),
+            Stmt::new(waiting_for!("assignee", "task.ready = 2"), params![board, names.clone()]),
+            Stmt::new(
+                waiting_for!("assignee", "task.status = 'pending' and task.delayed_until <= ?3"),
+                params![board, names, now],
+            ),
+        ];
+        answers.extend(tx.pipeline(stranded).await?);
+    }
+    let rule = Now { at: now, silent };
+    let rows = answers.into_iter().flat_map(|answer| answer.rows);
+    rows.map(|row| Record::read(row).map(|task| rule.of(task))).collect()
+}

@@ -1,0 +1,72 @@
+use super::{Changed, Record, Status, change};
+use crate::{
+    clock::Time,
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::check,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Offer an unassigned task to an agent, who may accept or reject it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    pub task: String,
+    pub to: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Offer {
+    const NAME: &'static str = "task/offer";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::plain_name("to", &self.to)?;
+        check::request(self.request.as_deref())?;
+        let details = Some(serde_json::json!({ "to": self.to }));
+        change(tx, &self.task, "task.offered", details, |task, now| offer(task, &self.to, now)).await
+    }
+}
+
+fn offer(task: &mut Record, to: &str, now: Time) -> Result<()> {
+    unassigned(task)?;
+    task.status = Status::Offered;
+    (task.offered_to, task.offered_at) = (Some(to.into()), Some(now));
+    (task.rejection_reason, task.reviews) = (None, 0);
+    Ok(())
+}
+
+/// Only what is nobody's can be offered or assigned.
+pub(super) fn unassigned(task: &Record) -> Result<()> {
+    task.unfinished()?;
+    task.unheld()?;
+    if task.status == Status::Unassigned {
+        return Ok(());
+    }
+    let whose = task.assignee.as_deref().or(task.offered_to.as_deref()).unwrap_or_default();
+    let message = format!(
+        "task `{}` is {} to agent `{whose}`",
+        task.id,
+        if task.assignee.is_some() { "assigned" } else { "offered" }
+    );
+    let hint = if task.assignee.is_some() {
+        format!("fence cancel {} and add it anew, or leave it to them", task.id)
+    } else {
+        format!("fence reject {} --agent {whose} gives it back", task.id)
+    };
+    Err(Error::new(Code::NotReady, message).with("agent", whose).hint(hint))
+}

@@ -1,0 +1,49 @@
+use super::{Changed, Record, change};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, check},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Set a task aside, with a reason: it stays what it is, but nobody can claim it until it is unparked.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Park {
+    pub task: String,
+    pub reason: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Park {
+    const NAME: &'static str = "task/park";
+    const ACCESS: Access = Access::Agent;
+    refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::line("reason", &self.reason, TEXT_MAX)?;
+        check::request(self.request.as_deref())?;
+        let details = Some(serde_json::json!({ "reason": self.reason }));
+        change(tx, &self.task, "task.parked", details, |task, _| park(task, &self.reason)).await
+    }
+}
+
+fn park(task: &mut Record, reason: &str) -> Result<()> {
+    task.unfinished()?;
+    task.unheld()?;
+    task.parked = Some(reason.into());
+    Ok(())
+}

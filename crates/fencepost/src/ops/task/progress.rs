@@ -1,0 +1,64 @@
+use super::{
+    Changed,
+    done::{held, task_token},
+    load_locked, note, save,
+};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, check},
+    ops::claim::{Under, written},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Say how the work is going. It is kept with its history, and the run is heard from.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    pub token: String,
+    pub text: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Progress {
+    pub fn new(token: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { token: token.into(), text: text.into(), request: None }
+    }
+}
+
+impl Op for Progress {
+    const NAME: &'static str = "task/progress";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::holds(&self.token).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        let (token, id) = task_token(&self.token)?;
+        check::line("text", &self.text, TEXT_MAX)?;
+        check::request(self.request.as_deref())?;
+        let found = held(load_locked(tx, &id).await?, &token, tx)?;
+        if tx.opening.is_repeat("task.progress", Some(&token.resource))? {
+            return Ok(Changed { task: found.view(tx.now) });
+        }
+        let mut task = found.clone();
+        task.updated_at = tx.now;
+        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+        let details = serde_json::json!({ "text": self.text });
+        statements.push(task.event("task.progress", task.status).details(details).insert(tx));
+        statements.push(note::insert(tx, task.seq, "progress", found.hold.as_ref(), &self.text));
+        written(tx.pipeline(statements).await?, &token)?;
+        Ok(Changed { task: task.view(tx.now) })
+    }
+}

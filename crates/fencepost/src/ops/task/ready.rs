@@ -1,0 +1,123 @@
+use super::{Record, Task, columns, overdue};
+use crate::{
+    db::tx::{Stmt, Tx, by_keys},
+    engine::op::{Access, Op, erased},
+    error::Result,
+    lease::overdue::but,
+    names::check,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::{cmp::Reverse, collections::HashMap};
+
+/// List what could be claimed now, best first. It claims nothing, and another may be quicker.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    /// Only of this board.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Also what is assigned to this agent.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// At most this many (20 unless said, at most 1000).
+    #[serde(default)]
+    pub limit: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReadyTasks {
+    pub tasks: Vec<Task>,
+}
+
+impl Op for Ready {
+    const NAME: &'static str = "task/ready";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = ReadyTasks;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<ReadyTasks> {
+        let limit = self.limit.unwrap_or(20);
+        check::range("limit", limit, 1, 1000)?;
+        let board = self.board.as_deref();
+        check::optional_name("board", board)?;
+        check::optional_name("agent", self.agent.as_deref())?;
+        let agent = tx.caller.acting_as("agent", self.agent.as_deref())?;
+        let overdue = overdue(tx, board).await?;
+        let mut statements = Vec::new();
+        if let Some(agent) = agent.as_deref() {
+            let sql = columns!(concat!(
+                "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
+                 and ",
+                but!("task.seq", "?4"),
+                " order by task.priority desc, task.seq limit ?3"
+            ));
+            statements.push(Stmt::new(sql, params![agent, board, limit, overdue.keys()]));
+        }
+        statements.push(match board {
+            Some(board) => Stmt::new(
+                columns!(
+                    "where task.ready = 1 and task.board between ?1 and ?1
+                     order by task.board, task.priority desc, task.seq limit ?2"
+                ),
+                params![board, limit],
+            ),
+            None => Stmt::new(
+                columns!("where task.ready = 1 order by task.priority desc, task.seq limit ?1"),
+                params![limit],
+            ),
+        });
+        // What a delay kept back can be claimed, too.
+        let delayed = columns!(concat!(
+            "where task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
+             and task.status in ('unassigned', 'pending')
+             and (cast(?2 as text) is null or task.board = ?2)
+             and (task.assignee is null or task.assignee = ?3) and ",
+            but!("task.seq", "?5"),
+            " order by task.assignee is null, task.priority desc, task.seq limit ?4"
+        ));
+        if tx.opening.due.is_due(tx.now) {
+            statements
+                .push(Stmt::new(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
+        }
+        let answers = tx.pipeline(statements).await?;
+        let rows = answers.into_iter().flat_map(|answer| answer.rows);
+        let found = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
+        let mut tasks = overdue.merge(found, |task| {
+            board.is_none_or(|board| task.id.board == board)
+                && match task.ready() {
+                    1 => true,
+                    2 => task.assignee.as_deref() == agent.as_deref(),
+                    _ => false,
+                }
+        });
+        // Whatever has an assignee here is the asking agent's own.
+        tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
+        tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        if let (true, Some(board)) = (tasks.is_empty(), board) {
+            crate::ops::board::require(tx, board).await?;
+        }
+        let mut done_when = done_when(tx, &tasks).await?;
+        let view = |task: Record| {
+            let done_when = done_when.remove(&task.seq);
+            Task { done_when, ..task.view(tx.now) }
+        };
+        Ok(ReadyTasks { tasks: tasks.into_iter().map(view).collect() })
+    }
+}
+
+/// When each of them counts as done, where that was said: whoever chooses a task wants to know.
+async fn done_when(tx: &mut Tx<'_>, tasks: &[Record]) -> Result<HashMap<i64, String>> {
+    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let said = by_keys!(
+        keys.as_slice(),
+        "select task, done_when from task_doc where task",
+        "and done_when is not null"
+    );
+    tx.one(said).await?.rows.iter().map(|row| Ok((row.get("task")?, row.get("done_when")?))).collect()
+}

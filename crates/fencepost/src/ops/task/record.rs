@@ -1,0 +1,533 @@
+//! A task's row: reading it, and writing it back.
+
+use super::{Now, Status, Task, reopen::reopened};
+use crate::{
+    clock::Time,
+    db::tx::{Row, Stmt, Tx, Value, set},
+    error::{Code, Error, Result},
+    lease::overdue::Item,
+    names::{Resource, TaskId},
+    ops::{
+        claim::{Claim, Closed, Hold, Last, Look, Under},
+        event::{Event, Topic},
+    },
+    params,
+};
+use std::collections::HashMap;
+
+/// The state of a task. It is held exactly while it is reviewing or in progress.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub seq: i64,
+    pub id: TaskId,
+    pub title: String,
+    pub kind: Option<String>,
+    pub priority: i64,
+    pub tags: Vec<String>,
+    pub source: Option<String>,
+    pub creator: Option<String>,
+    pub key: Option<String>,
+    pub max_attempts: i64,
+    pub created_at: Time,
+    pub status: Status,
+    pub assignee: Option<String>,
+    pub offered_to: Option<String>,
+    pub offered_at: Option<Time>,
+    pub accepted_at: Option<Time>,
+    pub rejection_reason: Option<String>,
+    pub parked: Option<String>,
+    pub delayed_until: Option<Time>,
+    pub waiting_on: i64,
+    pub attempts: i64,
+    pub reviews: i64,
+    pub lapsed: bool,
+    pub fence: i64,
+    pub delivery: i64,
+    pub hold: Option<Hold>,
+    pub last: Option<Last>,
+    pub failure_reason: Option<String>,
+    pub updated_at: Time,
+    pub finished_at: Option<Time>,
+    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    pub overdue: bool,
+}
+
+impl Item for Record {
+    fn key(&self) -> i64 {
+        self.seq
+    }
+}
+
+macro_rules! state {
+    () => {
+        "select task.seq, task.board, task.n, task.title, task.kind, task.priority, task.tags, task.source,
+           task.creator, task.idempotency_key, task.max_attempts, task.created_at, task.status, task.assignee,
+           task.offered_to, task.offered_at, task.accepted_at, task.rejection_reason, task.parked,
+           task.delayed_until, task.waiting_on, task.attempts, task.reviews, task.lapsed, task.fence,
+           task.delivery, task.until_at, task.claimed_at, task.last_fence, task.last_verb, task.last_digest,
+           task.failure_reason, task.updated_at, task.finished_at, "
+    };
+}
+pub(crate) use state;
+
+/// Tasks with the runs that hold them.
+macro_rules! columns {
+    ($rest:expr) => {
+        concat!(
+            $crate::ops::task::state!(),
+            "run.key as run_key, run.name as run_name, run.agent as run_agent,
+               run.expires_at as run_expires_at, run.ended_at as run_ended_at
+             from task left join run on run.key = task.run ",
+            $rest
+        )
+    };
+}
+pub(crate) use columns;
+
+/// Tasks that nobody holds. With no join there is no other order for a planner to prefer.
+macro_rules! unheld {
+    ($rest:expr) => {
+        concat!($crate::ops::task::state!(), "cast(null as bigint) as run_key ", $rest)
+    };
+}
+pub(crate) use unheld;
+
+/// Can it be claimed now? [`Record::ready`] says the same of a task as it is now; the column `ready` does not know the time.
+macro_rules! is_ready {
+    ($now:literal) => {
+        concat!(
+            "task.status in ('unassigned', 'pending') and task.waiting_on = 0 and task.parked is null
+             and (task.delayed_until is null or task.delayed_until <= ",
+            $now,
+            ")"
+        )
+    };
+}
+pub(crate) use is_ready;
+
+/// A task as it was found: what the write checks, and what its event tells.
+#[derive(Debug, Clone)]
+pub(crate) struct Was {
+    pub status: Status,
+    pub fence: i64,
+    pub hold: Option<Hold>,
+    ready: u8,
+}
+
+impl Record {
+    pub fn read(mut row: Row) -> Result<Self> {
+        let status = Status::read(&row.take::<String>("status")?)?;
+        let tags: Option<String> = row.take("tags")?;
+        Ok(Self {
+            seq: row.take("seq")?,
+            id: TaskId { board: row.take("board")?, n: row.take("n")? },
+            title: row.take("title")?,
+            kind: row.take("kind")?,
+            priority: row.take("priority")?,
+            tags: tags.map_or(Ok(Vec::new()), |tags| serde_json::from_str(&tags)).map_err(Error::internal)?,
+            source: row.take("source")?,
+            creator: row.take("creator")?,
+            key: row.take("idempotency_key")?,
+            max_attempts: row.take("max_attempts")?,
+            created_at: row.take("created_at")?,
+            status,
+            assignee: row.take("assignee")?,
+            offered_to: row.take("offered_to")?,
+            offered_at: row.take("offered_at")?,
+            accepted_at: row.take("accepted_at")?,
+            rejection_reason: row.take("rejection_reason")?,
+            parked: row.take("parked")?,
+            delayed_until: row.take("delayed_until")?,
+            waiting_on: row.take("waiting_on")?,
+            attempts: row.take("attempts")?,
+            reviews: row.take("reviews")?,
+            lapsed: row.take("lapsed")?,
+            fence: row.take("fence")?,
+            delivery: row.take("delivery")?,
+            hold: Hold::read(&mut row)?,
+            last: Last::read(&mut row)?,
+            failure_reason: row.take("failure_reason")?,
+            updated_at: row.take("updated_at")?,
+            finished_at: row.take("finished_at")?,
+            overdue: false,
+        })
+    }
+
+    pub fn resource(&self) -> Resource {
+        Resource::Task(self.id.clone())
+    }
+
+    pub fn look(&self) -> Look {
+        let closed = match self.status {
+            Status::Completed | Status::Failed => Some(Closed::Finished),
+            Status::Cancelled => Some(Closed::Cancelled),
+            _ => None,
+        };
+        Look { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+    }
+
+    /// Where an unfinished, unheld task waits.
+    pub fn home(&self) -> Status {
+        if self.assignee.is_some() { Status::Pending } else { Status::Unassigned }
+    }
+
+    /// The claim ends, by this verb; the status is the caller's to set.
+    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
+        if let Some(hold) = self.hold.take() {
+            self.last = Some(Last::new(hold.fence, verb, content));
+        }
+    }
+
+    /// An event of this task that led from a status to the present one.
+    pub fn event(&self, kind: &'static str, from: Status) -> Event {
+        let hold = self.hold.as_ref();
+        Event {
+            run: hold.map(|hold| hold.run.clone()),
+            agent: hold.and_then(|hold| hold.agent.clone()),
+            fence: hold.map(|hold| hold.fence),
+            topic: Some(self.topic()),
+            ..Event::new(kind, self.resource().to_string()).states(from.as_str(), self.status.as_str())
+        }
+    }
+
+    /// Who could take it now.
+    fn topic(&self) -> Topic {
+        match (self.status, &self.assignee, &self.offered_to) {
+            (Status::Unassigned, ..) => Topic::pool(),
+            (Status::Pending, Some(agent), _) | (Status::Offered, _, Some(agent)) => Topic::agent(agent),
+            _ => Topic::tasks(),
+        }
+    }
+
+    /// Refuses what is only for unfinished tasks.
+    pub fn unfinished(&self) -> Result<()> {
+        match self.status {
+            Status::Cancelled => {
+                Err(Error::new(Code::Cancelled, format!("task `{}` was cancelled", self.id))
+                    .hint(format!("fence retry {} brings it back", self.id)))
+            }
+            Status::Failed => {
+                Err(Error::new(Code::AlreadyFinished, format!("task `{}` has failed already", self.id))
+                    .hint(format!("fence retry {} brings it back", self.id)))
+            }
+            Status::Completed => {
+                Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id))
+                    .hint(format!("fence reopen {} makes a new task of it", self.id)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what is only for tasks that nobody holds. Dead holders' claims were given back before.
+    pub fn unheld(&self) -> Result<()> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
+    }
+
+    pub fn held_by(&self, hold: &Hold, own: bool) -> Error {
+        Error::new(Code::AlreadyClaimed, format!("task `{}` is held by {}", self.id, hold.describe()))
+            .with("holder", &hold.run)
+            .with("own", own)
+            .with("fence", hold.fence)
+            .with("expires_at", hold.expires_at())
+    }
+
+    /// Whom it waits for, if it is offered or assigned and could be begun.
+    pub fn waits_for(&self) -> Option<&str> {
+        match self.status {
+            Status::Offered if self.parked.is_none() => self.offered_to.as_deref(),
+            Status::Pending if self.ready() == 2 => self.assignee.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// As it is now: a lost claim is given back, and a delay that is over is none.
+    pub fn view(self, now: Time) -> Task {
+        let task = Now::at(now).of(self);
+        let claim = task.hold.as_ref().map(|hold| hold.claim(&task.resource()));
+        task.shown(claim)
+    }
+
+    fn shown(self, claim: Option<Claim>) -> Task {
+        Task {
+            id: self.id.to_string(),
+            board: self.id.board.clone(),
+            title: self.title,
+            status: self.status,
+            priority: self.priority,
+            kind: self.kind,
+            tags: self.tags,
+            source: self.source,
+            creator: self.creator,
+            reopens: reopened(self.key.as_deref()),
+            idempotency_key: self.key,
+            assignee: self.assignee,
+            offered_to: self.offered_to,
+            offered_at: self.offered_at,
+            accepted_at: self.accepted_at,
+            rejection_reason: self.rejection_reason,
+            parked: self.parked,
+            delayed_until: self.delayed_until,
+            waiting_on: self.waiting_on,
+            attempts: self.attempts,
+            max_attempts: self.max_attempts,
+            failure_reason: self.failure_reason,
+            claim,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            finished_at: self.finished_at,
+            lapsed: self.overdue,
+            ..Task::default()
+        }
+    }
+
+    pub fn was(&self) -> Was {
+        Was { status: self.status, fence: self.fence, hold: self.hold.clone(), ready: self.ready() }
+    }
+
+    /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
+    pub fn ready(&self) -> u8 {
+        match self.status {
+            _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
+            Status::Unassigned => 1,
+            Status::Pending => 2,
+            _ => 0,
+        }
+    }
+}
+
+pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
+    let rows = tx.query(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]).await?;
+    rows.into_iter().next().map(Record::read).transpose()
+}
+
+/// Locks first, reads after: a read that waited for the lock would show the run as it was before.
+pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
+    let mut answers = tx.pipeline(locked(id)).await?;
+    answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
+}
+
+pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {
+    vec![
+        Stmt::lock("select 1 from task where board = ?1 and n = ?2 for update", params![&id.board, id.n]),
+        Stmt::new(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]),
+    ]
+}
+
+/// How a set of tasks is locked: against being changed, or only against being finished unseen. (Whoever finishes one
+/// has locked it to write; that it waits for fewer may be written all the same.)
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lock {
+    ToWrite,
+    ToDependOn,
+}
+
+/// Tasks by their ids, locked in the order of age; those that are not there are left out.
+pub(crate) async fn load_set<'i>(
+    tx: &mut Tx<'_>,
+    ids: impl Iterator<Item = &'i TaskId>,
+    lock: Lock,
+) -> Result<HashMap<TaskId, Record>> {
+    macro_rules! lock {
+        ($how:literal) => {
+            concat!(
+                "select 1 from json_each(?1) as item
+                 join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+                 order by task.seq ",
+                $how
+            )
+        };
+    }
+    let rows = ids_set(ids)?;
+    let lock = match lock {
+        Lock::ToWrite => lock!("for update of task"),
+        Lock::ToDependOn => lock!("for key share of task"),
+    };
+    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(BY_IDS, params![rows])];
+    by_id(tx.pipeline(statements).await?.remove(1).rows)
+}
+
+/// The same without locks, to read.
+pub(crate) async fn by_ids<'i>(
+    tx: &mut Tx<'_>,
+    ids: impl Iterator<Item = &'i TaskId>,
+) -> Result<HashMap<TaskId, Record>> {
+    by_id(tx.query(BY_IDS, params![ids_set(ids)?]).await?)
+}
+
+/// Only their titles.
+pub(crate) async fn titles<'i>(
+    tx: &mut Tx<'_>,
+    ids: impl Iterator<Item = &'i TaskId>,
+) -> Result<HashMap<TaskId, String>> {
+    let sql = "select task.board, task.n, task.title from json_each(?1) as item
+               join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)";
+    let rows = tx.query(sql, params![ids_set(ids)?]).await?;
+    let title = |row: &Row| Ok((TaskId { board: row.get("board")?, n: row.get("n")? }, row.get("title")?));
+    rows.iter().map(title).collect()
+}
+
+pub(super) const BY_IDS: &str = columns!(
+    "join json_each(?1) as item
+       on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
+);
+
+pub(super) fn ids_set<'i>(ids: impl Iterator<Item = &'i TaskId>) -> Result<Value> {
+    set(ids.map(|id| serde_json::json!({ "board": id.board, "n": id.n })))
+}
+
+pub(super) fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
+    rows.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
+}
+
+macro_rules! update {
+    ($also:literal, $rest:literal) => {
+        concat!(
+            "update task set status = ?6, attempts = ?7, lapsed = ?8, run = ?9, fence = ?10, until_at = ?11,
+               claimed_at = ?12, last_fence = ?13, last_verb = ?14, last_digest = ?15, failure_reason = ?16,
+               updated_at = ?5, finished_at = ?17",
+            $also,
+            " where seq = ?1 and fence = ?2 ",
+            $rest
+        )
+    };
+}
+
+macro_rules! save {
+    ($also:literal, $under:expr) => {
+        match $under {
+            // The parameters stand here only to keep their numbers.
+            Under::Nobody => {
+                update!($also, "and (cast(?3 as bigint) is null or cast(?4 as bigint) is not null)")
+            }
+            Under::NewClaim => update!(
+                $also,
+                "and exists (select 1 from run where key = ?3 and ended_at is null and expires_at > ?4)"
+            ),
+            Under::Claim => update!(
+                $also,
+                "and (until_at is null or until_at > ?4)
+                 and exists (select 1 from run where key = ?3 and ended_at is null and expires_at > ?4)"
+            ),
+        }
+    };
+}
+
+/// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
+pub(crate) fn save(was: &Was, after: &Record, under: Under, now: Time) -> Vec<Stmt> {
+    let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
+    let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
+    let mut params = params![
+        after.seq,
+        was.fence,
+        holder.map(|hold| hold.run_key),
+        now,
+        after.updated_at,
+        after.status.as_str(),
+        after.attempts,
+        after.lapsed,
+        hold.map(|hold| hold.run_key),
+        after.fence,
+        hold.and_then(|hold| hold.until),
+        hold.map(|hold| hold.claimed_at),
+        last.map(|last| last.fence),
+        last.map(|last| last.verb.as_str()),
+        last.map(|last| last.digest.as_str()),
+        after.failure_reason.as_deref(),
+        after.finished_at,
+    ];
+    // Claiming and completing leave alone whose the task is. They are most of all writes, and a quarter cheaper
+    // without these columns.
+    let sql = if was.status.leads_straight_to(after.status) {
+        save!("", under)
+    } else {
+        params.extend(params![
+            after.assignee.as_deref(),
+            after.offered_to.as_deref(),
+            after.offered_at,
+            after.accepted_at,
+            after.rejection_reason.as_deref(),
+            after.parked.as_deref(),
+            after.delayed_until,
+            after.reviews,
+        ]);
+        save!(
+            ", assignee = ?18, offered_to = ?19, offered_at = ?20, accepted_at = ?21, rejection_reason = ?22,
+               parked = ?23, delayed_until = ?24, reviews = ?25",
+            under
+        )
+    };
+    let mut statements = vec![Stmt::new(sql, params)];
+    if !after.tags.is_empty() && was.ready != after.ready() {
+        statements.push(sync_tags(crate::db::tx::key_set([after.seq])));
+    }
+    statements
+}
+
+/// The tags' copies of `ready` follow the tasks of this key set.
+pub(super) fn sync_tags(keys: Value) -> Stmt {
+    Stmt::new(
+        "update task_tag set ready = (select ready from task where seq = task_tag.task)
+         where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        params![keys],
+    )
+}
+
+/// Many transitions, one statement. The caller holds the rows' locks; claims that are used or made must be
+/// alive, as in [`save`]. Gives the `seq` of each row that was written.
+pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: Under) -> Result<Vec<i64>> {
+    let rows = changes.iter().map(|(was, after)| {
+        let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
+        let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
+        serde_json::json!({
+            "seq": after.seq, "was": was.fence, "holder": holder.map(|hold| hold.run_key),
+            "status": after.status.as_str(), "assignee": after.assignee, "offered_to": after.offered_to,
+            "offered_at": after.offered_at.map(|t| t.0), "attempts": after.attempts, "reviews": after.reviews,
+            "lapsed": i64::from(after.lapsed), "delayed_until": after.delayed_until.map(|t| t.0),
+            "run": hold.map(|hold| hold.run_key), "fence": after.fence,
+            "until": hold.and_then(|hold| hold.until).map(|t| t.0), "claimed_at": hold.map(|hold| hold.claimed_at.0),
+            "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),
+            "last_digest": last.map(|last| &last.digest), "failure_reason": after.failure_reason,
+            "finished_at": after.finished_at.map(|t| t.0),
+        })
+    });
+    let rows = set(rows)?;
+    let written = tx
+        .query(
+            "update task set status = item.value ->> 'status', assignee = item.value ->> 'assignee',
+               offered_to = item.value ->> 'offered_to', offered_at = cast(item.value ->> 'offered_at' as bigint),
+               attempts = cast(item.value ->> 'attempts' as bigint),
+               reviews = cast(item.value ->> 'reviews' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
+               delayed_until = cast(item.value ->> 'delayed_until' as bigint),
+               run = cast(item.value ->> 'run' as bigint), fence = cast(item.value ->> 'fence' as bigint),
+               until_at = cast(item.value ->> 'until' as bigint),
+               claimed_at = cast(item.value ->> 'claimed_at' as bigint),
+               last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
+               last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'failure_reason',
+               finished_at = cast(item.value ->> 'finished_at' as bigint), updated_at = ?2
+             from json_each(?1) as item
+             where task.seq = cast(item.value ->> 'seq' as bigint)
+             and task.fence = cast(item.value ->> 'was' as bigint)
+             and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+               and ended_at is null and expires_at > ?2))
+             and (?3 < 2 or until_at is null or until_at > ?2)
+             returning task.seq",
+            params![
+                rows,
+                tx.now,
+                match under {
+                    Under::Nobody => 0,
+                    Under::NewClaim => 1,
+                    Under::Claim => 2,
+                },
+            ],
+        )
+        .await?;
+    let written = written.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?;
+    let moved = |(was, after): &&(Was, Record)| !after.tags.is_empty() && was.ready != after.ready();
+    let tagged: Vec<i64> = changes.iter().filter(moved).map(|(_, after)| after.seq).collect();
+    if !tagged.is_empty() {
+        tx.one(sync_tags(crate::db::tx::key_set(tagged))).await?;
+    }
+    Ok(written)
+}

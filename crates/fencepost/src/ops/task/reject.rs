@@ -1,0 +1,64 @@
+use super::{Changed, Record, Status, change_under};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::Result,
+    names::{TEXT_MAX, Token, check},
+    ops::claim::Under,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Reject an offered task, with a reason: it is anyone's again. Under review, only the run that holds it may.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reject {
+    pub task: String,
+    /// The agent that it was offered to.
+    pub agent: String,
+    pub reason: String,
+    /// The claim under which it is reviewed, if it is.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Reject {
+    const NAME: &'static str = "task/reject";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::plain_name("agent", &self.agent)?;
+        tx.caller.acting_as("agent", Some(&self.agent))?;
+        check::line("reason", &self.reason, TEXT_MAX)?;
+        let token = self.token.as_deref().map(Token::check).transpose()?;
+        check::request(self.request.as_deref())?;
+        let details = Some(serde_json::json!({ "reason": self.reason, "by": self.agent }));
+        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        change_under(tx, &self.task, "task.rejected", details, under, |task, now| {
+            super::accept::deciding(task, &self.agent, token.as_ref(), now)?;
+            reject(task, &self.reason);
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn reject(task: &mut Record, reason: &str) {
+    task.status = Status::Unassigned;
+    (task.offered_to, task.offered_at) = (None, None);
+    task.rejection_reason = Some(reason.into());
+    task.end_claim("reject", &[]);
+}

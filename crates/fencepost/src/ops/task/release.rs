@@ -1,0 +1,157 @@
+//! Giving a task back: by its token, or by an operator. The attempt does not count.
+
+use super::{Lock, Record, Status, Was, columns, load_locked, load_set, not_found, save, save_set};
+use crate::{
+    db::tx::{Tx, by_keys},
+    error::{Error, Result},
+    names::{TaskId, Token},
+    ops::{
+        claim::{Hold, Under, deliver::Handed, is_repeat, require, written},
+        event::Event,
+        run::sweep::ITEMS,
+    },
+    params,
+};
+use std::collections::HashMap;
+
+/// The rule: back to the pool, to its assignee, or to whom it is offered.
+fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
+    match task.status {
+        Status::Reviewing => task.status = Status::Offered,
+        _ => {
+            task.status = task.home();
+            task.attempts -= 1;
+        }
+    }
+    task.end_claim(verb, content);
+}
+
+pub(crate) async fn release(
+    tx: &mut Tx<'_>,
+    id: &TaskId,
+    token: &Token,
+    note: Option<&str>,
+) -> Result<String> {
+    let found = load_locked(tx, id).await?;
+    if let Some(task) = &found
+        && is_repeat(tx, task.last.as_ref(), token, "release", &[note])?
+    {
+        return Ok(task.status.as_str().into());
+    }
+    require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
+    let found = found.ok_or_else(|| not_found(id))?;
+    let mut task = Record { updated_at: tx.now, ..found.clone() };
+    give_back(&mut task, "release", &[note]);
+    task.lapsed = false;
+    let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+    statements.push(ended(&task, &found.was(), "task.released", None).insert(tx));
+    if let (Some(note), Some(hold)) = (note, &found.hold) {
+        statements.push(super::note::insert(tx, task.seq, "note", Some(hold), note));
+    }
+    written(tx.pipeline(statements).await?, token)?;
+    Ok(task.status.as_str().into())
+}
+
+/// What could not be handed over goes back, except for what was handed over since. Gives how many tasks that are.
+pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<TaskId, &Handed>) -> Result<u64> {
+    let found = load_set(tx, handed.keys(), Lock::ToWrite).await?;
+    let mut changes = Vec::new();
+    for (id, task) in found {
+        let is_same = |hold: &Hold| hold.fence == handed[&id].token.fence && hold.is_alive(tx.now);
+        if task.hold.as_ref().is_some_and(is_same) && task.delivery == handed[&id].delivery {
+            let mut back = Record { updated_at: tx.now, ..task.clone() };
+            give_back(&mut back, "undeliver", &[]);
+            changes.push((task.was(), back));
+        }
+    }
+    if changes.is_empty() {
+        return Ok(0);
+    }
+    if save_set(tx, &changes, Under::Claim).await?.len() < changes.len() {
+        return Err(Error::again("a run ended at this moment"));
+    }
+    let events = changes.iter().map(|(was, back)| ended(back, was, "task.undelivered", None)).collect();
+    tx.one(Event::insert_many(tx, events)?).await?;
+    Ok(changes.len() as u64)
+}
+
+pub(crate) async fn unclaim(
+    tx: &mut Tx<'_>,
+    id: &TaskId,
+    reason: Option<&str>,
+) -> Result<(Option<String>, String)> {
+    let found = load_locked(tx, id).await?.ok_or_else(|| not_found(id))?;
+    let Some(hold) = &found.hold else { return Ok((None, found.status.as_str().into())) };
+    let run = hold.run.clone();
+    let mut task = Record { updated_at: tx.now, ..found.clone() };
+    if !hold.is_alive(tx.now) {
+        // It was lost already: the attempt counts.
+        let lapsed = super::lapse::lapse(&mut task, tx.now);
+        let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
+        statements.push(lapsed.insert(tx));
+        tx.pipeline(statements).await?;
+        return Ok((None, task.status.as_str().into()));
+    }
+    give_back(&mut task, "unclaim", &[]);
+    let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
+    let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
+    // Who took it away is the caller, not the holder.
+    let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
+    statements.push(event.insert(tx));
+    tx.pipeline(statements).await?;
+    Ok((Some(run), task.status.as_str().into()))
+}
+
+/// How often a task's attempt is given back because its holder's terminal or agent is gone. A task that brings down
+/// whoever takes it would go round for ever.
+const GIVEN_BACK_MAX: i64 = 10;
+
+/// Takes a living run's tasks away, because whoever it worked for is gone. Tasks that were given back too often, or that
+/// another transaction has locked, stay: they lapse with the run.
+pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> Result<()> {
+    let held = columns!(
+        "where task.run = ?1 and task.given_back < ?2 limit ?3 /*pg for update of task skip locked*/"
+    );
+    let rows = tx.query(held, params![run_key, GIVEN_BACK_MAX, ITEMS]).await?;
+    let mut held = rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    // A claim whose own time was up was lost before.
+    held.retain(|task| task.hold.as_ref().is_some_and(|hold| hold.is_alive(tx.now)));
+    if held.is_empty() {
+        return Ok(());
+    }
+    held.sort_by_key(|task| task.seq);
+    let mut changes = Vec::with_capacity(held.len());
+    for task in held {
+        let mut back = Record { updated_at: tx.now, ..task.clone() };
+        give_back(&mut back, "unclaim", &[]);
+        changes.push((task.was(), back));
+    }
+    let written = save_set(tx, &changes, Under::Nobody).await?;
+    let details = serde_json::json!({ "reason": reason });
+    // Who took them away is the caller, not the holder.
+    let unclaimed = |(was, back): &(Was, Record)| Event {
+        agent: None,
+        ..ended(back, was, "task.unclaimed", Some(details.clone()))
+    };
+    let events = changes.iter().map(unclaimed);
+    let events = Event::insert_many(tx, events.collect())?;
+    let count = by_keys!(written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
+    tx.pipeline(vec![count, events]).await.map(drop)
+}
+
+/// An event of a claim that ended: it names the run and the fence that the task no longer carries.
+pub(super) fn ended(
+    task: &Record,
+    was: &Was,
+    kind: &'static str,
+    details: Option<serde_json::Value>,
+) -> Event {
+    let hold = was.hold.as_ref();
+    Event {
+        run: hold.map(|hold| hold.run.clone()),
+        agent: hold.and_then(|hold| hold.agent.clone()),
+        fence: hold.map(|hold| hold.fence),
+        details,
+        ..task.event(kind, was.status)
+    }
+}

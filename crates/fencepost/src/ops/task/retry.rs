@@ -1,0 +1,67 @@
+use super::{Changed, Record, Status, change};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::{TaskId, check},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Bring back a failed or cancelled task, with all its attempts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    pub task: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Retry {
+    const NAME: &'static str = "task/retry";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyFinished];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::request(self.request.as_deref())?;
+        let changed = change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await?;
+        // Its next end is news for the leads again.
+        let id = TaskId::check("task", &self.task)?;
+        tx.execute(
+            "update task set told = 0 where board = ?1 and n = ?2 and told = 1 and finished_at is null",
+            params![&id.board, id.n],
+        )
+        .await?;
+        Ok(changed)
+    }
+}
+
+fn retry(task: &mut Record) -> Result<()> {
+    if !matches!(task.status, Status::Failed | Status::Cancelled) {
+        let message = format!(
+            "task `{}` is {}: only failed and cancelled tasks are retried",
+            task.id,
+            task.status.as_str()
+        );
+        return Err(match task.status {
+            Status::Completed => Error::new(Code::AlreadyFinished, message)
+                .hint(format!("fence reopen {} makes a new task of it", task.id)),
+            _ => Error::new(Code::NotReady, message),
+        });
+    }
+    task.status = task.home();
+    (task.attempts, task.lapsed, task.finished_at, task.delayed_until) = (0, false, None, None);
+    (task.offered_to, task.offered_at) = (None, None);
+    Ok(())
+}

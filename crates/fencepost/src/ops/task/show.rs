@@ -1,0 +1,41 @@
+use super::{Changed, Now, full, load, not_found, reopen};
+use crate::{
+    db::tx::{Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::{Error, Result},
+    names::TaskId,
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Show a task with everything that is kept of it.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Show {
+    pub task: String,
+}
+
+impl Op for Show {
+    const NAME: &'static str = "task/show";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Changed;
+    erased!();
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        let id = TaskId::check("task", &self.task)?;
+        let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
+        let task = Now::read(tx).await?.of(task);
+        let again = Stmt::new(
+            "select board, n from task where idempotency_key = ?1 and idempotency_key is not null",
+            params![reopen::key(&id)],
+        );
+        let (answers, mut views) = full(tx, vec![task], vec![again]).await?;
+        let mut task = views.remove(0);
+        let again = answers[0].rows.first();
+        let again = again.map(|row| Ok::<_, Error>(TaskId { board: row.get("board")?, n: row.get("n")? }));
+        task.reopened_as = again.transpose()?.map(|id| id.to_string());
+        Ok(Changed { task })
+    }
+}

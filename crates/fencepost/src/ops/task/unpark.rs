@@ -1,0 +1,47 @@
+use super::{Changed, Record, change};
+use crate::{
+    db::tx::Tx,
+    engine::{
+        op::{Access, Op, erased, refuses},
+        prelude::Before,
+    },
+    error::{Code, Error, Result},
+    names::check,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Take up a parked task again.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unpark {
+    pub task: String,
+    /// Asking again with the same id changes nothing.
+    #[serde(default)]
+    pub request: Option<String>,
+}
+
+impl Op for Unpark {
+    const NAME: &'static str = "task/unpark";
+    const ACCESS: Access = Access::Agent;
+    refuses![NotReady, AlreadyFinished, Cancelled];
+    type Reply = Changed;
+    erased!();
+
+    fn before(&self) -> Before {
+        Before::nothing().once(self.request.as_deref())
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
+        check::request(self.request.as_deref())?;
+        change(tx, &self.task, "task.unparked", None, |task, _| unpark(task)).await
+    }
+}
+
+fn unpark(task: &mut Record) -> Result<()> {
+    task.unfinished()?;
+    if task.parked.take().is_none() {
+        return Err(Error::new(Code::NotReady, format!("task `{}` is not parked", task.id)));
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! A task as callers see it.
+
+use super::{Now, Record, Status, by_ids};
+use crate::{
+    clock::Time,
+    db::tx::{Answer, Stmt, Tx, by_keys},
+    error::{Error, Result},
+    names::TaskId,
+    ops::claim::{self, Checkpoint},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+
+/// A task. What is long (`body` to `notes`) is filled in by add, claim and show.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// `auth-3`: the third task of board `auth`.
+    pub id: String,
+    pub board: String,
+    pub title: String,
+    pub status: Status,
+    /// 0 to 100, higher first.
+    pub priority: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// The completed task that this one does again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopens: Option<String>,
+    /// The task that does this one again; `show` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened_as: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignee: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_to: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejection_reason: Option<String>,
+    /// Why it is set aside, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<String>,
+    /// It failed, and is tried again after this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until: Option<Time>,
+    /// How many of its dependencies are not completed.
+    pub waiting_on: i64,
+    pub attempts: i64,
+    pub max_attempts: i64,
+    /// How the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// Who holds it, while someone does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<claim::Claim>,
+    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The task
+    /// is shown as it will be then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lapsed: bool,
+    pub created_at: Time,
+    pub updated_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// When it counts as done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done_when: Option<String>,
+    /// Where it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// What it waits for, with their outputs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Dependency>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// The latest progress, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<Progress>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+}
+
+impl Default for Task {
+    fn default() -> Self {
+        Task {
+            id: String::new(),
+            board: String::new(),
+            title: String::new(),
+            status: Status::Unassigned,
+            priority: super::PRIORITY,
+            kind: None,
+            tags: Vec::new(),
+            source: None,
+            creator: None,
+            idempotency_key: None,
+            reopens: None,
+            reopened_as: None,
+            assignee: None,
+            offered_to: None,
+            offered_at: None,
+            accepted_at: None,
+            rejection_reason: None,
+            parked: None,
+            delayed_until: None,
+            waiting_on: 0,
+            attempts: 0,
+            max_attempts: super::MAX_ATTEMPTS,
+            failure_reason: None,
+            claim: None,
+            lapsed: false,
+            created_at: Time(0),
+            updated_at: Time(0),
+            finished_at: None,
+            body: None,
+            done_when: None,
+            origin: None,
+            output: None,
+            after: Vec::new(),
+            checkpoint: None,
+            progress: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Dependency {
+    pub id: String,
+    pub title: String,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Note {
+    pub at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Progress {
+    pub at: Time,
+    pub run: String,
+    pub fence: i64,
+    pub text: String,
+}
+
+const HISTORY: i64 = 200;
+
+/// Where something is due, what is waited for may be overdue, too.
+async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) -> Result<()> {
+    let open = others.iter().filter(|(_, _, status)| !status.is_finished()).map(|(_, id, _)| id.clone());
+    let open: HashSet<TaskId> = open.collect();
+    if open.is_empty() || !tx.is_due().await? {
+        return Ok(());
+    }
+    let now = Now::read(tx).await?;
+    let found = by_ids(tx, open.iter()).await?;
+    let found: HashMap<TaskId, Status> =
+        found.into_iter().map(|(id, task)| (id, now.of(task).status)).collect();
+    for (_, id, status) in others {
+        *status = found.get(id).copied().unwrap_or(*status);
+    }
+    Ok(())
+}
+
+/// The statements that [`full`] reads: everything long about a set of tasks.
+fn statements(tasks: &[Record]) -> Vec<Stmt> {
+    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
+    vec![
+        by_keys!(
+            keys.as_slice(),
+            "select task, body, done_when, origin, output, checkpoint from task_doc where task",
+            ""
+        ),
+        by_keys!(
+            keys.as_slice(),
+            "select edge.task, other.board, other.n, other.title, other.status, task_doc.output
+             from edge join task as other on other.seq = edge.depends_on
+             left join task_doc on task_doc.task = other.seq and other.status = 'completed'
+             where edge.task",
+            "order by other.seq"
+        ),
+        by_keys!(
+            keys.as_slice(),
+            "select task, kind, at, agent, run, fence, body from note where task",
+            "order by id desc limit ?2",
+            HISTORY * tasks.len() as i64
+        ),
+    ]
+}
+
+/// Tasks with all that a worker needs. `first` are run before, in the same round trip; their answers come first.
+pub(crate) async fn full(
+    tx: &mut Tx<'_>,
+    tasks: Vec<Record>,
+    first: Vec<Stmt>,
+) -> Result<(Vec<Answer>, Vec<Task>)> {
+    let own = first.len();
+    let mut answers = tx.pipeline(first.into_iter().chain(statements(&tasks)).collect()).await?;
+    let long = answers.split_off(own);
+    let at: HashMap<i64, usize> = tasks.iter().enumerate().map(|(i, task)| (task.seq, i)).collect();
+    let mut views: Vec<Task> = tasks.into_iter().map(|task| task.view(tx.now)).collect();
+    let json = |text: Option<String>| {
+        text.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)
+    };
+    for row in &long[0].rows {
+        let view = &mut views[at[&row.get("task")?]];
+        view.body = row.get("body")?;
+        view.done_when = row.get("done_when")?;
+        view.output = row.get("output")?;
+        view.origin = json(row.get("origin")?)?;
+        let checkpoint: Option<String> = row.get("checkpoint")?;
+        view.checkpoint =
+            checkpoint.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
+    }
+    let mut others = Vec::with_capacity(long[1].rows.len());
+    for row in &long[1].rows {
+        let id = TaskId { board: row.get("board")?, n: row.get("n")? };
+        others.push((at[&row.get("task")?], id, Status::read(&row.get::<String>("status")?)?));
+    }
+    as_they_are(tx, &mut others).await?;
+    for (row, (task, id, status)) in long[1].rows.iter().zip(others) {
+        let (id, title, output) = (id.to_string(), row.get("title")?, row.get("output")?);
+        views[task].after.push(Dependency { id, title, status, output });
+    }
+    for row in long[2].rows.iter().rev() {
+        let view = &mut views[at[&row.get("task")?]];
+        let kind: String = row.get("kind")?;
+        if kind == "progress" {
+            let run: Option<String> = row.get("run")?;
+            let fence: Option<i64> = row.get("fence")?;
+            view.progress.push(Progress {
+                at: row.get("at")?,
+                run: run.unwrap_or_default(),
+                fence: fence.unwrap_or_default(),
+                text: row.get("body")?,
+            });
+        } else {
+            view.notes.push(Note { at: row.get("at")?, agent: row.get("agent")?, text: row.get("body")? });
+        }
+    }
+    Ok((answers, views))
+}

@@ -1,0 +1,318 @@
+use super::{Now, Record, State, Status, by_ids, is_ready, not_found, overdue, state_now};
+use crate::{
+    clock::{Millis, Time},
+    db::tx::{Row, Stmt, Tx},
+    engine::op::{Access, Op, erased},
+    error::{Error, Result},
+    lease::overdue::but,
+    names::{TaskId, WAITED_MAX, check},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
+
+/// Wait until tasks are finished: those that are named, or all of a board. It is over when all are completed, and
+/// as soon as one has failed or was cancelled, because only a person can change that. It reads, and settles nothing,
+/// but a task whose last attempt is lost counts as failed from that moment on.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    /// These tasks (at most 1000).
+    #[serde(default)]
+    pub tasks: Vec<String>,
+    /// Or all the tasks of this board. For a board that has none left it is over at once.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// One that is finished is enough, however it ended.
+    #[serde(default)]
+    pub any: bool,
+    /// How long to wait before saying that it is not over (10 minutes at most; then ask again).
+    #[serde(default)]
+    pub wait_ms: Option<Millis>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Waited {
+    /// There is nothing more to wait for.
+    pub over: bool,
+    pub completed: i64,
+    pub failed: i64,
+    pub cancelled: i64,
+    /// How many are not finished.
+    pub open: i64,
+    /// The named tasks. Of a board, up to 20: what failed, what was cancelled, what is held, and what waits.
+    pub tasks: Vec<Waiting>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Waiting {
+    pub id: String,
+    pub status: Status,
+    /// As `list` shows it: a task that waits for others is `blocked`.
+    pub state: State,
+}
+
+impl Wait {
+    pub fn of(tasks: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { tasks: tasks.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+    pub fn board(board: impl Into<String>) -> Self {
+        Self { board: Some(board.into()), ..Self::default() }
+    }
+}
+
+impl Op for Wait {
+    const NAME: &'static str = "task/wait";
+    const ACCESS: Access = Access::Reader;
+    const READS: bool = true;
+    type Reply = Waited;
+    erased!();
+
+    fn wait(&self) -> Option<Millis> {
+        self.wait_ms
+    }
+
+    fn not_yet(answer: Result<&Waited, &Error>) -> bool {
+        answer.is_ok_and(|waited| !waited.over)
+    }
+
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Waited> {
+        let waited = match &self.board {
+            Some(_) if !self.tasks.is_empty() => {
+                return Err(Error::invalid("board", "stands for all its tasks: leave out `tasks`"));
+            }
+            None if self.tasks.is_empty() => {
+                return Err(
+                    Error::invalid("tasks", "names nothing to wait for").hint("name tasks, or a `board`")
+                );
+            }
+            Some(board) => {
+                check::plain_name("board", board)?;
+                if tx.glance && !self.any && !is_over(tx, board).await? {
+                    return Ok(Waited::default());
+                }
+                of_board(tx, board).await?
+            }
+            None => named(tx, &self.tasks).await?,
+        };
+        let lost = waited.failed + waited.cancelled;
+        let over = waited.open == 0 || lost > 0 || (self.any && waited.completed > 0);
+        Ok(Waited { over, ..waited })
+    }
+}
+
+async fn named(tx: &mut Tx<'_>, names: &[String]) -> Result<Waited> {
+    if names.len() > WAITED_MAX {
+        let message = format!("names {} tasks; at most {WAITED_MAX} are allowed", names.len());
+        return Err(Error::invalid("tasks", message));
+    }
+    let ids = names.iter().map(|name| TaskId::check("tasks", name)).collect::<Result<Vec<_>>>()?;
+    let mut found = by_ids(tx, ids.iter().collect::<HashSet<_>>().into_iter()).await?;
+    if let Some(id) = ids.iter().find(|id| !found.contains_key(id)) {
+        return Err(not_found(id));
+    }
+    let rule = Now::read(tx).await?;
+    let mut waited = Waited::default();
+    tx.again_at = None;
+    // A name that is given twice is one task.
+    for task in ids.iter().filter_map(|id| found.remove(id)) {
+        let lost_at = loses_at(&task).filter(|at| *at > tx.now);
+        tx.again_at = [tx.again_at, lost_at].into_iter().flatten().min();
+        waited.add(rule.of(task));
+    }
+    Ok(waited)
+}
+
+/// When a task that is on its last attempt fails unless its holder is heard from.
+fn loses_at(task: &Record) -> Option<Time> {
+    let last = task.status == Status::InProgress && task.attempts >= task.max_attempts;
+    task.hold.as_ref().filter(|_| last).map(|hold| hold.expires_at())
+}
+
+impl Waiting {
+    fn of(task: &Record) -> Self {
+        Self { id: task.id.to_string(), status: task.status, state: task.state() }
+    }
+}
+
+impl Waited {
+    fn add(&mut self, task: Record) {
+        let count = match task.status {
+            Status::Completed => &mut self.completed,
+            Status::Failed => &mut self.failed,
+            Status::Cancelled => &mut self.cancelled,
+            _ => &mut self.open,
+        };
+        *count += 1;
+        self.tasks.push(Waiting::of(&task));
+    }
+}
+
+const LISTED: i64 = 20;
+
+/// A held task is on its last attempt, and its holder is dead.
+macro_rules! lost {
+    () => {
+        "(task.status = 'in_progress' and task.attempts >= task.max_attempts
+          and (run.ended_at is not null or run.expires_at <= ?2
+            or (task.until_at is not null and task.until_at <= ?2)))"
+    };
+}
+/// What is held on a board: how many, how many of them are lost, and when the next could be. They are found among
+/// all that is held, which is little beside all there is, because no index of these begins with the board; and the
+/// planner may not take another that does.
+macro_rules! held {
+    () => {
+        "from task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1"
+    };
+}
+macro_rules! held_counts {
+    () => {
+        concat!(
+            "(select count(*) as n, count(case when ",
+            lost!(),
+            " then 1 end) as lost,
+               min(case when task.status = 'in_progress' and task.attempts >= task.max_attempts and not ",
+            lost!(),
+            " then case when task.until_at < run.expires_at then task.until_at else run.expires_at end end) as next_at ",
+            held!(),
+            ") as held"
+        )
+    };
+}
+
+/// Is there nothing left to wait for? The first entry of each index says so: a board of 100,000 tasks is counted
+/// when it is over (30 ms on SQLite, 60 on PostgreSQL), and not at every look.
+async fn is_over(tx: &mut Tx<'_>, board: &str) -> Result<bool> {
+    let sql = concat!(
+        "select held.next_at, case
+           when held.lost > 0
+             or exists (select 1 from task where status = 'failed' and board = ?1)
+             or exists (select 1 from task where status = 'cancelled' and board = ?1) then 1
+           when held.n > 0
+             or exists (select 1 from task where ready = 1 and board = ?1)
+             or exists (select 1 from task where ready = 2 and board = ?1)
+             or exists (select 1 from task
+                  where ready = 0 and run is null and finished_at is null and board = ?1) then 0
+           else 1 end as is_over
+         from ",
+        held_counts!()
+    );
+    let rows = tx.query(sql, params![board, tx.now]).await?;
+    tx.again_at = rows[0].get("next_at")?;
+    rows[0].get("is_over")
+}
+
+/// Counted in indexes, one for each state, and in one statement, so that they fit together. What is completed has
+/// none (it would be written with every completion): it is the rest.
+const COUNTS: &str = concat!(
+    "select held.n as held, held.lost, held.next_at,
+       (select count(*) from board where name = ?1) as boards,
+       (select count(*) from task where board = ?1) as total,
+       (select count(*) from task where ready = 1 and board = ?1)
+       + (select count(*) from task where ready = 2 and board = ?1)
+       + (select count(*) from task where ready = 0 and run is null and finished_at is null and board = ?1) as free,
+       (select count(*) from task where status = 'failed' and board = ?1) as failed,
+       (select count(*) from task where status = 'cancelled' and board = ?1) as cancelled
+     from ",
+    held_counts!()
+);
+
+macro_rules! some {
+    ($where:literal) => {
+        concat!(
+            "select seq, board, n, status, ",
+            state_now!("?4"),
+            " as state from task where ",
+            $where,
+            " and board = ?1 and ",
+            but!("seq", "?3"),
+            " order by seq limit ?2"
+        )
+    };
+}
+
+async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
+    let overdue = overdue(tx, Some(board)).await?;
+    let held = concat!(
+        "select task.seq, task.board, task.n, task.status, ",
+        state_now!("?4"),
+        " as state ",
+        held!(),
+        " and ",
+        but!("task.seq", "?3"),
+        " order by task.seq limit ?2"
+    );
+    // A delay that is over: the column `ready` does not know it yet.
+    let woken = concat!(
+        "select seq, board, n, status, ",
+        state_now!("?4"),
+        " as state from task where delayed_until <= ?4 and ",
+        is_ready!("?4"),
+        " and board = ?1 and ",
+        but!("seq", "?3"),
+        " order by seq limit ?2"
+    );
+    let now = tx.now;
+    let some = |sql| Stmt::new(sql, params![board, LISTED, overdue.keys(), now]);
+    let answers = tx
+        .pipeline(vec![
+            Stmt::new(COUNTS, params![board, tx.now]),
+            some(some!("status = 'failed'")),
+            some(some!("status = 'cancelled'")),
+            some(held),
+            some(some!("ready = 1")),
+            some(some!("ready = 2")),
+            some(some!("ready = 0 and run is null and finished_at is null")),
+            some(woken),
+        ])
+        .await?;
+    let counts = &answers[0].rows[0];
+    let count = |name| counts.get::<i64>(name);
+    if count("boards")? == 0 {
+        return Err(crate::ops::board::not_found(board));
+    }
+    tx.again_at = counts.get("next_at")?;
+    let (held, lost, free) = (count("held")?, count("lost")?, count("free")?);
+    let (failed, cancelled) = (count("failed")?, count("cancelled")?);
+    let mut listed = BTreeMap::new();
+    for (rank, answer) in answers[1..].iter().enumerate() {
+        for row in &answer.rows {
+            let task = waiting(row)?;
+            // The last are the woken, which stand among what cannot be claimed, too.
+            let rank = if rank < 6 { rank } else { 3 + usize::from(task.status == Status::Pending) };
+            listed.insert(row.get::<i64>("seq")?, (rank, task));
+        }
+    }
+    listed.extend(overdue.iter().map(|task| (task.seq, (rank(task), Waiting::of(task)))));
+    let mut listed: Vec<_> = listed.into_iter().collect();
+    listed.sort_by_key(|(seq, (rank, _))| (*rank, *seq));
+    let tasks = listed.into_iter().map(|(_, (_, task))| task).take(LISTED as usize).collect();
+    Ok(Waited {
+        over: false,
+        completed: count("total")? - free - held - failed - cancelled,
+        failed: failed + lost,
+        cancelled,
+        open: free + held - lost,
+        tasks,
+    })
+}
+
+/// What failed comes first, then what was cancelled, what is held, what could be claimed, and what else waits.
+fn rank(task: &Record) -> usize {
+    match (task.status, task.ready()) {
+        (Status::Failed, _) => 0,
+        (Status::Cancelled, _) => 1,
+        (Status::InProgress | Status::Reviewing, _) => 2,
+        (_, 1) => 3,
+        (_, 2) => 4,
+        _ => 5,
+    }
+}
+
+fn waiting(row: &Row) -> Result<Waiting> {
+    let id = TaskId { board: row.get("board")?, n: row.get("n")? };
+    let (status, state): (String, String) = (row.get("status")?, row.get("state")?);
+    Ok(Waiting { id: id.to_string(), status: Status::read(&status)?, state: State::read(&state)? })
+}
