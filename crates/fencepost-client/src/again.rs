@@ -34,7 +34,7 @@ impl Twice {
             () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
-            () if entry.same => Twice::Same,
+            () if entry.idempotent => Twice::Same,
             () => Twice::Acts,
         }
     }

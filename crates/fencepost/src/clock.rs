@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::watch;
 
 /// A moment, in milliseconds since 1970. In JSON: RFC 3339, UTC, with milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
 impl Time {
@@ -260,7 +260,7 @@ impl Ratchet {
 /// since it was last read, is believed. One that is further behind was set back: time then goes on from where
 /// it was.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Watch {
+pub(crate) struct ClockWatch {
     /// A time that was right, and the ticks by which it was. Kept for a second, so that what is asked meanwhile was
     /// asked after it, however many ask.
     seen: Option<(Time, i64)>,
@@ -280,7 +280,7 @@ pub(crate) struct Reading {
 
 const SECOND: i64 = 1000;
 
-impl Watch {
+impl ClockWatch {
     /// What time it is, and how far the fleet is to be told that it is ahead, if it was told wrong.
     ///
     /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_databases_clock_is_believed_until_it_is_set_back() {
         let hour = 3_600_000;
-        let mut watch = Watch::default();
+        let mut watch = ClockWatch::default();
         let at = |wall, told, ticks| Reading {
             wall: Time(wall),
             told,
@@ -364,7 +364,7 @@ mod tests {
         let told = told.unwrap();
         assert_eq!((set_back, told), (Time(11 * hour + 28_000), Millis(hour + 28_000)));
         assert_eq!(watch.now(at(10 * hour + 5, told, hour + 31_005)), (Time(11 * hour + 28_005), None));
-        assert_eq!(Watch::default().now(at(10 * hour, told, 5)), (set_back, None));
+        assert_eq!(ClockWatch::default().now(at(10 * hour, told, 5)), (set_back, None));
         // Set right again, it is believed again.
         assert_eq!(
             watch.now(at(11 * hour + 32_000, told, hour + 32_000)),
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_late_does_not_mean_that_the_clock_was_set_back() {
-        let mut watch = Watch::default();
+        let mut watch = ClockWatch::default();
         let right = Millis(0);
         let mut read = |wall, told, asked, answered| {
             watch.now(Reading { wall: Time(wall), told, stored: None, asked, answered })
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn who_has_not_looked_for_days_still_believes_what_it_is_told() {
         let day = 24 * 3_600_000;
-        let mut watch = Watch::default();
+        let mut watch = ClockWatch::default();
         let told = Millis(60_000);
         let at =
             |wall, ticks| Reading { wall: Time(wall), told, stored: None, asked: ticks, answered: ticks };
@@ -417,7 +417,7 @@ mod tests {
                 asked: 5,
                 answered: 5,
             };
-            Watch::default().now(reading)
+            ClockWatch::default().now(reading)
         };
         // In time, and behind by no more than drift.
         assert_eq!(at(10 * hour, 0, 10 * hour - 900), (Time(10 * hour), None));
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn a_clock_that_another_node_saw_ahead_is_not_behind_for_this_one() {
         let day = 24 * 3_600_000;
-        let mut watch = Watch::default();
+        let mut watch = ClockWatch::default();
         let mut at = |wall, told, stored, ticks| {
             let stored = Some(Time(stored));
             watch.now(Reading { wall: Time(wall), told: Millis(told), stored, asked: ticks, answered: ticks })

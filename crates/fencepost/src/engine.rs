@@ -1,5 +1,9 @@
+//! The engine: what an op is, what comes before it, how a fleet runs it, delivers its reply, and waits.
+
+pub(crate) mod delivery;
+mod embedded;
 pub(crate) mod fleet;
 pub mod op;
 pub(crate) mod prelude;
 pub(crate) mod unbroken;
-pub(crate) mod wait;
+pub(crate) mod waiting;

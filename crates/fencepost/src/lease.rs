@@ -1,1 +1,14 @@
+//! Leases: runs, the claims they hold under fences, what a claimable thing is, and expiry.
+
+pub(crate) mod claimable;
+pub(crate) mod delivery;
+pub(crate) mod ending;
+pub(crate) mod expiry;
+pub(crate) mod hold;
 pub(crate) mod overdue;
+pub(crate) mod run;
+
+pub(crate) use claimable::{Claimable, Nouns};
+pub use hold::{Claim, Verdict};
+pub(crate) use hold::{ClaimState, Closed, Hold, Last, Under};
+pub use run::Lease;

@@ -8,25 +8,41 @@
 //! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
 //! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
 
+mod caller;
 mod clock;
 mod db;
 mod engine;
 mod error;
+mod ids;
 mod json;
 mod lease;
-mod names;
+mod limits;
+mod log;
 mod ops;
+pub mod sync;
 pub mod tls;
+mod topic;
 
+pub use caller::{Access, Caller};
 pub use clock::{Clock, ManualClock, Millis, Time};
-pub use db::tx::{Answer, BoxFuture, Caller, FromValue, Row, Stmt, Tx, Value};
-pub use engine::{
-    fleet::{Counts, Durability, Fleet, Options},
-    op::{self, Access, Op},
-    prelude::Before,
-    unbroken::Unbroken,
+pub use db::{
+    Answer, Answers, Batch, BoxFuture, FromValue, Row, Slot, Stmt, Tx, Value,
+    options::{Durability, Fallback, Options},
+    stats::Counts,
 };
+pub use engine::{fleet::Fleet, op::Op, prelude::Prelude, unbroken::Unbroken};
 pub use error::{Code, Error, Result};
+pub use ids::{Resource, TaskId, Token};
 pub use json::Json;
-pub use names::{OUTPUT_MAX, Resource, TaskId, Token, WAIT_MAX};
+pub use limits::{OUTPUT_MAX, WAIT_MAX};
 pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, mail, route, run, task};
+
+/// One verb, one struct: the trait, and the registry that everything facing a user is made from.
+pub mod op {
+    pub use crate::{
+        caller::Access,
+        db::AnyReply,
+        engine::op::*,
+        ops::registry::{find, registry, visit_all},
+    };
+}

@@ -1,3 +1,5 @@
+//! The ops: a folder per noun, a file per verb. The list of ops is [`registry`], the list of claimable nouns is here.
+
 pub mod admin;
 pub mod agent;
 pub mod board;
@@ -8,6 +10,40 @@ pub mod inbox;
 pub mod key;
 pub mod lock;
 pub mod mail;
+pub(crate) mod registry;
 pub mod route;
 pub mod run;
 pub mod task;
+
+use crate::{
+    db::{BoxFuture, options::Options},
+    engine::fleet::Fleet,
+    error::Result,
+    lease::Nouns,
+};
+use std::sync::LazyLock;
+
+/// Everything that can be claimed.
+static NOUNS: LazyLock<Nouns> = LazyLock::new(|| {
+    Nouns::new(&[
+        &task::claimable::Tasks,
+        &mail::claimable::Messages,
+        &channel::claimable::Mentions,
+        &lock::claimable::Locks,
+    ])
+});
+
+pub(crate) fn nouns() -> &'static Nouns {
+    &NOUNS
+}
+
+impl Fleet {
+    /// Opens, or creates, the fleet at a file path, `sqlite:PATH` or `postgres://…`.
+    pub async fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, Options::default()).await
+    }
+
+    pub fn open_with(url: &str, options: Options) -> BoxFuture<'_, Result<Self>> {
+        Self::open_nouns(url, options, nouns())
+    }
+}

@@ -1,7 +1,7 @@
 use super::{Held, text};
 use crate::{context::Context, keeper};
 use clap::Args;
-use fencepost::{Resource, Result, Token, task};
+use fencepost::{Result, Token, task};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
@@ -71,8 +71,5 @@ impl Done {
 }
 
 fn board(token: &str) -> Option<String> {
-    match token.parse::<Token>().ok()?.resource {
-        Resource::Task(id) => Some(id.board),
-        Resource::Message(_) | Resource::Mentions { .. } | Resource::Lock(_) => None,
-    }
+    Some(token.parse::<Token>().ok()?.resource.task()?.board)
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     clock::{Millis, Time},
-    db::tx::{Row, Stmt, Tx},
+    db::{Batch, Row, Stmt, Tx},
     error::Result,
     params,
 };
@@ -29,15 +29,13 @@ pub(crate) struct InUse {
 
 impl InUse {
     pub async fn read(tx: &mut Tx<'_>) -> Result<Self> {
-        let mut answers = tx
-            .pipeline(vec![
-                Stmt::new("select seen_at from fleet", params![]),
-                Stmt::new("select at, ms from gap order by at desc", params![]),
-            ])
-            .await?;
+        let mut batch = Batch::new();
+        let seen = batch.add(Stmt::read("select seen_at from fleet", params![]));
+        let gaps = batch.add(Stmt::read("select at, ms from gap order by at desc", params![]));
+        let mut answers = tx.send(batch).await?;
         let read = |row: &Row| Ok(Gap { at: row.get("at")?, ms: row.get("ms")? });
-        let gaps = answers.remove(1).rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let seen = answers.remove(0).rows[0].get("seen_at")?;
+        let gaps = answers.take(gaps).rows.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let seen = answers.take(seen).rows[0].get("seen_at")?;
         let last = uncounted(seen, tx.now).map(|ms| Gap { at: tx.now, ms });
         Ok(Self { now: tx.now, last, gaps })
     }

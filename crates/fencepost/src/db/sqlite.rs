@@ -12,20 +12,15 @@ mod turnstile;
 mod wanted;
 mod watch;
 
+use super::{
+    Answer, BoxFuture, Db, Due, First, News, Notes, Opening, Outcome, Script, Stmt, Tx, in_use::uncounted,
+    options::Options, stats::Stats,
+};
 use crate::{
+    caller::Caller,
     clock::{Deadline, Millis, Ratchet, Time},
-    db::{
-        in_use::uncounted,
-        tx::{Answer, BoxFuture, Caller, Db, Place, Stmt, Tx},
-    },
-    engine::{
-        fleet::{Options, Stats, Work},
-        op::AnyReply,
-        prelude::{Before, Due, Opening, Todo, outlast},
-        wait::News,
-    },
     error::{Code, Error, Result},
-    ops::run::sweep::sweep,
+    sync::lock,
 };
 use identity::Identity;
 pub(crate) use lite::{Lite, sqlite_error};
@@ -35,7 +30,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU8, Ordering},
         mpsc,
     },
@@ -73,16 +68,16 @@ type Job = Box<dyn FnOnce(&mut Batch<'_>) -> Option<Reply> + Send>;
 type Reply = Box<dyn FnOnce(&Result<()>) + Send>;
 
 impl Sqlite {
-    pub fn open(path: &Path, options: &Options, stats: Arc<Stats>) -> Result<Self> {
+    pub fn open(path: &Path, options: &Options, stats: Arc<Stats>, due: &'static str) -> Result<Self> {
         let conn = open::open(path, options)?;
         let identity = Arc::new(Identity::of(path)?);
         let turnstile = Turnstile::open(path)?;
         let wanted = Wanted::open(path)?;
-        let readers = Arc::new(Readers::new(path, identity.clone(), options, stats.clone()));
+        let readers = Arc::new(Readers::new(path, identity.clone(), options, stats.clone(), due));
         let watch = Arc::new(Mutex::new(Watch::new(path, identity.clone(), stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
-            lite: Lite::new(conn, stats),
+            lite: Lite::new(conn, stats, due),
             identity,
             turnstile,
             ratchet: Ratchet::default(),
@@ -101,58 +96,63 @@ impl Sqlite {
         Ok(Self { jobs, readers, watch, wanted, options: options.clone() })
     }
 
-    pub async fn write(&self, before: Before, caller: Caller, place: Place, work: Work) -> Result<AnyReply> {
+    pub async fn write(&self, script: Arc<dyn Script>) -> Outcome {
         let (answer, answered) = oneshot::channel();
-        let turn = Arc::new(Turn::default());
-        let ours = turn.clone();
+        let start = Arc::new(Start::default());
+        let ours = start.clone();
         let job: Job = Box::new(move |batch| {
-            // Whoever gave up, or hung up, before the op began wants nothing done.
-            if answer.is_closed() || !turn.begin() {
+            // A caller that gave up, or hung up, before the op began wants nothing done.
+            if answer.is_closed() || !start.begin() {
                 return None;
             }
-            let result = batch.perform(&before, &caller, place, &work);
+            let outcome = batch.perform(&*script).unwrap_or_else(Outcome::from);
             Some(Box::new(move |commit: &Result<()>| {
                 let _ = answer.send(match commit {
-                    Ok(()) => result,
-                    Err(e) => Err(e.clone()),
+                    Ok(()) => outcome,
+                    Err(e) => e.clone().into(),
                 });
             }))
         });
         let stopped = || {
-            Error::unavailable("the writer thread has stopped")
-                .hint("open the fleet again; what was acknowledged is safe")
+            Outcome::from(
+                Error::unavailable("the writer thread has stopped")
+                    .hint("open the fleet again; what was acknowledged is safe"),
+            )
         };
-        self.jobs.send(job).map_err(|_| stopped())?;
+        if self.jobs.send(job).is_err() {
+            return stopped();
+        }
         match tokio::time::timeout(self.options.call_limit, answered).await {
-            Ok(answer) => answer.map_err(|_| stopped())?,
-            Err(_) if ours.give_up() => Err(Error::unavailable(format!(
+            Ok(answer) => answer.unwrap_or_else(|_| stopped()),
+            Err(_) if ours.give_up() => Error::unavailable(format!(
                 "the database was busy for {:?}: another process is holding it",
                 self.options.call_limit
             ))
-            .hint("nothing was changed; find the process that holds the file, or try again")),
-            Err(_) => Err(Error::new(Code::OutcomeUnknown, "the disk did not answer in time")
-                .hint("ask again with the same request id: it is done at most once")),
+            .hint("nothing was changed; find the process that holds the file, or try again")
+            .into(),
+            Err(_) => Error::new(Code::OutcomeUnknown, "the disk did not answer in time")
+                .hint("ask again with the same request id: it is done at most once")
+                .into(),
         }
     }
 
-    pub async fn read(&self, caller: Caller, work: Work) -> Result<AnyReply> {
-        self.readers.clone().read(self.options.clone(), caller, work).await
+    pub async fn read(&self, script: Arc<dyn Script>) -> Outcome {
+        self.readers.clone().read(self.options.clone(), script).await
     }
 
     /// Has the log grown since this was last asked? (The first time: perhaps.)
     pub async fn news(&self) -> Result<News> {
         let watch = self.watch.clone();
-        let asking =
-            tokio::task::spawn_blocking(move || watch.lock().unwrap_or_else(PoisonError::into_inner).news());
+        let asking = tokio::task::spawn_blocking(move || lock(&watch).news());
         asking.await.map_err(Error::internal)?
     }
 }
 
-/// Begun or given up, whichever is first.
+/// A call's start: begun or given up, whichever is first.
 #[derive(Debug, Default)]
-struct Turn(AtomicU8);
+struct Start(AtomicU8);
 
-impl Turn {
+impl Start {
     fn begin(&self) -> bool {
         self.0.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -258,15 +258,14 @@ impl Writer {
         if stepped || stored.seen.is_none_or(|seen| now.since(seen) >= SEEN_EVERY) {
             if let Some(ms) = uncounted(stored.seen, now) {
                 let gap = "insert into gap(at, ms) values (?1, ?2) on conflict do nothing";
-                self.lite.run(&Stmt::new(gap, crate::params![now, ms]))?;
+                self.lite.run(&Stmt::write(gap, crate::params![now, ms]))?;
             }
-            self.lite.run(&Stmt::new(
+            self.lite.run(&Stmt::write(
                 "update fleet set boot = ?1, ahead_ms = ?2, seen_at = ?3",
                 crate::params![self.boot.as_deref(), ahead, now],
             ))?;
         }
-        let due = Due::read(&self.lite.run(&Due::statement())?)?;
-        Ok((now, now.since(wall), due))
+        Ok((now, now.since(wall), self.lite.read_due()?))
     }
 
     /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
@@ -310,60 +309,53 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn new(lite: &'a mut Lite) -> Self {
-        Self { lite, now: Time(0), ahead: Millis(0), due: Due::default(), expired: None, broken: None }
+        let (now, ahead, due) = (Time(0), Millis(0), Due::default());
+        Self { lite, now, ahead, due, expired: None, broken: None }
     }
 
-    /// Renews or ends the caller's run and does a batch of expiry, if that is due; then the op.
-    fn perform(&mut self, before: &Before, caller: &Caller, place: Place, work: &Work) -> Result<AnyReply> {
-        let mut opening = self.opening(before)?;
-        let todo = before.todo(&opening, caller, self.now)?;
-        let expires = before.expires(&self.due, self.now);
-        let expires_now = expires && self.expired.is_none();
-        if !todo.is_empty() || expires_now {
-            self.outlast(opening, caller, todo)?;
-            if expires_now {
-                self.expire();
+    /// Does what comes first, if there is something; then the call's own work.
+    fn perform(&mut self, script: &dyn Script) -> Result<Outcome> {
+        let mut opening = self.opening(script)?;
+        let First { renew, expire } = script.first(&opening, self.now)?;
+        let expire_now = expire && self.expired.is_none();
+        if renew || expire_now {
+            if renew {
+                self.step(opening, script.caller(), script, |script, tx| script.renew(tx))?.0?;
             }
-            self.due = Due::read(&self.run(&Due::statement())?)?;
-            opening = self.opening(before)?;
+            if expire_now {
+                self.expire(script);
+            }
+            self.read_due()?;
+            opening = self.opening(script)?;
         }
-        opening.expired = self.expired.filter(|_| expires).unwrap_or(0);
-        self.op(opening, caller, place, |tx| work(tx))
+        opening.expired = self.expired.filter(|_| expire).unwrap_or(0);
+        let (answer, notes) = self.step(opening, script.caller(), script, |script, tx| script.run(tx))?;
+        Ok(Outcome { answer, notes })
     }
 
-    fn outlast(&mut self, opening: Opening, caller: &Caller, todo: Vec<Todo>) -> Result<()> {
-        if todo.is_empty() {
-            return Ok(());
-        }
-        let todo = Arc::new(todo);
-        self.op(opening, caller, Place::Own, |tx| {
-            let todo = todo.clone();
-            Box::pin(async move { outlast(tx, &todo).await })
-        })
-    }
-
-    /// One batch of expiry for all ops of this transaction: what else is due waits for the next transaction, so that
-    /// others come in between. A failure is not the caller's: whoever comes next tries again.
-    fn expire(&mut self) {
-        let expired = self.op(Opening::default(), &Caller::default(), Place::Own, |tx| Box::pin(sweep(tx)));
-        self.expired = Some(expired.unwrap_or_else(|error| {
+    /// One batch of expiry for all calls of this transaction: what else is due waits for the next transaction, so that
+    /// others come in between. A failure is not the caller's: the next call tries again.
+    fn expire(&mut self, script: &dyn Script) {
+        let expired =
+            self.step(Opening::default(), &Caller::default(), script, |script, tx| script.expire(tx));
+        self.expired = Some(expired.and_then(|(expired, _)| expired).unwrap_or_else(|error| {
             tracing::warn!("a batch of expiry failed: {error}");
             0
         }));
     }
 
-    /// One op in its own savepoint.
-    fn op<T>(
+    /// One step in its own savepoint. The outer error is the batch's, the inner one the step's own.
+    fn step<T>(
         &mut self,
         opening: Opening,
         caller: &Caller,
-        place: Place,
-        work: impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
-    ) -> Result<T> {
+        script: &dyn Script,
+        work: impl for<'t, 'd> FnOnce(&'t dyn Script, &'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
+    ) -> Result<(Result<T>, Notes)> {
         self.exec("savepoint op")?;
-        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening, place);
-        let result = now_or_never(|| work(&mut tx));
-        let (stirred, moved) = (tx.stirred, tx.clock_moved);
+        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening);
+        let result = now_or_never(|| work(script, &mut tx));
+        let notes = tx.into_notes();
         self.still_open()?;
         if result.is_err() {
             self.must("rollback to savepoint op")?;
@@ -371,19 +363,27 @@ impl<'a> Batch<'a> {
         self.must("release savepoint op")?;
         if result.is_ok() {
             // What comes after it in this transaction has the right time.
-            (self.now.0, self.ahead.0) = (self.now.0 - moved.0, self.ahead.0 - moved.0);
+            let back = notes.clock_set_back;
+            (self.now.0, self.ahead.0) = (self.now.0 - back.0, self.ahead.0 - back.0);
         }
-        if stirred {
-            self.due = Due::read(&self.run(&Due::statement())?)?;
+        if notes.due_changed {
+            self.read_due()?;
             self.expired = None;
         }
-        result
+        Ok((result, notes))
     }
 
-    fn opening(&mut self, before: &Before) -> Result<Opening> {
-        let answers =
-            before.statements().iter().map(|statement| self.run(statement)).collect::<Result<_>>()?;
-        Ok(Opening { ahead: self.ahead, ..before.read(self.due.clone(), answers)? })
+    fn read_due(&mut self) -> Result<()> {
+        if let Some(e) = &self.broken {
+            return Err(e.clone());
+        }
+        self.due = self.lite.read_due()?;
+        Ok(())
+    }
+
+    fn opening(&mut self, script: &dyn Script) -> Result<Opening> {
+        let answers = script.reads().iter().map(|statement| self.run(statement)).collect::<Result<_>>()?;
+        Ok(Opening { ahead: self.ahead, ..script.opening(Some(self.due.clone()), answers)? })
     }
 
     fn run(&mut self, statement: &Stmt) -> Result<Answer> {
@@ -394,7 +394,7 @@ impl<'a> Batch<'a> {
     }
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
-        self.run(&Stmt::new(sql, vec![])).map(drop)
+        self.run(&Stmt::read(sql, vec![])).map(drop)
     }
 
     /// What cannot be undone alone is undone with the batch: a refused op must not be committed by the others.
@@ -440,11 +440,56 @@ pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::engine::{fleet::work, op::typed};
+    use super::{super::AnyReply, *};
+
+    const DUE: &str = "select floor, null as unsettled from fleet";
 
     fn writer(dir: &Path) -> Sqlite {
-        Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default()).unwrap()
+        Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default(), DUE).unwrap()
+    }
+
+    /// A script with nothing to do first.
+    struct Plain<F>(F, Caller);
+
+    impl<F> Script for Plain<F>
+    where
+        F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<i64>> + Send + Sync,
+    {
+        fn caller(&self) -> &Caller {
+            &self.1
+        }
+        fn reads(&self) -> Vec<Stmt> {
+            Vec::new()
+        }
+        fn reads_due(&self) -> bool {
+            false
+        }
+        fn opening(&self, _: Option<Due>, _: Vec<Answer>) -> Result<Opening> {
+            Ok(Opening::default())
+        }
+        fn first(&self, _: &Opening, _: Time) -> Result<First> {
+            Ok(First::default())
+        }
+        fn renew<'t>(&'t self, _: &'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+        fn expire<'t>(&'t self, _: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+            Box::pin(async { Ok(0) })
+        }
+        fn run<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>> {
+            let run = (self.0)(tx);
+            Box::pin(async move { Ok(Box::new(run.await?) as AnyReply) })
+        }
+        fn declares_restore(&self) -> bool {
+            false
+        }
+    }
+
+    fn script<F>(work: F) -> Arc<dyn Script>
+    where
+        F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<i64>> + Send + Sync + 'static,
+    {
+        Arc::new(Plain(work, Caller::default()))
     }
 
     #[tokio::test]
@@ -454,11 +499,8 @@ mod tests {
         // The reply itself panics: outside any op, so nothing catches it, and the thread ends.
         sqlite.jobs.send(Box::new(|_| Some(Box::new(|_| panic!("the writer dies"))))).unwrap();
         for _ in 0..3 {
-            let work = work(|_| Box::pin(async { Ok(()) }));
-            let error = sqlite
-                .write(Before::nothing(), Caller::default(), Place::Own, work)
-                .await
-                .expect_err("the writer is dead");
+            let nothing = script(|_| Box::pin(async { Ok(0) }));
+            let error = sqlite.write(nothing).await.answer.expect_err("the writer is dead");
             assert_eq!(error.code(), Code::Unavailable);
             assert!(error.message().contains("writer thread has stopped"), "{error}");
         }
@@ -468,25 +510,23 @@ mod tests {
     async fn an_op_that_panics_or_pends_fails_alone() {
         let dir = tempfile::tempdir().unwrap();
         let sqlite = Arc::new(writer(dir.path()));
-        let write = |work: Work| {
+        let write = |script: Arc<dyn Script>| {
             let sqlite = sqlite.clone();
-            async move {
-                typed::<i64>(sqlite.write(Before::nothing(), Caller::default(), Place::Own, work).await?)
-            }
+            async move { sqlite.write(script).await.answer.map(|reply| *reply.downcast::<i64>().unwrap()) }
         };
-        let counts = work(|tx| {
+        let counts = script(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = floor + 1", vec![]).await?;
                 tx.query("select floor from fleet", vec![]).await?[0].get::<i64>("floor")
             })
         });
-        let panics = work::<i64>(|tx| {
+        let panics = script(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = 1000", vec![]).await?;
                 panic!("boom")
             })
         });
-        let pends = work(|tx| {
+        let pends = script(|tx| {
             Box::pin(async move {
                 tx.execute("update fleet set floor = 2000", vec![]).await?;
                 tokio::task::yield_now().await;

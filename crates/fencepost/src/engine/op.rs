@@ -2,40 +2,21 @@
 
 mod any;
 
+use super::{delivery::Delivery, fleet::Fleet, prelude::Prelude};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::Tx,
-    engine::{fleet::Fleet, prelude::Before},
+    db::Tx,
     error::{Code, Error, Result},
-    ops::claim::Delivery,
+    ids::Resource,
 };
-pub use any::{AnyOp, AnyReply, typed};
+#[cfg(test)]
+pub(crate) use any::listed;
+pub use any::{AnyOp, typed};
 pub(crate) use any::{digest, erase, erased, refuses};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
-
-/// Who may call an op.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Access {
-    Reader,
-    Agent,
-    Admin,
-}
-
-impl Access {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Access::Reader => "reader",
-            Access::Agent => "agent",
-            Access::Admin => "admin",
-        }
-    }
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        [Access::Reader, Access::Agent, Access::Admin].into_iter().find(|access| access.as_str() == text)
-    }
-}
 
 /// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
 pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
@@ -49,28 +30,28 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const REFUSES: &'static [Code] = &[];
     type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
-    /// What must outlast a refusal of this op.
-    fn before(&self) -> Before {
-        Before::nothing()
+    /// Work committed even if this op is refused, and its opening reads.
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing()
     }
-    /// Asked twice in the same words it is done once, and gives the first answer again: it says what shall be, or what it
-    /// acts on takes it once.
-    const SAME: bool = false;
-    /// It looks, on a reader, before it writes.
+    /// Repeating the request changes nothing and returns the first reply; clients may retry it.
+    const IDEMPOTENT: bool = false;
+    /// It reads before it writes, on a reader.
     const PEEKS: bool = false;
-    /// That look: the answer, if there is nothing to do. What it would miss must be due, or written with an event.
+    /// That read: the answer, if there is nothing to do. A thing that it would miss must be due, or written with an event.
     fn peek(&self, _tx: &mut Tx<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send {
         async { Ok(None) }
     }
-    /// How long this request would rather wait than be told "not yet": its `wait_ms`.
+    /// How long this request waits instead of getting a not-yet reply: its `wait_ms`.
     fn wait(&self) -> Option<Millis> {
         None
     }
-    /// The lock that this request claims, by name: a process that was granted it many times lets others go first.
-    fn lock(&self) -> Option<&str> {
+    /// The one resource that this request claims, if many processes may contend for it: a process that was granted it
+    /// many times in a row lets others go first.
+    fn contended(&self) -> Option<Resource> {
         None
     }
-    /// Is this answer a "not yet", for one who waits? By default: there is nothing to take now, or another has it.
+    /// Is this answer a not-yet, for a caller that waits? By default: there is nothing to take now, or another has it.
     fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
         answer.is_err_and(Error::is_not_yet)
     }
@@ -109,23 +90,6 @@ macro_rules! verbs {
 }
 pub(crate) use verbs;
 
-/// Shows every op to a visitor.
-pub fn visit_all(visitor: &mut impl Visit) {
-    crate::ops::task::visit(visitor);
-    crate::ops::board::visit(visitor);
-    crate::ops::mail::visit(visitor);
-    crate::ops::agent::visit(visitor);
-    crate::ops::inbox::visit(visitor);
-    crate::ops::channel::visit(visitor);
-    crate::ops::route::visit(visitor);
-    crate::ops::lock::visit(visitor);
-    crate::ops::claim::visit(visitor);
-    crate::ops::run::visit(visitor);
-    crate::ops::event::visit(visitor);
-    crate::ops::key::visit(visitor);
-    crate::ops::admin::visit(visitor);
-}
-
 /// A reply, ready for the wire.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -141,7 +105,8 @@ pub struct Entry {
     pub name: &'static str,
     pub access: Access,
     pub reads: bool,
-    pub same: bool,
+    /// See [`Op::IDEMPOTENT`].
+    pub idempotent: bool,
     /// See [`Op::REFUSES`].
     pub refuses: &'static [Code],
     /// The request's JSON Schema; its description is the op's doc comment.
@@ -157,12 +122,12 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    fn of<O: Op>() -> Self {
+    pub(crate) fn of<O: Op>() -> Self {
         Self {
             name: O::NAME,
             access: O::ACCESS,
             reads: O::READS,
-            same: O::SAME,
+            idempotent: O::IDEMPOTENT,
             refuses: O::REFUSES,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),
@@ -209,31 +174,6 @@ pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
             .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
         false => error,
     }
-}
-
-/// Every op, by name.
-pub fn registry() -> Vec<Entry> {
-    struct All(Vec<Entry>);
-    impl Visit for All {
-        fn op<O: Op>(&mut self) {
-            self.0.push(Entry::of::<O>());
-        }
-    }
-    let mut all = All(Vec::new());
-    visit_all(&mut all);
-    all.0
-}
-
-/// Finds an op by its name, or says which there are.
-pub fn find(name: &str) -> Result<Entry> {
-    let all = registry();
-    all.iter().find(|entry| entry.name == name).cloned().ok_or_else(|| {
-        let noun = name.split('/').next().unwrap_or_default();
-        let near: Vec<_> = all.iter().map(|e| e.name).filter(|n| n.split('/').next() == Some(noun)).collect();
-        let names = if near.is_empty() { all.iter().map(|e| e.name).collect() } else { near };
-        Error::new(Code::NotFound, format!("there is no op `{name}`"))
-            .hint(format!("there are {}", names.join(", ")))
-    })
 }
 
 /// Reads a request; an error names the field that does not fit.

@@ -1,7 +1,7 @@
 //! What runs to its end, whether or not whoever asked for it is still there.
 
 use crate::{
-    db::tx::BoxFuture,
+    db::BoxFuture,
     error::{Error, Result},
 };
 use std::{

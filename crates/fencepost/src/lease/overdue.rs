@@ -5,7 +5,7 @@
 //! expiry to them in memory. The read's own statement leaves those items out, and the ones that fit are merged into its
 //! rows. Delays need no such set: statements and rules compare them with the time.
 
-use crate::db::tx::{Value, key_set};
+use crate::db::{Value, key_set};
 use std::collections::BTreeMap;
 
 /// What expiry changes: a row with a key.

@@ -3,7 +3,7 @@
 
 use crate::{
     clock::{Millis, Time},
-    db::tx::{Row, Stmt, Tx},
+    db::{Row, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
     params,
@@ -90,7 +90,7 @@ impl Record {
 }
 
 pub(crate) fn by_name(name: &str) -> Stmt {
-    Stmt::new(agents!("where name = ?1"), params![name])
+    Stmt::read(agents!("where name = ?1"), params![name])
 }
 
 pub(crate) fn not_found(name: &str) -> Error {
@@ -117,5 +117,5 @@ pub(crate) async fn is_known(tx: &mut Tx<'_>, name: &str) -> Result<bool> {
 
 /// A row if so.
 pub(crate) fn known(name: &str) -> Stmt {
-    Stmt::new("select 1 as known from agent where name = ?1 and left_at is null", params![name])
+    Stmt::read("select 1 as known from agent where name = ?1 and left_at is null", params![name])
 }

@@ -1,7 +1,7 @@
 //! Boards: groups of tasks. A board is made by its first task.
 
 use crate::{
-    db::tx::Tx,
+    db::Tx,
     engine::op::verbs,
     error::{Code, Error, Result},
     params,

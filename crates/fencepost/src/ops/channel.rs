@@ -5,20 +5,22 @@ pub(crate) mod reader;
 
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx},
+    db::{Row, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
-    names::check,
-    ops::event::{Event, Topic},
+    limits::check,
+    log::Event,
     params,
+    topic::Topic,
 };
 pub(crate) use post::MENTIONS_MAX;
 pub use reader::Mentions;
-pub(crate) use reader::{RUN_BEHIND, Record, again, claim_for, load, settle};
+pub(crate) use reader::{again, claim_for, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::Read, unread::Unread,];
+pub(crate) mod claimable;
 pub(crate) mod lapse;
 pub(crate) mod prune;
 pub(crate) mod release;
@@ -77,7 +79,7 @@ async fn next_number(tx: &mut Tx<'_>, channel: &str) -> Result<i64> {
 
 /// An agent's place in a channel is there from its first mention, or from when it joined.
 fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
-    Stmt::new(
+    Stmt::write(
         "insert into reader(agent, channel, updated_at) values (?1, ?2, ?3) on conflict (agent, channel) do nothing",
         params![agent, channel, now],
     )
@@ -89,7 +91,7 @@ async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -
     check::plain_name("agent", agent)?;
     tx.caller.acting_as("agent", Some(agent))?;
     next_number(tx, channel).await?;
-    let write = Stmt::new(
+    let write = Stmt::write(
         "update reader set member = ?4, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> ?4",
         params![agent, channel, tx.now, i64::from(member)],
     );

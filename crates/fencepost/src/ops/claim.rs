@@ -1,360 +1,118 @@
-//! Claims: a resource attached to a run, under a fence. What is the same for every claimable noun is here.
+//! Claims: a resource attached to a run, under a fence. These ops work for every claimable noun.
 
+pub(crate) mod checkpoint;
+
+use super::nouns;
 use crate::{
-    clock::{Millis, Time},
-    db::tx::{Answer, Place, Row, Tx},
-    engine::op::verbs,
+    clock::Millis,
+    engine::{op::verbs, prelude::Prelude},
     error::{Code, Error, Result},
-    names::{Resource, Token},
-    ops::{lock, mail, task},
+    ids::{Resource, Token, clip},
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+pub use crate::{
+    engine::delivery::Delivery,
+    lease::{Claim, Verdict},
+};
+pub use checkpoint::Checkpoint;
 
 verbs![guard::Guard, renew::Renew, release::Release, list::List, unclaim::Unclaim];
-pub(crate) mod checkpoint;
-pub(crate) mod deliver;
-pub use checkpoint::Checkpoint;
-pub use deliver::Delivery;
 
-/// A live claim.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Claim {
-    /// Copy it around: every write under the claim names it.
-    pub token: String,
-    pub resource: String,
-    pub fence: i64,
-    pub run: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    pub claimed_at: Time,
-    /// When it is over unless its run is heard from.
-    pub expires_at: Time,
-    /// The run's lease, where it is longer than the `ttl_ms` that was asked for: a lease never becomes shorter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease_kept_ms: Option<Millis>,
+/// The nouns that can be claimed: `task`, `message`, …
+pub fn claimable_nouns() -> impl Iterator<Item = &'static str> {
+    nouns().iter().map(|noun| noun.noun())
 }
 
-/// The claim columns of an item's row, with the run behind them: alive, lapsed or ended.
-#[derive(Debug, Clone)]
-pub(crate) struct Hold {
-    pub run_key: i64,
-    pub run: String,
-    pub agent: Option<String>,
-    pub run_expires_at: Time,
-    pub run_ended_at: Option<Time>,
-    pub fence: i64,
-    pub claimed_at: Time,
-    pub until: Option<Time>,
-    /// The run's lease, where the call that reads or makes this hold asked for a shorter one.
-    pub lease_kept: Option<Millis>,
-}
-
-impl Hold {
-    /// Reads `run.key as run_key, run.name as run_name, …` beside the item's own columns.
-    pub fn read(row: &mut Row) -> Result<Option<Self>> {
-        let Some(run_key) = row.take::<Option<i64>>("run_key")? else { return Ok(None) };
-        Ok(Some(Self {
-            run_key,
-            run: row.take("run_name")?,
-            agent: row.take("run_agent")?,
-            run_expires_at: row.take("run_expires_at")?,
-            run_ended_at: row.take("run_ended_at")?,
-            fence: row.get("fence")?,
-            claimed_at: row.get("claimed_at")?,
-            until: row.take("until_at")?,
-            lease_kept: None,
-        }))
-    }
-    pub fn is_alive(&self, now: Time) -> bool {
-        self.run_ended_at.is_none() && self.run_expires_at > now && self.until.is_none_or(|until| until > now)
-    }
-    pub fn expires_at(&self) -> Time {
-        self.until.map_or(self.run_expires_at, |until| until.min(self.run_expires_at))
-    }
-    pub fn token(&self, resource: &Resource) -> Token {
-        Token { resource: resource.clone(), fence: self.fence }
-    }
-    pub fn claim(&self, resource: &Resource) -> Claim {
-        Claim {
-            token: self.token(resource).to_string(),
-            resource: resource.to_string(),
-            fence: self.fence,
-            run: self.run.clone(),
-            agent: self.agent.clone(),
-            claimed_at: self.claimed_at,
-            expires_at: self.expires_at(),
-            lease_kept_ms: self.lease_kept,
-        }
-    }
-    /// Why it is over, once it is.
-    pub fn lost(&self, now: Time) -> &'static str {
-        match self.run_ended_at {
-            _ if self.until.is_some_and(|until| until <= now) => "its time was up",
-            Some(ended) if ended < self.run_expires_at => "its run ended",
-            _ => "its lease was over",
-        }
-    }
-    /// `run `r-7f` (agent codex-2) until 12:04:10`
-    pub fn describe(&self) -> String {
-        let agent = self.agent.as_ref().map_or(String::new(), |agent| format!(" (agent {agent})"));
-        format!("run `{}`{agent} until {}", self.run, self.expires_at())
+/// What is wrong with a resource.
+fn problem(resource: &Resource) -> Option<String> {
+    match nouns().find(resource.noun()) {
+        Some(noun) => noun.id_problem(resource.id()),
+        None => Some(format!(
+            "`{}` is not a resource such as `task/auth-3` or `lock/deploy`",
+            clip(&resource.to_string())
+        )),
     }
 }
 
-/// How an item's last claim ended, by which a repeat of that ending is answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Last {
-    pub fence: i64,
-    pub verb: String,
-    pub digest: String,
-}
-
-/// The verbs by which a holder ends its own claim. Whatever else ends a claim takes it away from its holder.
-pub(crate) const ENDED_BY_HOLDER: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
-
-impl Last {
-    pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {
-        let mut hash = Sha256::new();
-        for part in content {
-            // Lengths keep ("a", "b") and ("ab", "") apart.
-            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
-            hash.update(part.unwrap_or_default());
-        }
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash.finalize()[..8]);
-        let digest = format!("{:016x}", u64::from_be_bytes(first));
-        Self { fence, verb: verb.into(), digest }
-    }
-    pub fn read(row: &mut Row) -> Result<Option<Self>> {
-        let Some(fence) = row.take::<Option<i64>>("last_fence")? else { return Ok(None) };
-        Ok(Some(Self { fence, verb: row.take("last_verb")?, digest: row.take("last_digest")? }))
+impl Resource {
+    /// Reads a resource of a noun that can be claimed.
+    fn check(text: &str) -> Result<Self, String> {
+        let resource: Resource = text.parse()?;
+        problem(&resource).map_or(Ok(resource), Err)
     }
 }
 
-/// An item as far as claims are concerned.
-#[derive(Debug)]
-pub(crate) struct Look {
-    pub fence: i64,
-    pub hold: Option<Hold>,
-    pub closed: Option<Closed>,
-    pub last: Option<Last>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closed {
-    Finished,
-    Cancelled,
-}
-
-/// Every claimable noun answers this.
-pub(crate) async fn look(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<Look>> {
-    match resource {
-        Resource::Task(id) => Ok(task::load(tx, id).await?.as_ref().map(task::Record::look)),
-        Resource::Message(id) => Ok(mail::load(tx, *id).await?.as_ref().map(mail::Record::look)),
-        Resource::Mentions { agent, channel } => Ok(crate::ops::channel::load(tx, agent, channel)
-            .await?
-            .as_ref()
-            .map(crate::ops::channel::Record::look)),
-        Resource::Lock(name) => Ok(lock::load(tx, name).await?.as_ref().map(lock::Record::look)),
+impl Token {
+    /// Reads a token of a noun that can be claimed.
+    pub(crate) fn check(text: &str) -> Result<Self> {
+        let token: Result<Token, String> = text.parse();
+        let known = token.and_then(|token| match problem(&token.resource) {
+            None => Ok(token),
+            Some(_) => Err(Token::malformed(text)),
+        });
+        known.map_err(|problem: String| {
+            Error::new(Code::Invalid, problem)
+                .with("field", "token")
+                .hint("copy the token that `fence claim` printed, fence and all")
+        })
     }
 }
 
-/// The same, as expiry would leave it now.
-pub(crate) async fn look_now(tx: &mut Tx<'_>, resource: &Resource) -> Result<Option<Look>> {
-    match resource {
-        Resource::Task(id) => {
-            let Some(task) = task::load(tx, id).await? else { return Ok(None) };
-            Ok(Some(task::Now::read(tx).await?.of(task).look()))
-        }
-        Resource::Message(id) => {
-            let Some(message) = mail::load(tx, *id).await? else { return Ok(None) };
-            Ok(mail::now(tx, vec![message]).await?.first().map(mail::Record::look))
-        }
-        // What else there is has no end but its claim's.
-        Resource::Mentions { .. } | Resource::Lock(_) => look(tx, resource).await,
+impl Prelude {
+    /// For an op that claims for a run. (A malformed name is the op's to refuse.)
+    pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
+        Self::expires(nouns()).for_run(run, ttl)
     }
-}
-
-/// May the holder of a token act? The answer to a guard, and the reason of every refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    Ok,
-    AlreadyClaimed,
-    AlreadyFinished,
-    LeaseExpired,
-    Cancelled,
-    NotFound,
-}
-
-pub(crate) fn verdict(look: Option<&Look>, fence: i64, now: Time) -> Verdict {
-    let Some(look) = look else { return Verdict::NotFound };
-    let alive = look.hold.as_ref().filter(|hold| hold.is_alive(now));
-    match (look.closed, alive) {
-        // A number that was never given out.
-        _ if fence > look.fence => Verdict::NotFound,
-        (Some(Closed::Cancelled), _) => Verdict::Cancelled,
-        (Some(Closed::Finished), _) => Verdict::AlreadyFinished,
-        (None, Some(hold)) if hold.fence == fence => Verdict::Ok,
-        (None, Some(_)) => Verdict::AlreadyClaimed,
-        (None, None) => Verdict::LeaseExpired,
+    /// For an op that takes things, for no run.
+    pub fn takes() -> Self {
+        Self::expires(nouns())
     }
-}
-
-/// The living claim behind a token, or the refusal that every verb under a claim gives.
-pub(crate) fn require<'l>(look: Option<&'l Look>, token: &Token, now: Time) -> Result<&'l Hold> {
-    let verdict = verdict(look, token.fence, now);
-    let hold = look.and_then(|look| look.hold.as_ref());
-    let last = look.and_then(|look| look.last.as_ref()).filter(|last| last.fence == token.fence);
-    let refused = match (verdict, hold) {
-        (Verdict::Ok, Some(hold)) => return Ok(hold),
-        (Verdict::NotFound, _) => {
-            return Err(Error::new(Code::NotFound, format!("`{token}` was never given out"))
-                .hint("copy the token that the claim printed, fence and all"));
-        }
-        (Verdict::AlreadyFinished, _) => {
-            Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
-        }
-        (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),
-        (Verdict::AlreadyClaimed, Some(hold)) => {
-            let message = format!("claim `{token}` is over; {} holds it now", hold.describe());
-            Error::new(Code::LeaseExpired, message)
-                .with("holder", &hold.run)
-                .with("holder_fence", hold.fence)
-                .with("expires_at", hold.expires_at())
-        }
-        _ => Error::new(
-            Code::LeaseExpired,
-            format!("claim `{token}` is over: its lease ended or it was given back"),
-        ),
-    };
-    // Whoever keeps a claim alive must tell its own completion from a loss.
-    let refused = match last {
-        Some(last) => refused.with("ended_by", &last.verb),
-        None => refused,
-    };
-    Err(refused
-        .with("fence", token.fence)
-        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
-}
-
-/// On whose authority an item is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Under {
-    /// Nobody's claim is used.
-    Nobody,
-    /// A claim is made: its run must be alive as the row is written.
-    NewClaim,
-    /// A claim is used: it must be alive as the row is written.
-    Claim,
-}
-
-/// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
-/// that is an error, so that what it wrote beside it is not written twice.
-pub(crate) fn is_repeat(
-    tx: &Tx<'_>,
-    last: Option<&Last>,
-    token: &Token,
-    verb: &str,
-    content: &[Option<&str>],
-) -> Result<bool> {
-    let Some(last) = last.filter(|last| last.fence == token.fence) else { return Ok(false) };
-    if *last != Last::new(token.fence, verb, content) {
-        let ends = ["done", "fail", "release"];
-        if !ends.contains(&last.verb.as_str()) {
-            return Ok(false);
-        }
-        let message = format!("claim `{token}` has ended already, by `{}` and not in this way", last.verb);
-        return Err(Error::new(Code::AlreadyFinished, message)
-            .with("fence", last.fence)
-            .with("ended_by", &last.verb)
-            .hint("the first answer stands"));
+    /// For an op that only renews a run.
+    pub fn renews(run: &str, ttl: Option<Millis>) -> Self {
+        Self::nothing().for_run(run, ttl)
     }
-    if tx.place == Place::Embedded {
-        return Err(Error::new(Code::AlreadyFinished, format!("`{token}` was accepted before"))
-            .with("repeat", true)
-            .with("fence", last.fence)
-            .hint("roll back: what this transaction wrote was committed the first time"));
+    /// For a writing op under a token. (A malformed one is the op's to refuse.)
+    pub fn holds(token: &str) -> Self {
+        let token = Token::check(token).ok();
+        let run_behind = token.and_then(|Token { resource, fence }| {
+            Some(nouns().find(resource.noun())?.run_behind(resource.id(), fence))
+        });
+        Self::nothing().for_holder(run_behind)
     }
-    Ok(true)
-}
-
-/// In an embedder's transaction a repeat is an error of the whole batch, too: its rows were written the first time.
-pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error>) -> Result<()> {
-    let repeat = refused.find(|e| e.field("repeat") == Some(&serde_json::Value::Bool(true)));
-    match repeat {
-        Some(repeat) if tx.place == Place::Embedded => Err(repeat.clone()),
-        _ => Ok(()),
-    }
-}
-
-/// The write itself checked the claim: no row, no effect, a refusal.
-pub(crate) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
-    if answers[0].affected == 1 {
-        return Ok(answers);
-    }
-    Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
-        .with("fence", token.fence)
-        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
-}
-
-/// A fence for a new claim: above every number that was ever given out for this resource.
-pub(crate) fn next_fence(tx: &Tx<'_>, fence: i64) -> i64 {
-    fence.max(tx.opening.due.floor) + 1
-}
-
-/// Where fences go on when it is not known which were given out: the time in microseconds, which no count of
-/// claims on one resource can have reached; and far above the last floor, should the clock have been set back.
-pub(crate) fn jump(floor: i64, now: Time) -> i64 {
-    now.0.saturating_mul(1000).max(floor + 1_000_000_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn look(fence: i64, alive: Option<i64>, closed: Option<Closed>) -> Look {
-        let hold = alive.map(|expires_at| Hold {
-            run_key: 1,
-            run: "r".into(),
-            agent: None,
-            run_expires_at: Time(expires_at),
-            run_ended_at: None,
-            fence,
-            claimed_at: Time(0),
-            until: None,
-            lease_kept: None,
-        });
-        Look { fence, hold, closed, last: None }
-    }
-
     #[test]
-    fn every_answer_of_a_guard() {
-        use Closed::*;
-        use Verdict as V;
-        let cases = [
-            (None, 1, V::NotFound),
-            (Some(look(1, Some(10), None)), 1, V::Ok),
-            (Some(look(1, Some(10), None)), 2, V::NotFound),
-            (Some(look(2, Some(10), None)), 1, V::AlreadyClaimed),
-            (Some(look(1, Some(5), None)), 1, V::LeaseExpired),
-            (Some(look(1, None, None)), 1, V::LeaseExpired),
-            (Some(look(1, None, Some(Finished))), 1, V::AlreadyFinished),
-            (Some(look(3, None, Some(Finished))), 1, V::AlreadyFinished),
-            (Some(look(1, None, Some(Cancelled))), 1, V::Cancelled),
-        ];
-        for (look, fence, expected) in cases {
-            assert_eq!(verdict(look.as_ref(), fence, Time(5)), expected, "{look:?} @{fence}");
+    fn tokens_are_of_nouns_that_can_be_claimed_and_of_their_ids() {
+        for good in ["task/my-board-3@42", "lock/deploy/eu@1", "message/812@3", "mentions/lead/general@7"] {
+            assert_eq!(Token::check(good).unwrap().to_string(), good);
         }
-    }
-
-    #[test]
-    fn digests_tell_contents_apart() {
-        let digest = |parts: &[Option<&str>]| Last::new(1, "done", parts).digest;
-        assert_ne!(digest(&[Some("a"), Some("b")]), digest(&[Some("ab"), Some("")]));
-        assert_ne!(digest(&[None]), digest(&[Some("")]));
-        assert_eq!(digest(&[Some("a")]), digest(&[Some("a")]));
+        for bad in [
+            "",
+            "@",
+            "task",
+            "task/",
+            "task/a@1",
+            "task/a-0@1",
+            "task/a-1@",
+            "task/a-1@0",
+            "task/a-01@1",
+            "task/a-1@-1",
+            "task/a-1@+1",
+            "task/-1@1",
+            "lock/@1",
+            "lock/a b@1",
+            "mail/a@1",
+            "message/x@1",
+            "mentions/a@1",
+            "task/a-1@1@",
+            "task/a-99999999999999999999@1",
+            "task/a-1@99999999999999999999",
+            "task/a\n-1@1",
+        ] {
+            assert!(Token::check(bad).is_err(), "{bad:?} was taken for a token");
+        }
     }
 }

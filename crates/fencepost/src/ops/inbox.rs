@@ -3,16 +3,15 @@
 
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx},
+    db::{Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
+    ids::Token,
     json::Json,
-    names::{NAME_MAX, PAYLOAD_MAX, Resource, TEXT_MAX, Token, check},
-    ops::{
-        claim::{Under, require},
-        event::Event,
-        mail::{self, Message},
-    },
+    lease::{Under, hold::require},
+    limits::{NAME_MAX, PAYLOAD_MAX, TEXT_MAX, check},
+    log::Event,
+    ops::mail::{self, Message},
     params,
 };
 use schemars::JsonSchema;
@@ -151,7 +150,7 @@ pub struct Item {
     pub retry_at: Option<Time>,
     /// Who is at it, while someone is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claim: Option<crate::ops::claim::Claim>,
+    pub claim: Option<crate::lease::Claim>,
     /// Its last holder's lease is over, and that is not written down yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
@@ -189,7 +188,7 @@ pub struct Handled {
 pub(crate) fn is_open(tx: &Tx<'_>, found: &mail::Record, token: Option<&Token>) -> Result<()> {
     let id = found.id;
     if let Some(token) = token {
-        return require(Some(&found.look()), token, tx.now).map(drop);
+        return require(Some(&found.claim_state()), token, tx.now).map(drop);
     }
     let agent = found.mailbox.strip_prefix("inbox/").ok_or_else(|| mail::not_found(id))?;
     tx.caller.acting_as("agent", Some(agent))?;
@@ -226,7 +225,7 @@ pub(crate) async fn handle(
         Ok(id) => id,
         Err(_) => {
             let token = Token::check(which)?;
-            let Resource::Message(id) = token.resource else {
+            let Some(id) = mail::claimable::message(&token.resource) else {
                 return Err(Error::invalid("message", "is neither a number nor a message's token"));
             };
             mail::done_many::complete(tx, &[done(which.into())])
@@ -278,10 +277,10 @@ pub(crate) async fn finish_unheld(
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
     let mut statements = Vec::new();
     if !found.mailbox.starts_with("inbox/") {
-        statements.push(Stmt::new("update message_doc set payload = null where message = ?1", params![id]));
+        statements.push(Stmt::write("update message_doc set payload = null where message = ?1", params![id]));
     }
     if let Some(output) = &output {
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "insert into message_output(message, n, fence, output) values (?1, 0, ?2, ?3)",
             params![id, found.fence, output.text()],
         ));

@@ -2,24 +2,20 @@
 
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx},
+    db::{Row, Stmt, Tx},
     engine::op::verbs,
     error::Result,
-    names::Resource,
-    ops::{
-        claim::{Hold, Last, Look},
-        event::Event,
-    },
+    ids::Resource,
+    lease::{ClaimState, Hold, Last},
+    log::Event,
     params,
+    topic::Topic,
 };
 
 verbs![claim::Claim];
+pub(crate) mod claimable;
 pub(crate) mod lapse;
 pub(crate) mod release;
-
-pub(crate) const RUN_BEHIND: &str =
-    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
-     from lock join run on run.key = lock.run where lock.name = ?1 and lock.fence = ?2";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
@@ -53,11 +49,11 @@ impl Record {
             last: Last::read(&mut row)?,
         })
     }
-    pub fn look(&self) -> Look {
-        Look { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
+    pub fn claim_state(&self) -> ClaimState {
+        ClaimState { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
     }
     pub fn resource(&self) -> Resource {
-        Resource::Lock(self.name.clone())
+        Resource::new("lock", &self.name)
     }
     fn state(&self) -> &'static str {
         if self.hold.is_some() { "held" } else { "free" }
@@ -69,6 +65,7 @@ impl Record {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: Some(self.fence),
+            topic: Some(Topic::lock(&self.name)),
             ..Event::new(kind, self.resource().to_string()).states(before.state(), self.state())
         }
     }
@@ -81,7 +78,7 @@ impl Record {
     /// Writes the claim columns, if nobody else did since they were read, and the run it stands on is alive.
     fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let hold = self.hold.as_ref();
-        Stmt::new(
+        Stmt::write(
             "update lock set run = ?3, fence = ?4, until_at = ?5, claimed_at = ?6, last_fence = ?7, last_verb = ?8,
                last_digest = ?9, updated_at = ?10
              where name = ?1 and fence = ?2
@@ -113,6 +110,6 @@ pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> 
 pub(crate) fn load_locked(name: &str) -> Vec<Stmt> {
     vec![
         Stmt::lock("select 1 from lock where name = ?1 for update", params![name]),
-        Stmt::new(columns!("where lock.name = ?1"), params![name]),
+        Stmt::read(columns!("where lock.name = ?1"), params![name]),
     ]
 }

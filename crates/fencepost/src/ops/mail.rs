@@ -16,15 +16,16 @@ pub(crate) mod view;
 
 use crate::{
     clock::Millis,
-    db::tx::{Row, Stmt, Tx, set},
+    db::{Row, Stmt, Tx, set},
     engine::op::verbs,
     error::{Code, Error, Result},
-    names::{Resource, Token},
-    ops::event::{Event, Topic},
+    ids::Token,
+    log::Event,
     params,
+    topic::Topic,
 };
 pub(crate) use now::{now, overdue};
-pub(crate) use record::{RUN_BEHIND, Record, load};
+pub(crate) use record::{Record, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use state::State;
@@ -52,6 +53,7 @@ verbs![
     configure::Configure,
     stats::Stats,
 ];
+pub(crate) mod claimable;
 pub(crate) mod lapse;
 pub(crate) mod prune;
 
@@ -212,10 +214,10 @@ pub(crate) use mailboxes;
 pub(crate) fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
     let names: BTreeSet<&str> = names.into_iter().collect();
     if let (1, Some(name)) = (names.len(), names.first()) {
-        return Ok(Stmt::new(mailboxes!("where name = ?1"), params![*name]));
+        return Ok(Stmt::read(mailboxes!("where name = ?1"), params![*name]));
     }
     let names = set(names.into_iter().map(|name| serde_json::json!({ "name": name })))?;
-    Ok(Stmt::new(mailboxes!("where name in (select value ->> 'name' from json_each(?1))"), params![names]))
+    Ok(Stmt::read(mailboxes!("where name in (select value ->> 'name' from json_each(?1))"), params![names]))
 }
 
 pub(crate) fn by_name(rows: &[Row]) -> Result<HashMap<String, Mailbox>> {
@@ -252,23 +254,22 @@ async fn require(tx: &mut Tx<'_>, mailbox: &str) -> Result<()> {
 /// A token of a message.
 fn message_token(token: &str) -> Result<(Token, i64)> {
     let token = Token::check(token)?;
-    match token.resource {
-        Resource::Message(id) => Ok((token, id)),
-        ref other => {
-            Err(Error::new(Code::Invalid, format!("`{other}` is not a message")).with("field", "token"))
-        }
+    match claimable::message(&token.resource) {
+        Some(id) => Ok((token, id)),
+        None => Err(Error::new(Code::Invalid, format!("`{}` is not a message", token.resource))
+            .with("field", "token")),
     }
 }
 
 /// Delays that are over: the messages are ready again. One batch, and one event for each mailbox.
 pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
-        .query(
+        .execute_returning(
             "update message set delayed_until = null where id in (
                select id from message where delayed_until <= ?1 order by delayed_until limit ?2
                /*pg for update skip locked*/)
              returning mailbox",
-            params![tx.now, crate::ops::run::sweep::ITEMS],
+            params![tx.now, crate::lease::expiry::ITEMS],
         )
         .await?;
     let mut due: BTreeMap<String, u64> = BTreeMap::new();

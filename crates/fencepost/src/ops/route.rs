@@ -8,7 +8,7 @@ pub(crate) mod rule;
 
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx},
+    db::{Row, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
     ops::{

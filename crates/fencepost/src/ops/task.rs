@@ -13,11 +13,12 @@ mod view;
 pub use crate::ops::claim::Checkpoint;
 use crate::{
     clock::{Millis, Time},
-    db::tx::{Stmt, Tx},
+    db::{Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
-    names::TaskId,
-    ops::{claim::Under, event::Event},
+    ids::TaskId,
+    lease::Under,
+    log::Event,
     params,
 };
 pub(crate) use now::{Now, overdue};
@@ -62,6 +63,7 @@ verbs![
     depend::Depend,
     undepend::Undepend,
 ];
+pub(crate) mod claimable;
 pub(crate) mod lapse;
 pub(crate) mod release;
 
@@ -132,10 +134,6 @@ pub struct Changed {
     pub task: Task,
 }
 
-pub(crate) const RUN_BEHIND: &str =
-    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
-     from task join run on run.key = task.run where task.board = ?1 and task.n = ?2 and task.fence = ?3";
-
 pub(crate) fn not_found(id: &TaskId) -> Error {
     Error::new(Code::NotFound, format!("there is no task `{id}`"))
         .hint("fence list shows the tasks there are")
@@ -200,7 +198,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
                 "from task where task.delayed_until <= ?1 order by task.delayed_until limit ?2
                  /*pg for update skip locked*/"
             ),
-            params![tx.now, crate::ops::run::sweep::ITEMS],
+            params![tx.now, crate::lease::expiry::ITEMS],
         )
         .await?;
     if due.is_empty() {
@@ -212,8 +210,8 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let keys = due.iter().map(|task| task.seq);
     let woken = "update task set delayed_until = null
                  where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
-    let keys = crate::db::tx::key_set(keys);
-    tx.pipeline(vec![Stmt::new(woken, params![keys.clone()]), record::sync_tags(keys), events]).await?;
+    let keys = crate::db::key_set(keys);
+    tx.pipeline(vec![Stmt::write(woken, params![keys.clone()]), record::sync_tags(keys), events]).await?;
     Ok(due.len() as u64)
 }
 

@@ -21,6 +21,7 @@ mod import_fleet;
 mod input;
 mod interleavings;
 mod keys;
+mod layers;
 mod leases;
 mod lock_order;
 mod locks;

@@ -16,7 +16,7 @@ fn schema_of(world: &World) -> String {
 async fn only_told() -> World {
     let mut world = World::postgres().await;
     let mut options = options(&world.clock);
-    options.ask_anyway = false;
+    options.fallback.poll = Duration::from_secs(1_000_000);
     world.fleet = Fleet::open_with(&world.url, options).await.unwrap();
     world
 }

@@ -108,14 +108,14 @@ crate::on_both! {
 }
 
 #[tokio::test]
-async fn a_pipeline_of_any_length_is_answered_in_order() {
+async fn a_batch_of_any_length_is_answered_in_order() {
     let (fleet, _) = with(|_| {}).await;
     let ask = fleet.transaction(|tx| {
         Box::pin(async move {
             let next = "select nextval('many')";
             tx.execute("create sequence many", params![]).await?;
-            let answers = tx.pipeline((0..100).map(|_| Stmt::new(next, params![])).collect()).await?;
-            answers.iter().map(|answer| answer.rows[0].get::<i64>("nextval")).collect::<Result<Vec<_>>>()
+            let answers = tx.send((0..100).map(|_| Stmt::write(next, params![])).collect()).await?;
+            answers.into_rows().map(|row| row.get::<i64>("nextval")).collect::<Result<Vec<_>>>()
         })
     });
     assert_eq!(ask.await.unwrap(), (1..=100).collect::<Vec<_>>());

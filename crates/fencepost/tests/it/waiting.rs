@@ -544,7 +544,7 @@ async fn a_task_that_a_rolled_back_transaction_had_locked_is_found_among_other_n
     let world = World::postgres().await;
     world.add("one").await;
     let mut options = options(&world.clock);
-    options.look_anyway = Some(Duration::from_millis(300));
+    options.fallback.wake_all = Duration::from_millis(300);
     let fleet = Fleet::open_with(&world.url, options).await.unwrap();
     let locked = hold(&world, "select 1 from task for update", "select 1 / 0").await;
     let mut waiter = waits(&fleet, next("b", 60));

@@ -210,7 +210,7 @@ pub fn patient() -> Options {
 pub fn options(clock: &ManualClock) -> Options {
     let mut options = patient();
     // Who was not woken does not look all the same before the test's patience is over.
-    options.look_anyway = None;
+    options.fallback.wake_all = Duration::MAX;
     options.clock = Clock::Manual(clock.clone());
     options
 }

@@ -7,14 +7,15 @@
 
 use super::{Target, postgres_error, quote, tls};
 use crate::{
-    engine::fleet::Stats,
+    db::stats::Stats,
     error::{Error, Result},
+    sync::lock,
 };
 use deadpool_postgres::Pool;
 use futures_util::{StreamExt, stream::poll_fn};
 use sha2::{Digest, Sha256};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::{
@@ -41,7 +42,7 @@ pub(super) struct Notices {
     node: String,
     stats: Arc<Stats>,
     /// There may be news: a commit here, a notice, or a connection after one that may have missed some.
-    told: Notify,
+    news: Notify,
     said: watch::Sender<Said>,
     listener: Mutex<Option<JoinHandle<()>>>,
     /// The connection that listens, while it does.
@@ -78,7 +79,7 @@ impl Notices {
             pool,
             node: format!("{:016x}", fastrand::u64(..)),
             stats,
-            told: Notify::new(),
+            news: Notify::new(),
             said: watch::Sender::default(),
             listener: Mutex::default(),
             ear: Mutex::default(),
@@ -86,13 +87,13 @@ impl Notices {
     }
 
     /// Until there may be news.
-    pub async fn told(&self) {
-        self.told.notified().await;
+    pub async fn notified(&self) {
+        self.news.notified().await;
     }
 
     /// A commit wrote to the log.
     pub fn announce(self: &Arc<Self>) {
-        self.told.notify_one();
+        self.news.notify_one();
         let mut start = false;
         self.said.send_if_modified(|said| {
             said.wanted += 1;
@@ -129,7 +130,7 @@ impl Notices {
     }
 
     fn ear(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
-        self.ear.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ear)
     }
 
     pub fn is_listening(&self) -> bool {
@@ -138,7 +139,7 @@ impl Notices {
 
     /// Listens from now on.
     pub fn listen(self: &Arc<Self>) {
-        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listener = lock(&self.listener);
         if listener.as_ref().is_none_or(JoinHandle::is_finished) {
             *self.ear() = None;
             *listener = Some(tokio::spawn(keep_listening(self.clone())));
@@ -146,7 +147,7 @@ impl Notices {
     }
 
     pub fn stop(&self) {
-        if let Some(listener) = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(listener) = lock(&self.listener).take() {
             listener.abort();
         }
     }
@@ -173,12 +174,12 @@ impl Notices {
         }
         *self.ear() = Some(client.clone());
         // Whatever was told before this was told to nobody.
-        self.told.notify_one();
+        self.news.notify_one();
         while let Some(message) = messages.next().await {
             if let AsyncMessage::Notification(notice) = message.map_err(postgres_error)?
                 && notice.payload() != self.node
             {
-                self.told.notify_one();
+                self.news.notify_one();
             }
         }
         Ok(())
@@ -220,7 +221,7 @@ async fn keep_listening(notices: Arc<Notices>) {
             pause = BACKOFF.0;
         }
         // From here on the watcher polls, and it does not know yet.
-        notices.told.notify_one();
+        notices.news.notify_one();
         tracing::debug!("not listening for news from other nodes: {broken:?}");
         // Real time: it paces tries, and decides nothing.
         sleep(pause.mul_f64(0.8 + fastrand::f64() / 2.5)).await;

@@ -1,4 +1,4 @@
-//! Numbers for a board's new tasks, taken apart from the transactions that use them.
+//! Numbers from a counter (a board's next task), taken apart from the transactions that use them.
 //!
 //! A counter's row is locked until the commit, so all who add to one board would go in single file, through each
 //! other's round trips and commits. When several of this process do so at once, they take their numbers on a connection
@@ -7,16 +7,21 @@
 //! Nor does such a commit wait for the disk: whatever uses the number is committed after it, and brings it along.
 
 use super::{Session, Target, notice::NAME_MAX, pool_error, pool_of, postgres_error};
-use crate::{engine::fleet::Options, error::Result};
+use crate::{
+    db::{Stmt, dialect::to_postgres, options::Options},
+    error::Result,
+    sync::lock,
+};
 use deadpool_postgres::Pool;
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
+use tokio_postgres::types::ToSql;
 
 /// Someone's transaction has the counter: it is waited for in ours, where PostgreSQL sees who waits for whom.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -55,39 +60,34 @@ impl Numbers {
         Ok(Self { pool, taking: Arc::default(), rests_until: Arc::default() })
     }
 
-    fn rest(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.rests_until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn take(&self, board: &str, count: i64) -> Result<Option<i64>> {
+    async fn take(&self, counter: &Stmt) -> Result<Option<i64>> {
         let client = self.pool.get().await.map_err(pool_error)?;
-        let sql = "update board set next_n = next_n + $2 where name = $1 returning next_n - $2";
-        let statement = client.prepare_cached(sql).await.map_err(postgres_error)?;
-        let taken = client.query_opt(&statement, &[&board, &count]).await.map_err(postgres_error)?;
+        let statement = client.prepare_cached(&to_postgres(counter.sql)).await.map_err(postgres_error)?;
+        let params: Vec<&(dyn ToSql + Sync)> = counter.params.iter().map(|param| param as _).collect();
+        let taken = client.query_opt(&statement, &params).await.map_err(postgres_error)?;
         Ok(taken.map(|row| row.get(0)))
     }
 }
 
 impl Session {
-    /// The first of so many numbers; `None` if they are to be taken in the transaction: nobody else here wants any, the
-    /// board is not there yet, or it did not go well a moment ago.
-    pub(crate) async fn numbers(&self, board: &str, count: i64) -> Option<i64> {
+    /// The first of the numbers that this statement takes from a counter. `None` if they are to be taken in the
+    /// transaction: nobody else here wants any, the counter is not there yet, or taking them failed a moment ago.
+    pub(crate) async fn numbers(&self, counter: &Stmt) -> Option<i64> {
         let Numbers { taking, .. } = &self.numbers;
         let others = taking.fetch_add(1, Ordering::SeqCst);
-        let own = Some(Taking(taking.clone()));
-        let before = std::mem::replace(&mut *self.taking.lock().unwrap_or_else(PoisonError::into_inner), own);
+        let before = lock(&self.taking).replace(Taking(taking.clone()));
         // Real time: it paces tries, and decides nothing.
-        let rests = self.numbers.rest().is_some_and(|until| Instant::now() < until);
+        let rests = lock(&self.numbers.rests_until).is_some_and(|until| Instant::now() < until);
         if others == 0 || before.is_some() || rests {
             return None;
         }
         self.stats.statement();
         self.stats.round_trip();
-        match timeout(LIMIT, self.numbers.take(board, count)).await {
+        match timeout(LIMIT, self.numbers.take(counter)).await {
             Ok(Ok(first)) => first,
             missed => {
                 tracing::debug!("numbers are not taken apart for {REST:?}: {missed:?}");
-                *self.numbers.rest() = Some(Instant::now() + REST);
+                *lock(&self.numbers.rests_until) = Some(Instant::now() + REST);
                 None
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Code, Error, Result},
-    names::check,
+    limits::check,
 };
 use std::path::PathBuf;
 

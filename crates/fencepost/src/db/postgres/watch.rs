@@ -3,16 +3,13 @@
 
 use super::{Postgres, elsewhere, restored_elsewhere};
 use crate::{
-    db::{migrate, tx::Stmt},
-    engine::{
-        fleet::Options,
-        wait::{News, Pace},
-    },
+    db::{News, Pace, Stmt, migrate, options::Fallback},
     error::{Error, Result},
-    ops::event::Topic,
     params,
+    sync::lock,
+    topic::Topic,
 };
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
 /// Past this many events it is not told apart whom they concern.
@@ -55,11 +52,11 @@ impl Postgres {
 
     async fn ask(&self) -> Result<News> {
         let session = self.session().await?;
-        let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let before = lock(&self.seen).clone();
         let seen = before.as_deref().map(Snapshot::read).transpose()?;
         // Each in the order of an index and with an end: the planner takes a third of the log to be new, and would read
         // it from its beginning (1.1 ms with 5,000 events; now 0.05 ms, however many there are).
-        let ask = Stmt::new(
+        let ask = Stmt::read(
             concat!(
                 "select pg_current_snapshot()::text as seen, (select schema_version from fleet) as version,
                (select ",
@@ -108,30 +105,27 @@ impl Postgres {
             }
         };
         self.held_back.store(rows[0].get("held_back")?, Ordering::SeqCst);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(rows[0].get("seen")?);
+        *lock(&self.seen) = Some(rows[0].get("seen")?);
         Ok(news)
     }
 
-    /// How soon to ask again if nobody tells. Events that are held back become readable when a transaction that is
-    /// none of ours is over, and of that nobody tells.
+    /// How soon to ask again. By default every 3 s, in case a notification was lost; every 5 to 500 ms while none can
+    /// arrive: there is no connection to listen on, or events are held back until a transaction that is none of ours is
+    /// over, of which nobody notifies us.
     pub fn pace(&self) -> Pace {
-        let Options { ask_anyway, look_anyway, .. } = self.options;
-        let pace = if !ask_anyway {
-            Pace::ONLY_TOLD
-        } else if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
-            Pace::POSTGRES
-        } else {
-            Pace::POSTGRES_UNTOLD
-        };
-        Pace { anyway: look_anyway, ..pace }
+        let Fallback { poll, wake_all } = self.options.fallback;
+        if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
+            return Pace { least: poll, most: poll, wake_all };
+        }
+        Pace { least: poll / 600, most: poll / 6, wake_all }
     }
 
     pub fn listen(&self) {
         self.notices.listen();
     }
 
-    pub async fn told(&self) {
-        self.notices.told().await;
+    pub async fn notified(&self) {
+        self.notices.notified().await;
     }
 
     pub async fn flush(&self) {

@@ -7,7 +7,7 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 const OWNERS: u32 = 0o600;
@@ -27,7 +27,7 @@ pub(super) fn make_database(path: &Path, like: Option<&Path>) -> io::Result<()> 
     // To close a file takes back every lock that this process has on it (POSIX), and another thread's SQLite may have one:
     // so nobody here sees a file that is not closed yet.
     static MAKING: Mutex<()> = Mutex::new(());
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _making = crate::sync::lock(&MAKING);
     if path.exists() {
         return Ok(());
     }

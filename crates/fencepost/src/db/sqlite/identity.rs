@@ -4,7 +4,7 @@
 //! gets another. Looking at the path takes a microsecond.
 
 use crate::{
-    db::{migrate, tx::Row},
+    db::{Row, migrate},
     error::{Error, Result},
 };
 use std::{

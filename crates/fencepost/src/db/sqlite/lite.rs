@@ -2,14 +2,14 @@
 
 use super::identity::Identity;
 use crate::{
-    clock::{Ratchet, Time},
-    db::tx::{Answer, Row, Stmt, Value},
-    engine::{
-        fleet::{Options, Stats},
-        prelude::{Due, Opening},
+    clock::{Millis, Ratchet, Time},
+    db::{
+        Answer, Due, Row, Stmt, Value,
+        about::{Database, Setting},
+        options::Options,
+        stats::Stats,
     },
     error::{Code, Error, Result},
-    ops::admin::about::{Database, Setting},
 };
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,6 +19,8 @@ pub(crate) struct Lite {
     /// By the statement's address: they are all `'static`.
     columns: HashMap<(usize, usize), Arc<[Box<str>]>>,
     pub(super) stats: Arc<Stats>,
+    /// Reads the next deadline.
+    pub(crate) due: &'static str,
 }
 
 impl std::fmt::Debug for Lite {
@@ -39,12 +41,12 @@ pub(super) struct StoredClock {
 }
 
 impl Lite {
-    pub(super) fn new(conn: rusqlite::Connection, stats: Arc<Stats>) -> Self {
-        Self { conn, columns: HashMap::new(), stats }
+    pub(super) fn new(conn: rusqlite::Connection, stats: Arc<Stats>, due: &'static str) -> Self {
+        Self { conn, columns: HashMap::new(), stats, due }
     }
 
     pub(crate) fn run(&mut self, statement: &Stmt) -> Result<Answer> {
-        if statement.only_postgres {
+        if statement.only_postgres() {
             return Ok(Answer::default());
         }
         self.stats.statement();
@@ -74,11 +76,11 @@ impl Lite {
     }
 
     pub(super) fn exec(&mut self, sql: &'static str) -> Result<()> {
-        self.run(&Stmt::new(sql, vec![])).map(drop)
+        self.run(&Stmt::read(sql, vec![])).map(drop)
     }
 
     pub(crate) fn describe(&mut self) -> Result<Database> {
-        let answer = self.run(&Stmt::new(
+        let answer = self.run(&Stmt::read(
             "select sqlite_version() as version,
                (select user_version from pragma_user_version) as schema_version,
                (select journal_mode from pragma_journal_mode) as journal_mode,
@@ -102,7 +104,7 @@ impl Lite {
     /// then the task is never handed out.
     pub(crate) fn damage(&mut self) -> Result<Vec<String>> {
         let check = "select integrity_check as found from pragma_integrity_check limit 20";
-        let found = self.run(&Stmt::new(check, vec![]))?.rows;
+        let found = self.run(&Stmt::read(check, vec![]))?.rows;
         let found = found.iter().map(|row| row.get("found")).collect::<Result<Vec<String>>>()?;
         Ok(found.into_iter().filter(|line| line != "ok").collect())
     }
@@ -124,7 +126,7 @@ impl Lite {
 
     pub(super) fn stored_clock(&mut self, identity: &Identity, boot: Option<&str>) -> Result<StoredClock> {
         let stored = "select schema_version, restored, boot, ahead_ms, seen_at, clock_resets from fleet";
-        let answer = self.run(&Stmt::new(stored, vec![]))?;
+        let answer = self.run(&Stmt::read(stored, vec![]))?;
         let row = &answer.rows[0];
         identity.check_fleet(row)?;
         let same_boot = boot.is_some() && row.get::<Option<String>>("boot")?.as_deref() == boot;
@@ -136,18 +138,22 @@ impl Lite {
         }
         // A new boot, and perhaps a wrong clock: it is no earlier than the last time any run was heard.
         let heard = "select max(expires_at - ttl_ms) as heard_at from run where ended_at is null";
-        let heard: Option<Time> = self.run(&Stmt::new(heard, vec![]))?.rows[0].get("heard_at")?;
+        let heard: Option<Time> = self.run(&Stmt::read(heard, vec![]))?.rows[0].get("heard_at")?;
         Ok(StoredClock { ahead, least: seen.max(heard), seen, resets })
     }
 
-    pub(super) fn snapshot(&mut self, identity: &Identity, options: &Options) -> Result<(Time, Opening)> {
+    /// The time of a read, how far it is ahead of this machine's clock, and the next deadline.
+    pub(super) fn snapshot(&mut self, identity: &Identity, options: &Options) -> Result<(Time, Millis, Due)> {
         let clock = &options.clock;
         let stored = self.stored_clock(identity, clock.boot().as_deref())?;
         let wall = clock.wall(false).unwrap_or(Time(0));
         let now = Ratchet { ahead: stored.ahead }.now(wall, clock.ticks());
         let now = stored.least.map_or(now, |least| now.max(least));
-        let due = Due::read(&self.run(&Due::statement())?)?;
-        Ok((now, Opening { due, ahead: now.since(wall), ..Opening::default() }))
+        Ok((now, now.since(wall), self.read_due()?))
+    }
+
+    pub(super) fn read_due(&mut self) -> Result<Due> {
+        Due::read(&self.run(&Stmt::read(self.due, vec![]))?)
     }
 }
 

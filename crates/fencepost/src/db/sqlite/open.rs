@@ -8,10 +8,12 @@ use super::{
 };
 use crate::{
     clock::Time,
-    db::migrate::{self, MIGRATIONS},
-    engine::fleet::{Durability, Options},
+    db::{
+        migrate::{self, MIGRATIONS},
+        options::{Durability, Options},
+    },
     error::{Code, Error, Result},
-    ops::claim::jump,
+    ids::jumped_floor,
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use std::path::Path;
@@ -191,7 +193,7 @@ fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
         return Ok(());
     }
     let now = options.clock.wall(false).unwrap_or(Time(0));
-    let floor = if restored || unclean { jump(floor, now) } else { floor };
+    let floor = if restored || unclean { jumped_floor(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
     if restored || unclean {
         // Followers have seen positions that this copy has not given out yet.

@@ -3,12 +3,9 @@
 use super::{Identity, Lite, now_or_never, open, sqlite_error};
 use crate::{
     clock::Deadline,
-    db::tx::{Caller, Db, Place, Tx},
-    engine::{
-        fleet::{Options, Stats, Work},
-        op::AnyReply,
-    },
+    db::{Db, Opening, Outcome, Script, Tx, options::Options, stats::Stats},
     error::{Error, Result},
+    sync::lock,
 };
 use std::{
     path::{Path, PathBuf},
@@ -21,20 +18,29 @@ pub(super) struct Readers {
     path: PathBuf,
     identity: Arc<Identity>,
     idle: Mutex<Vec<Lite>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Held to read; taken whole by the writer when the log must start anew.
     gate: RwLock<()>,
+    /// Reads the next deadline.
+    due: &'static str,
     stats: Arc<Stats>,
 }
 
 impl Readers {
-    pub fn new(path: &Path, identity: Arc<Identity>, options: &Options, stats: Arc<Stats>) -> Self {
+    pub fn new(
+        path: &Path,
+        identity: Arc<Identity>,
+        options: &Options,
+        stats: Arc<Stats>,
+        due: &'static str,
+    ) -> Self {
         Self {
             path: path.to_owned(),
             identity,
             idle: Mutex::new(Vec::new()),
-            places: Arc::new(Semaphore::new(options.readers.max(1))),
+            permits: Arc::new(Semaphore::new(options.readers.max(1))),
             gate: RwLock::new(()),
+            due,
             stats,
         }
     }
@@ -44,35 +50,40 @@ impl Readers {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn read(self: Arc<Self>, options: Options, caller: Caller, work: Work) -> Result<AnyReply> {
-        let place = self.places.clone().acquire_owned().await.map_err(Error::internal)?;
+    pub async fn read(self: Arc<Self>, options: Options, script: Arc<dyn Script>) -> Outcome {
+        let permit = match self.permits.clone().acquire_owned().await {
+            Ok(permit) => permit,
+            Err(closed) => return Error::internal(closed).into(),
+        };
         let task = tokio::task::spawn_blocking(move || {
-            // The place is the read's, not the caller's, who may hang up before it is over.
-            let _place = place;
-            self.read_now(&options, caller, &work)
+            // The permit is the read's, not the caller's, who may hang up before it is over.
+            let _permit = permit;
+            self.read_now(&options, &*script).unwrap_or_else(Outcome::from)
         });
-        task.await.unwrap_or_else(|e| Err(Error::internal(format!("the op panicked: {e}"))))
+        task.await.unwrap_or_else(|e| Error::internal(format!("the op panicked: {e}")).into())
     }
 
-    fn read_now(&self, options: &Options, caller: Caller, work: &Work) -> Result<AnyReply> {
+    fn read_now(&self, options: &Options, script: &dyn Script) -> Result<Outcome> {
         let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.identity.check_file()?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = lock(&self.idle).pop();
         let mut lite = match idle {
             Some(lite) => lite,
-            None => Lite::new(open::reader(&self.path, options.durability)?, self.stats.clone()),
+            None => Lite::new(open::reader(&self.path, options.durability)?, self.stats.clone(), self.due),
         };
         let deadline = Deadline::after(options.read_limit);
         lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
         lite.exec("begin")?;
-        let result = lite.snapshot(&self.identity, options).and_then(|(now, opening)| {
-            let mut tx = Tx::new(Db::Sqlite(&mut lite), now, caller, opening, Place::Own);
-            now_or_never(|| work(&mut tx))
+        let outcome = lite.snapshot(&self.identity, options).and_then(|(now, ahead, due)| {
+            let opening = Opening { ahead, ..script.opening(Some(due), Vec::new())? };
+            let mut tx = Tx::new(Db::Sqlite(&mut lite), now, script.caller().clone(), opening);
+            let answer = now_or_never(|| script.run(&mut tx));
+            Ok(Outcome { answer, notes: tx.into_notes() })
         });
         // A connection that does not come back clean is not used again.
         if lite.exec("rollback").is_ok() {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lite);
+            lock(&self.idle).push(lite);
         }
-        result
+        outcome
     }
 }

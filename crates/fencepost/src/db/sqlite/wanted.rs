@@ -8,12 +8,12 @@
 //! The mark is a lock on one byte of a file, at the hash of the name; the operating system takes it back from a
 //! process that dies.
 
-use crate::error::Result;
+use crate::{error::Result, sync::lock};
 use std::{
     collections::HashMap,
     fs::File,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Wanted {
 
 impl Marks {
     fn own(&self) -> MutexGuard<'_, HashMap<i64, usize>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.own)
     }
 }
 

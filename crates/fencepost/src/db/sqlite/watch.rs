@@ -2,10 +2,9 @@
 
 use super::{Identity, open, sqlite_error};
 use crate::{
-    db::migrate,
-    engine::{fleet::Stats, wait::News},
+    db::{News, migrate, options::Durability, stats::Stats},
     error::Result,
-    ops::event::Topic,
+    topic::Topic,
 };
 use rusqlite::Connection;
 use std::{
@@ -48,7 +47,7 @@ impl Watch {
     pub fn news(&mut self) -> Result<News> {
         self.identity.check_file()?;
         let Some(mut seen) = self.seen.take() else {
-            let conn = open::reader(&self.path, crate::engine::fleet::Durability::Full)?;
+            let conn = open::reader(&self.path, Durability::Full)?;
             let version = version(&conn)?;
             self.seen = Some(Seen { version, end: self.end(&conn)?, conn });
             return Ok(News::OfAll);

@@ -1,24 +1,23 @@
 //! Ops with their types erased. A call is typed where it is made and where its reply is read; everything in between
 //! (client, fleet, waiting, delivery, both stores) handles an [`AnyOp`] and an [`AnyReply`], and is compiled once.
 
-use super::{Access, Op};
+use super::Op;
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{BoxFuture, Tx},
-    engine::prelude::Before,
+    db::{AnyReply, BoxFuture, Tx},
+    engine::prelude::Prelude,
     error::{Code, Error, Result},
+    ids::Resource,
     json::Json,
+    sync::lock,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{
-    any::Any,
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
-
-/// A reply whose type is erased; [`typed`] restores it.
-pub type AnyReply = Box<dyn Any + Send>;
 
 /// Restores the type of a reply.
 pub fn typed<T: 'static>(reply: AnyReply) -> Result<T> {
@@ -31,9 +30,9 @@ pub trait AnyOp: Send + Sync {
     fn access(&self) -> Access;
     fn reads(&self) -> bool;
     fn peeks(&self) -> bool;
-    fn before(&self) -> Before;
+    fn prelude(&self) -> Prelude;
     fn wait(&self) -> Option<Millis>;
-    fn lock(&self) -> Option<&str>;
+    fn contended(&self) -> Option<Resource>;
     fn not_yet(&self, answer: &Result<AnyReply>) -> bool;
     fn peek<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<Option<AnyReply>>>;
     fn run<'t>(&self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>>;
@@ -71,14 +70,14 @@ impl<O: Op> AnyOp for Erased<O> {
     fn peeks(&self) -> bool {
         O::PEEKS
     }
-    fn before(&self) -> Before {
-        self.0.before()
+    fn prelude(&self) -> Prelude {
+        self.0.prelude()
     }
     fn wait(&self) -> Option<Millis> {
         self.0.wait()
     }
-    fn lock(&self) -> Option<&str> {
-        self.0.lock()
+    fn contended(&self) -> Option<Resource> {
+        self.0.contended()
     }
     fn not_yet(&self, answer: &Result<AnyReply>) -> bool {
         O::not_yet(answer.as_ref().map(typed_ref))
@@ -109,7 +108,7 @@ impl<O: Op> AnyOp for Erased<O> {
 }
 
 /// A refusal, if the op lists its code: documents and clients are made from that list.
-fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
+pub(crate) fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
     let code = error.code();
     if !cfg!(debug_assertions) || Code::OF_EVERY_OP.contains(&code) || refuses.contains(&code) {
         return error;
@@ -141,7 +140,7 @@ pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
 /// is made once.
 fn unsaid(op: &dyn AnyOp) -> Arc<Map<String, Value>> {
     static KNOWN: Mutex<BTreeMap<&str, Arc<Map<String, Value>>>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     let made = known.entry(op.name()).or_insert_with(|| {
         let schema = op.schema().to_value();
         let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
@@ -195,45 +194,3 @@ macro_rules! refuses {
     };
 }
 pub(crate) use refuses;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Millis,
-        ops::{mail, task},
-    };
-
-    #[test]
-    fn a_refusal_that_the_op_does_not_list_is_an_error() {
-        let gives = |code| listed("task/park", task::Park::REFUSES, Error::new(code, "no")).code();
-        assert_eq!(gives(Code::AlreadyClaimed), Code::AlreadyClaimed);
-        assert_eq!(gives(Code::Forbidden), Code::Forbidden);
-        assert_eq!(gives(Code::Paused), Code::Internal);
-    }
-
-    #[test]
-    fn a_request_is_the_same_however_it_is_written() {
-        let of = |json: &str| {
-            digest(&*super::super::find("mail/push").unwrap().decode(json).unwrap(), "k").unwrap()
-        };
-        let plain = of(r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}}"#);
-        for same in [
-            r#"{"payload": {"b": [null], "a": 1}, "mailbox": "s"}"#,
-            r#"{"mailbox": "s", "payload": {"a":1,"b":[null]}, "request": "r", "headers": {}, "key": null}"#,
-        ] {
-            assert_eq!(of(same), plain, "{same}");
-        }
-        for other in [
-            r#"{"mailbox": "s", "payload": {"a": 1, "b": []}}"#,
-            r#"{"mailbox": "s", "payload": {"a": 1, "b": [null]}, "priority": 0}"#,
-            r#"{"mailbox": "t", "payload": {"a": 1, "b": [null]}}"#,
-        ] {
-            assert_ne!(of(other), plain, "{other}");
-        }
-        let push = erase(mail::Push::new("s", "x"));
-        assert_ne!(digest(&*push, "k"), digest(&*push, "l"));
-        let claim = |wait| erase(task::Claim { wait_ms: wait, ..task::Claim::next("auth", "a") });
-        assert_eq!(digest(&*claim(None), ""), digest(&*claim(Some(Millis(7))), ""));
-    }
-}

@@ -1,7 +1,9 @@
+pub use crate::db::about::{Database, Setting};
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::{migrate, tx::Tx},
-    engine::op::{Access, Op, erased},
+    db::{Tx, migrate},
+    engine::op::{Op, erased},
     error::Result,
     params,
 };
@@ -27,31 +29,6 @@ pub struct Facts {
     pub floor: i64,
 }
 
-/// What a database says of itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Database {
-    /// `SQLite` or `PostgreSQL`.
-    pub kind: String,
-    pub version: String,
-    pub schema_version: i64,
-    /// What decides whether a commit that was acknowledged can be lost.
-    pub durability: Vec<Setting>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Setting {
-    pub name: String,
-    pub value: String,
-    /// With this value, what was acknowledged survives a power cut.
-    pub durable: bool,
-}
-
-impl Setting {
-    pub(crate) fn new(name: &str, value: String, durable: &[&str]) -> Self {
-        Self { name: name.into(), durable: durable.contains(&value.as_str()), value }
-    }
-}
-
 impl Op for About {
     const NAME: &'static str = "admin/about";
     const ACCESS: Access = Access::Reader;
@@ -66,7 +43,7 @@ impl Op for About {
             database,
             newest_schema_version: migrate::latest(),
             now: tx.now,
-            ahead_ms: tx.ahead,
+            ahead_ms: tx.opening.ahead,
             floor,
         })
     }

@@ -1,11 +1,10 @@
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::Tx,
-    engine::{
-        op::{Access, Op, erased},
-        prelude::Due as DueNow,
-    },
+    db::{Due as DueNow, Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
+    params,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,8 +24,7 @@ pub struct NextDue {
 
 impl NextDue {
     pub(super) async fn look(tx: &mut Tx<'_>) -> Result<Self> {
-        let answer = tx.one(DueNow::statement()).await?;
-        let due = DueNow::read(&answer)?;
+        let due = DueNow::read(&tx.one(Stmt::read(tx.reads_due(), params![])).await?)?;
         Ok(Self { due: due.is_due(tx.now), next_at: due.at })
     }
 }

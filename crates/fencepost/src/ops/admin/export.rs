@@ -6,10 +6,11 @@ use super::import::{
     AgentItem, BoardItem, ChannelItem, CursorItem, MailItem, MailboxItem, PostItem, RouteItem,
 };
 use crate::{
-    db::tx::{Row, Tx, set},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Row, Tx, set},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::check,
+    limits::check,
     ops::{
         agent::{self, STRAND},
         mail::Replay,
@@ -245,7 +246,7 @@ async fn boards(tx: &mut Tx<'_>, after: &str, limit: i64, only: &[String]) -> Re
     Ok((rows.iter().map(item).collect::<Result<_>>()?, last))
 }
 
-fn names(names: &[String]) -> Result<crate::db::tx::Value> {
+fn names(names: &[String]) -> Result<crate::db::Value> {
     set(names.iter().map(|name| json!({ "name": name })))
 }
 

@@ -6,11 +6,12 @@ mod posts;
 mod settings;
 
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::{NAME_MAX, PLAN_MAX, check},
+    limits::{NAME_MAX, PLAN_MAX, check},
     ops::{agent::Role, inbox::Content, mail::Replay, task::import::CheckpointItem},
 };
 use schemars::JsonSchema;

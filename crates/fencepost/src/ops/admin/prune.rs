@@ -1,12 +1,10 @@
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::{
-        in_use::InUse,
-        tx::{Row, Stmt, Tx, key_set},
-    },
-    engine::op::{Access, Op, erased},
+    db::{Row, Stmt, Tx, in_use::InUse, key_set},
+    engine::op::{Op, erased},
     error::Result,
-    names::{TTL_MAX, check},
+    limits::{TTL_MAX, check},
     ops::{
         channel,
         event::prune::{HISTORY, REQUESTS_KEPT},
@@ -125,7 +123,7 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let keys = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
     macro_rules! delete {
         ($table:literal, $column:literal) => {
-            Stmt::new(
+            Stmt::write(
                 concat!(
                     "delete from ",
                     $table,
@@ -151,7 +149,7 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
 
 async fn locks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
-        .query(
+        .execute_returning(
             "delete from lock where run is null and name in (
                select name from lock where run is null and updated_at < ?1 order by updated_at limit ?2
                /*pg for update skip locked*/)

@@ -1,14 +1,13 @@
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::Result,
-    ops::{
-        claim::jump,
-        event::{EPOCH, Event},
-    },
+    ids::jumped_floor,
+    log::{EPOCH, Event},
     params,
 };
 use schemars::JsonSchema;
@@ -33,24 +32,25 @@ impl Op for Restored {
     type Reply = Floor;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::restores()
+    fn prelude(&self) -> Prelude {
+        Prelude::declares_restore()
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
-        let floor = jump(rows[0].get("floor")?, tx.now);
-        tx.stirred = true;
+        let floor = jumped_floor(rows[0].get("floor")?, tx.now);
+        tx.notes.due_changed = true;
         tx.pipeline(vec![
-            Stmt::new("update fleet set floor = ?1, restored = 0", params![floor]),
-            Stmt::lock(
+            Stmt::write("update fleet set floor = ?1, restored = 0", params![floor]),
+            Stmt::write(
                 "update fleet set system = nullif(current_setting('fencepost.system', true), ''),
                    schema_oid = quote_ident(current_schema())::regnamespace::oid::bigint,
                    epoch = epoch + 1, pruned_xact = pruned_xact - ?1",
                 params![EPOCH],
-            ),
+            )
+            .only_on_postgres(),
             // Transactions are numbered anew in a new cluster; the old log, in its order, comes before all of them.
-            Stmt::lock("update event set ord = ord - ?1, xact = null", params![EPOCH]),
+            Stmt::write("update event set ord = ord - ?1, xact = null", params![EPOCH]).only_on_postgres(),
         ])
         .await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;

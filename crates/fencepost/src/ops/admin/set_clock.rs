@@ -1,9 +1,11 @@
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
-    ops::{event::Event, run::end::end_all},
+    lease::ending::end_all,
+    log::Event,
     params,
 };
 use schemars::JsonSchema;
@@ -37,7 +39,7 @@ impl Op for SetClock {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<ClockSet> {
-        let ahead = tx.ahead;
+        let ahead = tx.opening.ahead;
         if ahead < APART {
             return Ok(ClockSet { was_ahead_ms: ahead, now: tx.now, ended: 0 });
         }
@@ -47,7 +49,7 @@ impl Op for SetClock {
         // right.
         macro_rules! earlier {
             ($table:literal, $column:literal) => {
-                Stmt::new(
+                Stmt::write(
                     concat!(
                         "update ",
                         $table,
@@ -64,7 +66,7 @@ impl Op for SetClock {
             };
         }
         tx.pipeline(vec![
-            Stmt::new(
+            Stmt::write(
                 "update fleet set ahead_ms = coalesce(ahead_ms, 0) - ?1, seen_at = ?2, clock_resets = clock_resets + 1",
                 params![ahead, now],
             ),
@@ -77,13 +79,13 @@ impl Op for SetClock {
             earlier!("agent", "heard_until"),
             earlier!("agent", "strands_at"),
             // The jump took no time.
-            Stmt::new("delete from gap where at > ?1", params![now]),
+            Stmt::write("delete from gap where at > ?1", params![now]),
         ])
         .await?;
         let details = serde_json::json!({ "was_ahead_ms": ahead });
         tx.one(Event::new("fleet.clock_set", "fleet").details(details).insert(tx)).await?;
-        tx.stirred = true;
-        tx.clock_moved = ahead;
+        tx.notes.due_changed = true;
+        tx.notes.clock_set_back = ahead;
         Ok(ClockSet { was_ahead_ms: ahead, now, ended })
     }
 }

@@ -1,9 +1,11 @@
 use super::due::NextDue;
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    ops::run,
+    lease::expiry,
+    ops::nouns,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,7 @@ impl Op for Settle {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
-        run::sweep::sweep(tx).await?;
+        expiry::sweep(tx, nouns()).await?;
         NextDue::look(tx).await
     }
 }

@@ -2,14 +2,12 @@
 
 use super::trigger::{self, Trigger, Type};
 use crate::{
-    db::tx::Tx,
+    db::Tx,
     error::{Error, Result},
-    names::{Resource, Token},
-    ops::{
-        channel,
-        claim::{Hold, deliver},
-        inbox, mail, run, task,
-    },
+    ids::Token,
+    lease::Hold,
+    lease::delivery::redeliver,
+    ops::{channel, inbox, mail, run, task},
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,47 +64,52 @@ impl Given {
             let is_held = |hold: &Option<Hold>| {
                 hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.is_alive(now))
             };
-            match &token.resource {
-                Resource::Task(id) => {
-                    let held = task::load(tx, id).await?.filter(|task| is_held(&task.hold));
+            let id = token.resource.id();
+            match token.resource.noun() {
+                "task" => {
+                    let Some(id) = token.resource.task() else { continue };
+                    let held = task::load(tx, &id).await?.filter(|task| is_held(&task.hold));
                     let Some(task) = held else { continue };
                     tasks.push((task.seq, token.clone()));
                     let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
                     trigger.claims.extend(view.claim.clone());
                     trigger.task = Some(view);
                 }
-                Resource::Message(id) => {
-                    let held = mail::load(tx, *id).await?.filter(|message| is_held(&message.hold));
+                "message" => {
+                    let Some(id) = mail::claimable::message(&token.resource) else { continue };
+                    let held = mail::load(tx, id).await?.filter(|message| is_held(&message.hold));
                     if held.is_none() {
                         continue;
                     }
-                    messages.push((*id, token.clone()));
-                    let message = mail::show::of(tx, *id).await?;
+                    messages.push((id, token.clone()));
+                    let message = mail::show::of(tx, id).await?;
                     trigger.claims.extend(message.claim.clone());
                     letters.push(message);
                 }
-                Resource::Mentions { agent, channel } => {
+                "mentions" => {
+                    let (agent, channel) = channel::claimable::parts(id);
                     let held =
                         channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
                     let Some(reader) = held else { continue };
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
                     readers.push(reader);
                 }
-                Resource::Lock(_) => {}
+                // A poll gives nothing else.
+                _ => {}
             }
         }
         let mut handed = Vec::new();
         if !tasks.is_empty() {
-            handed.extend(deliver::again(tx, &tasks).await?);
+            handed.extend(redeliver(tx, &task::claimable::REDELIVERY, &tasks).await?);
         }
         if !messages.is_empty() {
-            handed.extend(deliver::message_again(tx, &messages).await?);
+            handed.extend(redeliver(tx, &mail::claimable::REDELIVERY, &messages).await?);
         }
         if !readers.is_empty() {
             trigger.channels = channel::reader::given(tx, &readers).await?;
             handed.extend(channel::again(tx, &readers).await?);
         }
-        tx.handed = handed;
+        tx.notes.delivered = handed;
         match kind {
             Type::TasksFinished => trigger.tasks = trigger::finished_tasks(tx, letters.iter()).await?,
             _ => trigger.messages = letters.into_iter().map(inbox::Item::of).collect(),

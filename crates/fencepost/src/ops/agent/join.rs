@@ -1,12 +1,14 @@
 use super::{PRESENCE, Role, STRAND, list};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::{TTL_MAX, check},
-    ops::event::{Event, Topic},
+    limits::{TTL_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,7 +40,7 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "agent/join";
     const ACCESS: Access = Access::Agent;
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Joined;
     erased!();
 
@@ -57,7 +59,7 @@ impl Op for Join {
             ..Event::new("agent.joined", format!("agent/{}", self.agent))
         };
         let statements = vec![
-            Stmt::new(
+            Stmt::write(
                 "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at)
                  values (?1, coalesce(?2, 'worker'), ?3, nullif(cast(?4 as bigint), 0),
                    coalesce(cast(?5 as bigint), cast(?8 as bigint)), ?6, cast(?7 as bigint),

@@ -1,11 +1,13 @@
 use super::{join::Joined, list, not_found, recall};
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
-    names::{TEXT_MAX, check},
-    ops::event::{Event, Topic},
+    limits::{TEXT_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,7 @@ pub struct Leave {
 impl Op for Leave {
     const NAME: &'static str = "agent/leave";
     const ACCESS: Access = Access::Agent;
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Joined;
     erased!();
 
@@ -37,7 +39,7 @@ impl Op for Leave {
             topic: Some(Topic::Nobody),
             ..Event::new("agent.left", format!("agent/{}", self.agent))
         };
-        let leave = Stmt::new(
+        let leave = Stmt::write(
             "update agent set left_at = ?2, heard_until = ?2, strands_at = ?2 where name = ?1 and left_at is null",
             params![&self.agent, tx.now],
         );

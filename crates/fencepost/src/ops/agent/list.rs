@@ -1,8 +1,9 @@
 use super::{Record, Role, agents, by_name};
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
     ops::{run, task},
@@ -124,9 +125,9 @@ macro_rules! waiting {
 async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
     let overdue = task::overdue(tx, None).await?;
     let statements = vec![
-        Stmt::new(agents!("order by name limit 10000"), params![]),
-        Stmt::new(runs!("agent is not null limit 10000"), params![tx.now]),
-        Stmt::new(
+        Stmt::read(agents!("order by name limit 10000"), params![]),
+        Stmt::read(runs!("agent is not null limit 10000"), params![tx.now]),
+        Stmt::read(
             waiting!("offered_to is not null", "assignee is not null"),
             params![tx.now, overdue.keys()],
         ),
@@ -139,8 +140,8 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
     let overdue = task::overdue(tx, None).await?;
     let statements = vec![
         by_name(name),
-        Stmt::new(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
-        Stmt::new(waiting!("offered_to = ?3", "assignee = ?3"), params![tx.now, overdue.keys(), name]),
+        Stmt::read(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
+        Stmt::read(waiting!("offered_to = ?3", "assignee = ?3"), params![tx.now, overdue.keys(), name]),
     ];
     Ok(read(tx, statements, &overdue).await?.agents.pop())
 }

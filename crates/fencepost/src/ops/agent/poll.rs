@@ -6,22 +6,20 @@ use super::{
     trigger::{self, FINISHED, For, Trigger, Type},
 };
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Answer, Row, Stmt, Tx},
+    db::{Answer, Row, Stmt, Subscription, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::{Before, Due},
-        wait::Wish,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{NAME_MAX, TTL_MAX, check},
-    ops::{
-        claim::deliver,
-        event::{Event, Topic},
-        inbox,
-        run::{self, Holder},
-    },
+    lease::run::Holder,
+    limits::{NAME_MAX, TTL_MAX, check},
+    log::Event,
+    ops::inbox,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -99,12 +97,12 @@ impl Op for Poll {
     const NAME: &'static str = "agent/poll";
     const ACCESS: Access = Access::Agent;
     refuses![LeaseExpired];
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;
     erased!();
 
-    fn before(&self) -> Before {
+    fn prelude(&self) -> Prelude {
         let mut reads = Vec::new();
         if self.check().is_ok() {
             // Two polls of one agent must not both find room for one more.
@@ -114,7 +112,7 @@ impl Op for Poll {
             ));
             reads.extend(self.looks());
         }
-        Before::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads)
+        Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads)
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -129,12 +127,12 @@ impl Op for Poll {
     async fn peek(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
-        let due = Due::read(&tx.one(Due::statement()).await?)?;
+        let due = tx.opening.due.clone();
         let Looked { agent, found, run } = self.looked(tx.pipeline(self.looks()).await?)?;
         if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
-        tx.again_at = due.at;
+        tx.notes.try_again_at = due.at;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
@@ -192,7 +190,7 @@ impl Poll {
     }
 
     fn own_run(&self) -> Stmt {
-        Stmt::new(
+        Stmt::read(
             "select ended_at, reason, trigger_type, given, agent from run where name = ?1 order by key desc limit 1",
             params![&self.run],
         )
@@ -245,7 +243,7 @@ impl Poll {
 
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
-        run::check_name(&self.run)?;
+        crate::lease::run::check_name(&self.run)?;
         check::optional_name("tag", self.tag.as_deref())?;
         check::lease("ttl_ms", self.ttl_ms)?;
         check::lease("max_ms", self.max_ms)?;
@@ -284,18 +282,23 @@ impl Poll {
         // All that decides what it may take: whoever finds that changed no longer wishes for the same, and the others
         // who did are woken to find it, too.
         let may = (agent.role, &agent.capabilities, agent.max_concurrent);
-        tx.wishes = vec![Wish::new(("poll", &self.agent, &self.accept, may), own)];
-        tx.own_again_at = Some(agent.to_be_heard_at());
+        tx.notes.subscriptions = vec![Subscription::new(("poll", &self.agent, &self.accept, may), own)];
+        tx.notes.own_deadline = Some(agent.to_be_heard_at());
         match agent.role {
-            Role::Lead if self.accepts(Type::TasksFinished) => {
-                tx.wishes.push(Wish::new("finished", [Topic::tasks(), Topic::mail(FINISHED)]))
-            }
+            Role::Lead if self.accepts(Type::TasksFinished) => tx
+                .notes
+                .subscriptions
+                .push(Subscription::new("finished", [Topic::tasks(), Topic::mail(FINISHED)])),
             Role::Worker if self.accepts(Type::PoolTask) => match self.pool {
                 PoolMode::Take => {
-                    tx.wishes.push(Wish::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
+                    tx.notes
+                        .subscriptions
+                        .push(Subscription::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
                 }
                 PoolMode::Notify => {
-                    tx.wishes.push(Wish::new(("told of the pool", &self.run), [Topic::pool()]));
+                    tx.notes
+                        .subscriptions
+                        .push(Subscription::new(("told of the pool", &self.run), [Topic::pool()]));
                 }
                 PoolMode::Off => {}
             },
@@ -320,8 +323,8 @@ impl Poll {
         let agents = Some(self.agent.as_str());
         let topics = [Topic::agent(&self.agent), Topic::ended(agents), Topic::dead(agents)];
         // Each for itself: when there is room again, they are no longer alike.
-        tx.wishes = vec![Wish::new(("full", &self.run), topics)];
-        tx.own_again_at = Some(agent.to_be_heard_at());
+        tx.notes.subscriptions = vec![Subscription::new(("full", &self.run), topics)];
+        tx.notes.own_deadline = Some(agent.to_be_heard_at());
         let runs = runs.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?.join(", ");
         let held_back = format!(
             "agent `{}` has {busy} of the {max} triggers that it may have: {runs}; fence settle ends one",
@@ -346,7 +349,7 @@ impl Poll {
             details: Some(serde_json::json!({ "trigger": trigger.kind.as_str() })),
             ..Event::new("run.triggered", format!("run/{}", self.run))
         };
-        let update = Stmt::new(
+        let update = Stmt::write(
             "update run set trigger_type = ?2, given = ?3, host = ?4 where key = ?1 and trigger_type is null",
             params![run_key, trigger.kind.as_str(), given, self.host.as_deref()],
         );
@@ -368,7 +371,7 @@ impl Poll {
         };
         if row.get::<Option<Time>>("ended_at")?.is_some() {
             // What it was given never arrived, and went back: it is as if nobody had asked.
-            if row.get::<Option<String>>("reason")?.as_deref() == Some(deliver::UNDELIVERED) {
+            if row.get::<Option<String>>("reason")?.as_deref() == Some(crate::lease::delivery::UNDELIVERED) {
                 return Ok(None);
             }
             return over("has ended");

@@ -3,7 +3,7 @@
 use super::Record;
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::Result,
     ops::task,
     params,
@@ -78,14 +78,14 @@ pub(super) enum Of {
 macro_rules! first_of {
     ($of:expr, $select:ident, $end:literal) => {
         match $of {
-            Of::All => Stmt::new(
+            Of::All => Stmt::read(
                 $select!(concat!(
                     "from task where task.ready = 1 order by task.priority desc, task.seq limit 1",
                     $end
                 )),
                 params![],
             ),
-            Of::Plain => Stmt::new(
+            Of::Plain => Stmt::read(
                 $select!(concat!(
                     "from task where task.ready = 1 and task.tags is null
                      order by task.priority desc, task.seq limit 1",
@@ -94,7 +94,7 @@ macro_rules! first_of {
                 params![],
             ),
             // SQLite keeps to the order of a cross join.
-            Of::Tag(tag) => Stmt::new(
+            Of::Tag(tag) => Stmt::read(
                 $select!(concat!(
                     "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
                      and task_tag.ready = 1 and task_tag.tag = ?1
@@ -103,7 +103,7 @@ macro_rules! first_of {
                 )),
                 params![tag.as_str()],
             ),
-            Of::Tags(tags) => Stmt::new(
+            Of::Tags(tags) => Stmt::read(
                 $select!(concat!(
                     "from task where task.ready = 1 and task.tags = ?1
                      order by task.priority desc, task.seq limit 1",

@@ -1,11 +1,13 @@
 use super::{PRESENCE, list, not_found};
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::Tx,
-    engine::op::{Access, Op, erased, refuses},
+    db::Tx,
+    engine::op::{Op, erased, refuses},
     error::{Code, Error, Result},
-    names::{TEXT_MAX, check},
-    ops::{claim::Under, run::sweep::ITEMS, task},
+    lease::{Under, expiry::ITEMS},
+    limits::{TEXT_MAX, check},
+    ops::task,
     params,
 };
 use schemars::JsonSchema;
@@ -83,7 +85,7 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>
         return Ok(Vec::new());
     }
     task::save_set(tx, &changes, Under::Nobody).await?;
-    tx.one(crate::ops::event::Event::insert_many(tx, events)?).await?;
+    tx.one(crate::log::Event::insert_many(tx, events)?).await?;
     Ok(changes.into_iter().map(|(_, after)| after.id.to_string()).collect())
 }
 

@@ -6,14 +6,14 @@ use super::{
 };
 use crate::{
     clock::{Millis, Time},
-    db::tx::{Row, Stmt, Tx, by_keys, set},
+    db::{Row, Stmt, Tx, by_keys, set},
     error::{Error, Result},
     json::Json,
+    lease::run::Holder,
     ops::{
         channel::{self, reader::Mentions},
         claim, inbox,
         mail::{self, Message},
-        run::Holder,
         task::{self, Status, Task},
     },
     params,
@@ -109,7 +109,7 @@ impl Trigger {
 /// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
 /// triggers it has.
 pub(super) fn looks(agent: &str) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         "select
                (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
                 order by seq limit 1) as offered,
@@ -284,8 +284,12 @@ impl For<'_> {
             if new.is_empty() {
                 continue;
             }
-            let pick =
-                by_keys!(new.as_slice(), mail::record::unheld!("where message.id"), "order by message.id");
+            let pick = by_keys!(
+                read,
+                new.as_slice(),
+                mail::record::unheld!("where message.id"),
+                "order by message.id"
+            );
             claimed = self.messages(tx, pick).await?;
         }
         if claimed.is_empty() {
@@ -331,7 +335,7 @@ pub(super) async fn finished_tasks<'m>(
 }
 
 fn offered(agent: &str) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         task::unheld!(
             "from task where task.status = 'offered' and task.parked is null and task.offered_to = ?1
              order by task.seq limit 1 /*pg for update of task skip locked*/"
@@ -341,7 +345,7 @@ fn offered(agent: &str) -> Stmt {
 }
 
 fn assigned(agent: &str) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         task::unheld!(
             "from task where task.ready = 2 and task.assignee = ?1 order by task.priority desc, task.seq limit 1
              /*pg for update of task skip locked*/"
@@ -371,7 +375,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
             Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
         })
         .collect::<Result<Vec<_>>>()?)?;
-    let leads = Stmt::new(
+    let leads = Stmt::read(
         "select event.resource from json_each(?1) as item cross join event
          where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
          and event.at = cast(item.value ->> 'at' as bigint)
@@ -379,7 +383,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
          and event.agent in (select name from agent where role = 'lead')",
         params![ids],
     );
-    let told = by_keys!(keys.as_slice(), "update task set told = 1 where seq", "");
+    let told = by_keys!(write, keys.as_slice(), "update task set told = 1 where seq", "");
     let answers = tx.pipeline(vec![told, leads]).await?;
     let own = answers[1].rows.iter().map(|row| row.get("resource")).collect::<Result<BTreeSet<String>>>()?;
     let mut notices = Vec::new();
@@ -394,7 +398,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
             payload: Some(Json::from(serde_json::json!({ "task": id, "status": status }))),
             kind: Some("finished".into()),
             // Until a lead has dealt with it, however often it is lost on the way.
-            max_attempts: Some(crate::names::ATTEMPTS_MAX),
+            max_attempts: Some(crate::limits::ATTEMPTS_MAX),
             ..Default::default()
         });
     }

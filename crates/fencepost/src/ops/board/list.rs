@@ -1,7 +1,8 @@
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
     ops::task,
@@ -53,11 +54,11 @@ impl List {
     ) -> Result<Vec<Board>> {
         let answers = tx
             .pipeline(vec![
-                Stmt::new(
+                Stmt::read(
                     "select name, created_at from board where cast(?1 as text) is null or name = ?1 order by name",
                     params![name],
                 ),
-                Stmt::new(
+                Stmt::read(
                     concat!(
                         "select board, state, count(*) as n, count(case when ready = 1 then 1 end) as ready
                          from (select board, ",

@@ -1,9 +1,11 @@
 use super::list::{Board, List};
 use crate::{
-    db::tx::{Row, Stmt, Tx, by_keys},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Row, Stmt, Tx, by_keys},
+    engine::op::{Op, erased},
     error::Result,
-    names::{TaskId, check},
+    ids::TaskId,
+    limits::check,
     ops::task::{self, Task},
     params,
 };
@@ -62,6 +64,7 @@ impl Op for Show {
         let records = records.map(task::Record::read).collect::<Result<Vec<_>>>()?;
         let keys: Vec<i64> = records.iter().map(|record| record.seq).collect();
         let edges: Stmt = by_keys!(
+            read,
             keys.as_slice(),
             "select task.board, task.n, other.board as other_board, other.n as other_n
              from edge join task on task.seq = edge.task join task as other on other.seq = edge.depends_on

@@ -1,11 +1,13 @@
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::{Row, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Row, Tx},
+    engine::op::{Op, erased},
     error::Result,
-    names::{TEXT_MAX, check},
-    ops::event::{Event, Topic},
+    limits::{TEXT_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,7 +60,7 @@ pub struct Created {
 impl Op for Create {
     const NAME: &'static str = "channel/create";
     const ACCESS: Access = Access::Agent;
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Created;
     erased!();
 

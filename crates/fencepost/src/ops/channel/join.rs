@@ -1,7 +1,8 @@
 use super::set_member;
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
 };
 use schemars::JsonSchema;
@@ -24,7 +25,7 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "channel/join";
     const ACCESS: Access = Access::Agent;
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Joined;
     erased!();
 

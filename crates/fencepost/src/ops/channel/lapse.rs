@@ -2,9 +2,10 @@
 
 use super::reader::{Record, columns};
 use crate::{
-    db::tx::{Stmt, Tx, key_set, set},
+    db::{Stmt, Tx, key_set, set},
     error::Result,
-    ops::{event::Event, run::sweep::ITEMS},
+    lease::expiry::ITEMS,
+    log::Event,
     params,
 };
 
@@ -53,7 +54,7 @@ async fn free(tx: &mut Tx<'_>, held: Vec<Record>) -> Result<u64> {
             "digest": last.map(|last| &last.digest), "attempts": free.attempts, "failed": free.failed,
         })
     });
-    let update = Stmt::new(
+    let update = Stmt::write(
         "update reader set run = null, until_at = null, claimed_at = null, given_n = null, last_fence = fence,
            last_verb = 'lapse', last_digest = item.value ->> 'digest', updated_at = ?2,
            attempts = cast(item.value ->> 'attempts' as bigint), failed_n = cast(item.value ->> 'failed' as bigint)

@@ -1,9 +1,10 @@
 use super::create::Channel;
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -34,14 +35,14 @@ impl Op for List {
         check::optional_name("agent", self.agent.as_deref())?;
         let answers = tx
             .pipeline(vec![
-                Stmt::new(
+                Stmt::read(
                     "select name, description, next_n, creator, created_at from channel
                      where cast(?1 as text) is null or exists (
                        select 1 from reader where reader.agent = ?1 and reader.channel = name and member = 1)
                      order by name limit 1000",
                     params![self.agent.as_deref()],
                 ),
-                Stmt::new(
+                Stmt::read(
                     "select channel, agent from reader where member = 1 order by channel, agent limit 10000",
                     params![],
                 ),

@@ -1,14 +1,16 @@
 use super::{PostView, not_found, posts};
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    caller::Access,
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{BODY_MAX, NAME_MAX, check},
-    ops::event::{Event, Topic},
+    limits::{BODY_MAX, NAME_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,8 +60,8 @@ impl Op for Post {
     type Reply = Posted;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Posted> {
@@ -78,7 +80,7 @@ impl Op for Post {
         }
         // The row's lock is held until the commit: numbers are given out in the order of commits.
         let number = tx
-            .query(
+            .execute_returning(
                 "update channel set next_n = next_n + 1 where name = ?1 returning next_n - 1 as n",
                 params![&self.channel],
             )
@@ -161,7 +163,7 @@ impl Post {
         let Mentions { known, unknown } = mentions;
         let mentions: Vec<String> = known.into_iter().collect();
         let names = (!mentions.is_empty()).then(|| json!(mentions).to_string());
-        let mut statements = vec![Stmt::new(
+        let mut statements = vec![Stmt::write(
             "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             params![
@@ -177,12 +179,12 @@ impl Post {
         )];
         if !mentions.is_empty() {
             let rows = set(mentions.iter().map(|name| json!({ "name": name })))?;
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into mention(agent, channel, n, at)
                  select value ->> 'name', cast(?1 as text), cast(?2 as bigint), cast(?3 as bigint) from json_each(?4)",
                 params![&self.channel, n, tx.now, rows.clone()],
             ));
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into reader(agent, channel, mentioned_n, since, updated_at)
                  select value ->> 'name', cast(?1 as text), cast(?2 as bigint), cast(?3 as bigint), cast(?3 as bigint)
                  from json_each(?4) where true order by value ->> 'name'

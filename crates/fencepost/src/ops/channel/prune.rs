@@ -5,7 +5,7 @@
 //! the channel stays, one row for each pair: without it everything would be unread again.
 
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::Result,
     params,
 };
@@ -13,14 +13,14 @@ use serde_json::json;
 
 /// One batch; gives how many.
 pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u64> {
-    let forget = Stmt::new(
+    let forget = Stmt::write(
         "update reader set read_n = mentioned_n, since = null where (agent, channel) in (
            select agent, channel from reader where run is null and mentioned_n > read_n
            and exists (select 1 from agent where agent.name = reader.agent and heard_until < ?1)
            /*pg for update skip locked*/)",
         params![before],
     );
-    let oldest = Stmt::new(
+    let oldest = Stmt::read(
             "select post.channel, post.n from (
                select name, (select min(n) from (
                  select channel.next_n - 1 as n
@@ -46,7 +46,7 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u6
     let gone = set(gone.collect::<Result<Vec<_>>>()?)?;
     macro_rules! delete {
         ($table:literal) => {
-            Stmt::new(
+            Stmt::write(
                 concat!(
                     "delete from ",
                     $table,

@@ -3,14 +3,16 @@ use super::{
     reader::{Record, load, load_locked},
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{Resource, Token, check},
-    ops::claim::require,
+    ids::{Resource, Token},
+    lease::hold::require,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -59,8 +61,8 @@ impl Op for Read {
     type Reply = Page;
     erased!();
 
-    fn before(&self) -> Before {
-        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        self.token.as_deref().map_or_else(Prelude::nothing, Prelude::holds).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Page> {
@@ -71,7 +73,7 @@ impl Op for Read {
         let limit = self.limit.unwrap_or(50);
         check::range("limit", limit, 1, 500)?;
         let token = self.token.as_deref().map(Token::check).transpose()?;
-        let resource = Resource::Mentions { agent: self.agent.clone(), channel: self.channel.clone() };
+        let resource = Resource::new("mentions", format_args!("{}/{}", self.agent, self.channel));
         if token.as_ref().is_some_and(|token| token.resource != resource) {
             return Err(Error::invalid("token", format!("is not a claim on `{resource}`")));
         }
@@ -86,7 +88,7 @@ impl Op for Read {
             load_locked(tx, &self.agent, &self.channel).await?
         };
         if let Some(token) = &token {
-            require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
+            require(found.as_ref().map(Record::claim_state).as_ref(), token, tx.now)?;
         }
         let cursor = found.as_ref().map_or(0, |reader| reader.read);
         let holder =

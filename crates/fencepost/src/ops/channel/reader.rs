@@ -3,15 +3,13 @@
 use super::{PostView, posts};
 use crate::{
     clock::{Millis, Time},
-    db::tx::{Answer, Row, Stmt, Tx, set},
+    db::{Answer, Delivered, Row, Stmt, Tx, set},
     error::{Error, Result},
-    names::{Resource, Token},
-    ops::{
-        claim::{Hold, Last, Look, deliver::Handed, next_fence},
-        event::{Event, Topic},
-        run::Holder,
-    },
+    ids::{Resource, Token},
+    lease::{ClaimState, Hold, Last, hold::next_fence, run::Holder},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -62,11 +60,6 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-pub(crate) const RUN_BEHIND: &str =
-    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
-     from reader join run on run.key = reader.run
-     where reader.agent = ?1 and reader.channel = ?2 and reader.fence = ?3";
-
 impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
         Ok(Self {
@@ -87,13 +80,13 @@ impl Record {
         rows.into_iter().map(Self::read).collect()
     }
     pub fn resource(&self) -> Resource {
-        Resource::Mentions { agent: self.agent.clone(), channel: self.channel.clone() }
+        Resource::new("mentions", format_args!("{}/{}", self.agent, self.channel))
     }
     pub fn token(&self) -> Token {
         Token { resource: self.resource(), fence: self.fence }
     }
-    pub fn look(&self) -> Look {
-        Look { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
+    pub fn claim_state(&self) -> ClaimState {
+        ClaimState { fence: self.fence, hold: self.hold.clone(), closed: None, last: self.last.clone() }
     }
     pub fn state(&self) -> &'static str {
         match (&self.hold, self.mentioned > self.read) {
@@ -136,7 +129,7 @@ impl Record {
     /// `since` follows the cursor.
     pub fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let (hold, last) = (self.hold.as_ref(), self.last.as_ref());
-        Stmt::new(
+        Stmt::write(
             "update reader set run = ?4, fence = ?5, until_at = ?6, claimed_at = ?7, last_fence = ?8, last_verb = ?9,
                last_digest = ?10, updated_at = ?11, read_n = ?13, given_n = ?14, attempts = ?15, failed_n = ?16,
                since = (select min(at) from mention where mention.agent = ?1 and mention.channel = ?2
@@ -179,7 +172,7 @@ pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> 
             "select 1 from reader where agent = ?1 and channel = ?2 for update",
             params![agent, channel],
         ),
-        Stmt::new(columns!("where reader.agent = ?1 and reader.channel = ?2"), params![agent, channel]),
+        Stmt::read(columns!("where reader.agent = ?1 and reader.channel = ?2"), params![agent, channel]),
     ];
     let rows = tx.pipeline(statements).await?.remove(1).rows;
     rows.into_iter().next().map(Record::read).transpose()
@@ -232,7 +225,7 @@ pub(crate) async fn claim_for(
             return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
         }
         let given = Mentions::read(&taken, answers.split_off(2), &mut room)?;
-        tx.handed.push(Handed { token: taken.token(), delivery: taken.delivery });
+        tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
         claimed.push((hold, taken, given));
     }
     Ok(claimed)
@@ -242,11 +235,11 @@ pub(crate) async fn claim_for(
 fn mentioned(held: &Record) -> [Stmt; 2] {
     let params = || params![&held.agent, &held.channel, held.read + 1, held.last_given()];
     [
-        Stmt::new(
+        Stmt::read(
             "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
             params(),
         ),
-        Stmt::new(
+        Stmt::read(
             posts!(
                 "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
                    and n >= ?3 and n <= ?4 order by n limit ?5)
@@ -303,12 +296,12 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
 }
 
 /// The same claims, handed out once more.
-pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Handed>> {
+pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Delivered>> {
     let rows = held
         .iter()
         .map(|held| serde_json::json!({ "agent": held.agent, "channel": held.channel, "fence": held.fence }));
     let raised = tx
-        .query(
+        .execute_returning(
             "update reader set delivery = delivery + 1 from json_each(?1) as item
              where reader.agent = item.value ->> 'agent' and reader.channel = item.value ->> 'channel'
              and reader.fence = cast(item.value ->> 'fence' as bigint) and reader.run is not null
@@ -320,7 +313,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Handed
     for row in &raised {
         let channel: String = row.get("channel")?;
         if let Some(held) = held.iter().find(|held| held.channel == channel) {
-            handed.push(Handed { token: held.token(), delivery: row.get("delivery")? });
+            handed.push(Delivered { token: held.token(), delivery: row.get("delivery")? });
         }
     }
     if handed.len() < held.len() {

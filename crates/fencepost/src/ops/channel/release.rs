@@ -1,25 +1,28 @@
 //! Giving a claim on mentions back: by its token, or by an operator.
 
-use super::reader::{Record, load_locked};
+use super::{
+    claimable::parts,
+    reader::{Record, load_locked},
+};
 use crate::{
-    db::tx::Tx,
+    db::{Delivered, Tx},
     error::{Code, Error, Result},
-    names::Token,
-    ops::{
-        claim::{Hold, Last, deliver::Handed, require},
-        event::Event,
-    },
+    ids::Token,
+    lease::claimable::Unclaimed,
+    lease::{Hold, Last, hold::require},
+    log::Event,
 };
 
-pub(crate) async fn release(tx: &mut Tx<'_>, agent: &str, channel: &str, token: &Token) -> Result<String> {
+pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
+    let (agent, channel) = parts(token.resource.id());
     let found = load_locked(tx, agent, channel).await?;
     if let Some(reader) = &found
         && reader.last == Some(Last::new(token.fence, "release", &[]))
     {
         return Ok(reader.state().into());
     }
-    let look = found.as_ref().map(Record::look);
-    let run_key = require(look.as_ref(), token, tx.now)?.run_key;
+    let state = found.as_ref().map(Record::claim_state);
+    let run_key = require(state.as_ref(), token, tx.now)?.run_key;
     let found = found.ok_or_else(|| Error::internal("a token without a place in the channel"))?;
     // It does not count.
     let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
@@ -43,8 +46,17 @@ pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()>
     Ok(())
 }
 
-/// What could not be handed over is unread again, unless it was handed over since.
-pub(crate) async fn undeliver(tx: &mut Tx<'_>, agent: &str, channel: &str, handed: &Handed) -> Result<u64> {
+/// Mentions whose claim did not arrive are unread again, unless it was handed over again since. Gives how many.
+pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
+    let mut returned = 0;
+    for delivered in delivered {
+        returned += return_one(tx, delivered).await?;
+    }
+    Ok(returned)
+}
+
+async fn return_one(tx: &mut Tx<'_>, handed: &Delivered) -> Result<u64> {
+    let (agent, channel) = parts(handed.token.resource.id());
     let Some(found) = load_locked(tx, agent, channel).await? else { return Ok(0) };
     let is_same = |hold: &&Hold| hold.fence == handed.token.fence && hold.is_alive(tx.now);
     let Some(hold) = found.hold.as_ref().filter(is_same).filter(|_| found.delivery == handed.delivery) else {
@@ -59,14 +71,12 @@ pub(crate) async fn undeliver(tx: &mut Tx<'_>, agent: &str, channel: &str, hande
     Ok(1)
 }
 
-pub(crate) async fn unclaim(
-    tx: &mut Tx<'_>,
-    agent: &str,
-    channel: &str,
-    reason: Option<&str>,
-) -> Result<(Option<String>, String)> {
+pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &str, reason: Option<&str>) -> Result<Unclaimed> {
+    let (agent, channel) = parts(id);
     let found = load_locked(tx, agent, channel).await?.ok_or_else(|| super::not_found(channel))?;
-    let Some(hold) = &found.hold else { return Ok((None, found.state().into())) };
+    let Some(hold) = &found.hold else {
+        return Ok(Unclaimed { held_by: None, status: found.state().into() });
+    };
     let run = hold.is_alive(tx.now).then(|| hold.run.clone());
     let free = found.free("unclaim");
     // Who took it away is the caller, not the holder.
@@ -76,5 +86,5 @@ pub(crate) async fn unclaim(
         ..free.event("mentions.unclaimed", &found)
     };
     tx.pipeline(vec![free.save(&found, None, tx.now), event.insert(tx)]).await?;
-    Ok((run, free.state().into()))
+    Ok(Unclaimed { held_by: run, status: free.state().into() })
 }

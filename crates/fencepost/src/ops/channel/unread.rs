@@ -1,8 +1,9 @@
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;

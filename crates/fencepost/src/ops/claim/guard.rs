@@ -1,9 +1,11 @@
-use super::{Claim, Verdict, look_now, verdict};
+use super::{Claim, Verdict, nouns};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::Token,
+    ids::Token,
+    lease::hold::verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,9 +42,9 @@ impl Op for Guard {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Guarded> {
         let token = Token::check(&self.token)?;
-        let look = look_now(tx, &token.resource).await?;
-        let reason = verdict(look.as_ref(), token.fence, tx.now);
-        let hold = look.and_then(|look| look.hold).filter(|hold| hold.is_alive(tx.now));
+        let state = nouns().of(&token.resource)?.claim_state_now(tx, token.resource.id()).await?;
+        let reason = verdict(state.as_ref(), token.fence, tx.now);
+        let hold = state.and_then(|state| state.hold).filter(|hold| hold.is_alive(tx.now));
         let claim = hold.map(|hold| hold.claim(&token.resource));
         Ok(Guarded { ok: reason == Verdict::Ok, reason, claim })
     }

@@ -1,16 +1,17 @@
+use super::nouns;
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{Resource, TEXT_MAX, Token, check},
-    ops::{channel, lock, mail, task},
+    ids::Token,
+    limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 
 /// Give back what you hold, unfinished. It is anyone's to take again, and the attempt does not count.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -42,24 +43,14 @@ impl Op for Release {
     type Reply = Released;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Released> {
         let token = Token::check(&self.token)?;
         check::optional_text("note", self.note.as_deref(), TEXT_MAX)?;
-        let status = match &token.resource {
-            Resource::Task(id) => task::release::release(tx, id, &token, self.note.as_deref()).await?,
-            Resource::Message(id) => {
-                let released = mail::release::release(tx, &HashMap::from([(*id, token.clone())])).await?;
-                released.first().map_or("pending", |message| message.status.as_str()).into()
-            }
-            Resource::Mentions { agent, channel } => {
-                channel::release::release(tx, agent, channel, &token).await?
-            }
-            Resource::Lock(name) => lock::release::release(tx, name, &token).await?,
-        };
+        let status = nouns().of(&token.resource)?.release(tx, &token, self.note.as_deref()).await?;
         Ok(Released { resource: token.resource.to_string(), status })
     }
 }

@@ -1,13 +1,16 @@
-use super::{Claim, look, require};
+use super::{Claim, nouns};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{Token, check},
+    ids::Token,
+    lease::hold::require,
+    limits::check,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,15 +47,15 @@ impl Op for Renew {
     erased!();
 
     /// Being heard is all that this op does, and it was done before.
-    fn before(&self) -> Before {
-        Before::holds(&self.token).for_at_least(self.ttl_ms)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token).for_at_least(self.ttl_ms)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Renewed> {
         let token = Token::check(&self.token)?;
         check::lease("ttl_ms", self.ttl_ms)?;
-        let look = look(tx, &token.resource).await?;
-        let hold = require(look.as_ref(), &token, tx.now)?;
+        let state = nouns().of(&token.resource)?.claim_state(tx, token.resource.id()).await?;
+        let hold = require(state.as_ref(), &token, tx.now)?;
         let lease_ms = hold.expires_at().since(tx.now);
         let lease_kept_ms = tx.opening.run.as_ref().and_then(|run| run.kept(self.ttl_ms));
         Ok(Renewed { claim: Claim { lease_kept_ms, ..hold.claim(&token.resource) }, lease_ms })

@@ -1,9 +1,12 @@
+use super::nouns;
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::{Code, Error, Result},
-    names::{Resource, TEXT_MAX, Token, check},
-    ops::{channel, lock, mail, task},
+    ids::{Resource, Token},
+    lease::claimable,
+    limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,23 +38,17 @@ impl Op for Unclaim {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Unclaimed> {
-        let resource: Resource = self.resource.parse().map_err(|problem: String| {
+        let resource = Resource::check(&self.resource).map_err(|problem| {
             let error = Error::new(Code::Invalid, problem).with("field", "resource");
-            match self.resource.parse::<Token>() {
+            match Token::check(&self.resource) {
                 Ok(token) => error.hint(format!("that is the token of a claim on {}", token.resource)),
                 Err(_) => error,
             }
         })?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
-        let reason = self.reason.as_deref();
-        let (held_by, status) = match &resource {
-            Resource::Task(id) => task::release::unclaim(tx, id, reason).await?,
-            Resource::Message(id) => mail::release::unclaim(tx, *id, reason).await?,
-            Resource::Mentions { agent, channel } => {
-                channel::release::unclaim(tx, agent, channel, reason).await?
-            }
-            Resource::Lock(name) => lock::release::unclaim(tx, name, reason).await?,
-        };
+        let noun = nouns().of(&resource)?;
+        let unclaimed = noun.unclaim(tx, resource.id(), self.reason.as_deref()).await?;
+        let claimable::Unclaimed { held_by, status } = unclaimed;
         Ok(Unclaimed { resource: self.resource, held_by, status })
     }
 }

@@ -1,10 +1,13 @@
-use super::{EPOCH, Entry, Position, not_of_this_log};
+use super::Entry;
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Row, Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Row, Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Code, Error, Result},
-    names::{NAME_MAX, Resource, TEXT_MAX, TaskId, check},
+    ids::{Resource, TaskId},
+    limits::{NAME_MAX, TEXT_MAX, check},
+    log::{EPOCH, Position, not_of_this_log},
     ops::task,
     params,
 };
@@ -130,7 +133,7 @@ impl Op for List {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
         // Time alone writes no event.
-        tx.again_at = None;
+        tx.notes.try_again_at = None;
         if self.last.is_some() && (self.since.is_some() || self.limit.is_some()) {
             return Err(Error::invalid("last", "stands alone: leave out `since` and `limit`"));
         }
@@ -150,7 +153,7 @@ impl Op for List {
         check::range(if self.last.is_some() { "last" } else { "limit" }, limit, 1, 1000)?;
         check::optional_text("kind", self.kind.as_deref(), NAME_MAX)?;
         check::optional_text("resource", self.resource.as_deref(), TEXT_MAX)?;
-        let epoch = tx.epoch;
+        let epoch = tx.opening.epoch;
         let since = self.since.as_deref().map(|since| Position::read(since, epoch)).transpose()?;
         let time = self.from.or(self.within_ms.map(|span| tx.now.plus(Millis(-span.0))));
         let at_time = match time {
@@ -170,15 +173,15 @@ impl Op for List {
             .pipeline(vec![
                 // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between
                 // where they end and here that was not seen yet.
-                Stmt::new(
+                Stmt::read(
                     "select ord, id from event
                      /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
                      order by /*pg ord desc,*/ id desc limit 1",
                     params![],
                 ),
-                Stmt::new(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
+                Stmt::read(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
                 // After the events: what was pruned before they were read is then told, not passed over.
-                Stmt::new(
+                Stmt::read(
                     "select pruned_xact, pruned_id, epoch,
                        /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
                     params![],
@@ -241,10 +244,7 @@ fn read(row: &Row, epoch: i64) -> Result<Entry> {
 
 /// Adds the titles of the events' tasks, by one statement for all of them. A task that was removed has none.
 async fn entitle(tx: &mut Tx<'_>, events: &mut [Entry]) -> Result<()> {
-    let task = |event: &Entry| match event.resource.parse() {
-        Ok(Resource::Task(id)) => Some(id),
-        _ => None,
-    };
+    let task = |event: &Entry| event.resource.parse::<Resource>().ok()?.task();
     let ids: HashSet<TaskId> = events.iter().filter_map(task).collect();
     if ids.is_empty() {
         return Ok(());

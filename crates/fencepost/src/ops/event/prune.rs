@@ -1,10 +1,11 @@
-use super::Position;
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::{in_use::InUse, tx::Tx},
-    engine::op::{Access, Op, erased},
+    db::{Tx, in_use::InUse},
+    engine::op::{Op, erased},
     error::Result,
-    names::{TTL_MAX, check},
+    limits::{TTL_MAX, check},
+    log::Position,
     params,
 };
 use schemars::JsonSchema;

@@ -1,13 +1,15 @@
 use super::{Content, Item, handle, is_open};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
+    ids::{TaskId, Token},
     json::Json,
-    names::{Resource, TaskId, Token, check},
+    limits::check,
     ops::{
         mail,
         task::{self, Task},
@@ -49,12 +51,12 @@ impl Op for Delegate {
     const NAME: &'static str = "inbox/delegate";
     const ACCESS: Access = Access::Agent;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Delegated;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.message)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.message)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Delegated> {
@@ -63,10 +65,13 @@ impl Op for Delegate {
         }
         let (id, token) = match self.message.parse::<i64>() {
             Ok(id) => (id, None),
-            Err(_) => match Token::check(&self.message)? {
-                token @ Token { resource: Resource::Message(id), .. } => (id, Some(token)),
-                _ => return Err(Error::invalid("message", "is neither a number nor a message's token")),
-            },
+            Err(_) => {
+                let token = Token::check(&self.message)?;
+                let Some(id) = mail::claimable::message(&token.resource) else {
+                    return Err(Error::invalid("message", "is neither a number nor a message's token"));
+                };
+                (id, Some(token))
+            }
         };
         check::range("message", id, 1, i64::MAX)?;
         // Before anything is read: two who delegate one message must not both make a task of it.

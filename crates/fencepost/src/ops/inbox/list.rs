@@ -1,11 +1,12 @@
 use super::{Item, Status, mailbox};
 use crate::{
-    db::tx::{Tx, by_keys},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Tx, by_keys},
+    engine::op::{Op, erased},
     error::Result,
     json::Json,
     lease::overdue::but,
-    names::check,
+    limits::check,
     ops::mail,
     params,
 };
@@ -87,6 +88,7 @@ impl Op for List {
         }
         let keys = found.iter().map(|message| message.id).collect::<Vec<_>>();
         let said = by_keys!(
+            read,
             keys.as_slice(),
             "select message, output from message_output where n = 0 and message",
             ""

@@ -1,9 +1,10 @@
 use super::{Handled, handle};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
 };
@@ -22,12 +23,12 @@ impl Op for Read {
     const NAME: &'static str = "inbox/read";
     const ACCESS: Access = Access::Agent;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Handled;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.message)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.message)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Handled> {

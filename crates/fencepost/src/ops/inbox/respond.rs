@@ -1,13 +1,14 @@
 use super::{Handled, handle};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
     json::Json,
-    names::{OUTPUT_MAX, check},
+    limits::{OUTPUT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,12 +26,12 @@ impl Op for Respond {
     const NAME: &'static str = "inbox/respond";
     const ACCESS: Access = Access::Agent;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Handled;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.message)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.message)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Handled> {

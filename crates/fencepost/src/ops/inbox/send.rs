@@ -1,13 +1,14 @@
 use super::{Content, Item, mailbox};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
     json::Json,
-    names::check,
+    limits::check,
     ops::{
         agent,
         mail::{Message, push_many},
@@ -63,11 +64,11 @@ impl Op for Send {
     type Reply = Sent;
     erased!();
 
-    fn before(&self) -> Before {
+    fn prelude(&self) -> Prelude {
         // A malformed name is the op's to refuse.
         let is_name = check::plain_name("agent", &self.agent).is_ok();
         let known = is_name.then(|| agent::known(&self.agent));
-        Before::nothing().once(self.request.as_deref()).reading(known.into_iter().collect())
+        Prelude::nothing().once(self.request.as_deref()).reading(known.into_iter().collect())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {

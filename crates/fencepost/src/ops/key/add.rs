@@ -1,10 +1,14 @@
-use super::{Key, digest, hex};
+use super::Key;
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::check,
-    ops::event::Event,
+    limits::check,
+    log::{
+        Event,
+        access::{digest, hex},
+    },
     params,
 };
 use schemars::JsonSchema;
@@ -61,7 +65,7 @@ impl Op for Add {
             }
         };
         let secret = secret()?;
-        let insert = Stmt::new(
+        let insert = Stmt::write(
             "insert into access_key(name, digest, role, agent, created_at) values (?1, ?2, ?3, ?4, ?5)
              on conflict (name) where revoked_at is null do nothing returning id",
             params![&self.name, digest(&secret), self.role.as_str(), agent.as_deref(), tx.now],

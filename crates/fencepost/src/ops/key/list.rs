@@ -1,9 +1,11 @@
-use super::{Key, keys};
+use super::Key;
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::check,
+    limits::check,
+    log::access::keys,
     params,
 };
 use schemars::JsonSchema;

@@ -1,10 +1,11 @@
-use super::{Key, keys};
+use super::Key;
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Code, Error, Result},
-    names::{TEXT_MAX, check},
-    ops::event::Event,
+    limits::{TEXT_MAX, check},
+    log::{Event, access::keys},
     params,
 };
 use schemars::JsonSchema;
@@ -57,7 +58,7 @@ impl Op for Revoke {
         {
             return Err(last_admin(&self.name));
         }
-        let revoke = Stmt::new(
+        let revoke = Stmt::write(
             "update access_key set revoked_at = ?2 where name = ?1 and revoked_at is null",
             params![&self.name, tx.now],
         );

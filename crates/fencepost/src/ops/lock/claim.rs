@@ -1,24 +1,21 @@
 use super::{Record, load_locked};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Stmt, Tx},
+    db::{Delivered, Stmt, Subscription, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
-        wait::Wish,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{Owner, Resource, check},
-    ops::{
-        claim::{
-            self, Hold,
-            deliver::{self, Handed},
-            next_fence,
-        },
-        event::{Event, Topic},
-        run::{self, Holder},
-    },
+    ids::{Owner, Resource, Token},
+    lease::run,
+    lease::{Hold, hold::next_fence, run::Holder},
+    limits::check,
+    log::Event,
+    ops::claim,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,16 +67,16 @@ impl Op for Claim {
     type Reply = Claimed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
     }
 
     fn wait(&self) -> Option<Millis> {
         self.wait_ms
     }
 
-    fn lock(&self) -> Option<&str> {
-        Some(&self.name)
+    fn contended(&self) -> Option<Resource> {
+        Some(Resource::new("lock", &self.name))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
@@ -91,7 +88,7 @@ impl Op for Claim {
         check::lease("max_ms", self.max_ms)?;
         check::request(self.request.as_deref())?;
 
-        let resource = Resource::Lock(self.name.clone());
+        let resource = Resource::new("lock", &self.name);
         if tx.opening.is_repeat_by(Some(&self.run), "lock.claimed", Some(&resource))? {
             let claimed = tx.opening.repeat.iter().find(|did| did.kind == "lock.claimed");
             let fence = claimed.and_then(|did| did.fence);
@@ -138,7 +135,7 @@ impl Claim {
         let fence = floor[0].get::<i64>("floor")? + 1;
         let free = Record { name: self.name.clone(), fence, delivery: 1, hold: None, last: None };
         let hold = holder.hold(run_key, fence, self.max_ms, tx.now);
-        let insert = Stmt::new(
+        let insert = Stmt::write(
             "insert into lock(name, run, fence, until_at, claimed_at, updated_at)
              select ?1, ?2, ?3, ?4, ?5, ?5
              where exists (select 1 from run where key = ?2 and ended_at is null and expires_at > ?5)
@@ -155,7 +152,8 @@ impl Claim {
         match &lock.hold {
             Some(hold) if written == 1 => {
                 let resource = lock.resource();
-                tx.handed = vec![Handed { token: hold.token(&resource), delivery: lock.delivery }];
+                tx.notes.delivered =
+                    vec![Delivered { token: hold.token(&resource), delivery: lock.delivery }];
                 Ok(Claimed { claim: hold.claim(&resource) })
             }
             _ => Err(Error::again(format!(
@@ -169,10 +167,10 @@ impl Claim {
         let own = hold.run == self.run;
         if own && self.resume {
             // The token goes to one who may have it already: that is a delivery, but none to take back.
-            deliver::lock_again(tx, &self.name, hold.token(&lock.resource())).await?;
+            again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
-        tx.wishes = vec![Wish::new(("lock", &self.name), [Topic::lock(&self.name)])];
+        tx.notes.subscriptions = vec![Subscription::new(("lock", &self.name), [Topic::lock(&self.name)])];
         let hint = if own { "--resume gives you its token again" } else { "fence lock --wait waits for it" };
         Err(Error::new(Code::AlreadyClaimed, format!("lock `{}` is held by {}", self.name, hold.describe()))
             .with("holder", &hold.run)
@@ -187,12 +185,27 @@ impl Claim {
         let alive = lock.and_then(|lock| lock.hold).filter(|hold| hold.is_alive(tx.now));
         match alive {
             Some(hold) => {
-                let resource = Resource::Lock(self.name.clone());
-                tx.handed = vec![deliver::lock_again(tx, &self.name, hold.token(&resource)).await?];
+                let resource = Resource::new("lock", &self.name);
+                tx.notes.delivered = vec![again(tx, &self.name, hold.token(&resource)).await?];
                 Ok(Claimed { claim: hold.claim(&resource) })
             }
             None => Err(Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
                 .hint("claim again with a new request id")),
         }
+    }
+}
+
+/// Hands a claim over again, under its next number.
+async fn again(tx: &mut Tx<'_>, name: &str, token: Token) -> Result<Delivered> {
+    let raised = tx
+        .execute_returning(
+            "update lock set delivery = delivery + 1 where name = ?1 and fence = ?2 and run is not null
+             returning delivery",
+            params![name, token.fence],
+        )
+        .await?;
+    match raised.first() {
+        Some(row) => Ok(Delivered { token, delivery: row.get("delivery")? }),
+        None => Err(Error::again(format!("claim `{token}` ended at this moment"))),
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{Record, columns};
 use crate::{
-    db::tx::{Stmt, Tx, key_set, set},
+    db::{Stmt, Tx, key_set, set},
     error::Result,
-    ops::{event::Event, run::sweep::ITEMS},
+    lease::expiry::ITEMS,
+    log::Event,
     params,
 };
 
@@ -42,7 +43,7 @@ async fn free(tx: &mut Tx<'_>, locks: Vec<Record>) -> Result<u64> {
         let last = free.last.as_ref();
         serde_json::json!({ "name": lock.name, "fence": lock.fence, "digest": last.map(|last| &last.digest) })
     });
-    let update = Stmt::new(
+    let update = Stmt::write(
         "update lock set run = null, until_at = null, claimed_at = null, last_fence = fence, last_verb = 'lapse',
            last_digest = item.value ->> 'digest', updated_at = ?2
          from json_each(?1) as item

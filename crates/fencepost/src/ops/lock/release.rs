@@ -2,22 +2,22 @@
 
 use super::{Record, load_locked};
 use crate::{
-    db::tx::Tx,
+    db::{Delivered, Tx},
     error::{Code, Error, Result},
-    names::Token,
-    ops::{
-        claim::{Hold, Last, deliver::Handed, require},
-        event::Event,
-    },
+    ids::Token,
+    lease::claimable::Unclaimed,
+    lease::{Hold, Last, hold::require},
+    log::Event,
 };
 
-pub(crate) async fn release(tx: &mut Tx<'_>, name: &str, token: &Token) -> Result<String> {
+pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
+    let name = token.resource.id();
     let lock = find(tx, name).await?;
     if lock.as_ref().is_some_and(|lock| lock.last == Some(Last::new(token.fence, "release", &[]))) {
         return Ok("free".into());
     }
-    let look = lock.as_ref().map(Record::look);
-    let run_key = require(look.as_ref(), token, tx.now)?.run_key;
+    let state = lock.as_ref().map(Record::claim_state);
+    let run_key = require(state.as_ref(), token, tx.now)?.run_key;
     let lock = lock.ok_or_else(|| not_found(name))?;
     let free = lock.free("release");
     let event = free.event("lock.released", &lock);
@@ -28,11 +28,21 @@ pub(crate) async fn release(tx: &mut Tx<'_>, name: &str, token: &Token) -> Resul
     Ok("free".into())
 }
 
-/// What could not be handed over is free again, unless it was handed over since. Gives how many locks that are.
-pub(crate) async fn undeliver(tx: &mut Tx<'_>, name: &str, handed: &Handed) -> Result<u64> {
-    let Some(lock) = find(tx, name).await? else { return Ok(0) };
-    let is_same = |hold: &&Hold| hold.fence == handed.token.fence && hold.is_alive(tx.now);
-    let Some(hold) = lock.hold.as_ref().filter(is_same).filter(|_| lock.delivery == handed.delivery) else {
+/// Frees locks whose claim did not arrive, unless it was handed over again since. Gives how many.
+pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
+    let mut returned = 0;
+    // One reply hands over one lock.
+    for delivered in delivered {
+        returned += return_one(tx, delivered).await?;
+    }
+    Ok(returned)
+}
+
+async fn return_one(tx: &mut Tx<'_>, delivered: &Delivered) -> Result<u64> {
+    let Some(lock) = find(tx, delivered.token.resource.id()).await? else { return Ok(0) };
+    let is_same = |hold: &&Hold| hold.fence == delivered.token.fence && hold.is_alive(tx.now);
+    let Some(hold) = lock.hold.as_ref().filter(is_same).filter(|_| lock.delivery == delivered.delivery)
+    else {
         return Ok(0);
     };
     let free = lock.free("undeliver");
@@ -44,13 +54,9 @@ pub(crate) async fn undeliver(tx: &mut Tx<'_>, name: &str, handed: &Handed) -> R
     Ok(1)
 }
 
-pub(crate) async fn unclaim(
-    tx: &mut Tx<'_>,
-    name: &str,
-    reason: Option<&str>,
-) -> Result<(Option<String>, String)> {
+pub(crate) async fn unclaim(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -> Result<Unclaimed> {
     let lock = find(tx, name).await?.ok_or_else(|| not_found(name))?;
-    let Some(hold) = &lock.hold else { return Ok((None, "free".into())) };
+    let Some(hold) = &lock.hold else { return Ok(Unclaimed { held_by: None, status: "free".into() }) };
     let run = hold.run.clone();
     let free = lock.free("unclaim");
     // Who took it away is the caller, not the holder.
@@ -60,7 +66,7 @@ pub(crate) async fn unclaim(
         ..free.event("lock.unclaimed", &lock)
     };
     tx.pipeline(vec![free.save(&lock, None, tx.now), event.insert(tx)]).await?;
-    Ok((Some(run), "free".into()))
+    Ok(Unclaimed { held_by: Some(run), status: "free".into() })
 }
 
 async fn find(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {

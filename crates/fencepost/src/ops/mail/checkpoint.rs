@@ -3,14 +3,16 @@ use super::{
     record::{held, load_locked},
 };
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{BODY_MAX, NAME_MAX, check},
-    ops::claim::{Checkpoint, checkpoint::stands, written},
+    lease::hold::written,
+    limits::{BODY_MAX, NAME_MAX, check},
+    ops::claim::{Checkpoint, checkpoint::stands},
     params,
 };
 use schemars::JsonSchema;
@@ -42,8 +44,8 @@ impl Op for SaveCheckpoint {
     type Reply = Saved;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Saved> {
@@ -64,7 +66,7 @@ impl Op for SaveCheckpoint {
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
         let statements = vec![
             // The claim is checked by the write itself.
-            Stmt::new(
+            Stmt::write(
                 "update message_doc set checkpoint_n = ?2, checkpoint = ?3
                  where message = ?1 and (checkpoint_n is null or checkpoint_n < ?2)
                  and exists (

@@ -5,25 +5,20 @@ use super::{
     view::full,
 };
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Row, Stmt, Tx, by_keys, set},
+    db::{Delivered, Row, Stmt, Subscription, Tx, by_keys, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
-        wait::Wish,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{CLAIMS_MAX, MAILBOXES_MAX, check},
-    ops::{
-        claim::{
-            self, Hold,
-            deliver::{self, Handed},
-            next_fence,
-        },
-        event::Topic,
-        run::{self, Holder},
-    },
+    lease::delivery::redeliver,
+    lease::{Hold, hold::next_fence, run::Holder},
+    limits::{CLAIMS_MAX, MAILBOXES_MAX, check},
+    ops::claim,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,8 +79,8 @@ impl Op for Claim {
     type Reply = Claimed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -99,7 +94,7 @@ impl Op for Claim {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Claimed> {
         let names = check_names(&self.mailboxes)?;
-        run::check_name(&self.run)?;
+        crate::lease::run::check_name(&self.run)?;
         check::optional_name("agent", self.agent.as_deref())?;
         check::lease("ttl_ms", self.ttl_ms)?;
         check::lease("max_ms", self.max_ms)?;
@@ -145,7 +140,7 @@ impl Batch {
     pub fn lost_with(message: &Record) -> Option<Stmt> {
         let batch = message.batch?;
         let (first, last) = if message.lapsed == 1 { (batch & !1, batch | 1) } else { (batch, batch) };
-        Some(Stmt::new(
+        Some(Stmt::read(
             unheld!(
                 "where message.ready = 1 and message.batch >= ?1 and message.batch <= ?2 and message.lapsed > 0
                  order by message.priority desc, message.id /*pg for update of message skip locked*/"
@@ -179,8 +174,8 @@ pub(crate) async fn take(
     let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
     let until = max.map(|max| tx.now.plus(max));
     let statements = vec![update(tx, &keys, run_key, until, batch), event(tx, &keys, holder)];
-    tx.handed.extend(
-        taken.iter().map(|message| Handed { token: claim_token(message), delivery: message.delivery }),
+    tx.notes.delivered.extend(
+        taken.iter().map(|message| Delivered { token: claim_token(message), delivery: message.delivery }),
     );
     let (answers, views) = full(tx, taken, statements).await?;
     if answers[0].affected < keys.len() as u64 {
@@ -196,8 +191,8 @@ fn reply(views: Vec<Message>) -> Claimed {
     Claimed { claims: claims.collect() }
 }
 
-fn claim_token(message: &Record) -> crate::names::Token {
-    crate::names::Token { resource: message.resource(), fence: message.fence }
+fn claim_token(message: &Record) -> crate::ids::Token {
+    crate::ids::Token { resource: message.resource(), fence: message.fence }
 }
 
 pub(super) fn check_names(mailboxes: &[String]) -> Result<Vec<&str>> {
@@ -216,6 +211,7 @@ fn update(
     batch: Option<Batch>,
 ) -> Stmt {
     by_keys!(
+        write,
         keys,
         "update message set status = 'processing', attempts = attempts + 1, run = ?2, until_at = ?5,
            fence = case when fence > ?3 then fence else ?3 end + 1, claimed_at = ?4, updated_at = ?4,
@@ -232,7 +228,7 @@ fn update(
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
-    by_keys!(
+    by_keys!(write,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),
@@ -254,7 +250,8 @@ pub(super) async fn pick(
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
-    tx.wishes = vec![Wish::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
+    tx.notes.subscriptions =
+        vec![Subscription::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
     let own = before.is_some();
     let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();
     // Of one mailbox the order is known: no need to ask for it first.
@@ -292,7 +289,7 @@ pub(super) async fn pick(
 }
 
 pub(crate) fn next_of(mailbox: &str, count: i64) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         unheld!(
             "where message.ready = 1 and message.mailbox = ?2 order by message.priority desc, message.id limit ?1
              /*pg for update of message skip locked*/"
@@ -317,9 +314,9 @@ async fn of_several(tx: &mut Tx<'_>, mailboxes: &[String], count: i64) -> Result
 /// Which mailboxes are paused; those of several that have something, in the order of their next messages.
 fn heads(names: &[&str]) -> Result<Stmt> {
     if let [name] = names {
-        return Ok(Stmt::new("select name, paused from mailbox where name = ?1", params![*name]));
+        return Ok(Stmt::read("select name, paused from mailbox where name = ?1", params![*name]));
     }
-    Ok(Stmt::new(
+    Ok(Stmt::read(
         "select name, paused, priority, head from (
            select name, paused,
              (select priority from message where ready = 1 and message.mailbox = mailbox.name
@@ -338,7 +335,7 @@ async fn nothing(tx: &mut Tx<'_>, names: &[&str]) -> Result<Error> {
         if let [name] = names { format!("mailbox `{name}`") } else { format!("{} mailboxes", names.len()) };
     let error = Error::new(Code::NoneReady, format!("nothing is ready in {place}"))
         .hint("fence mail claim --wait 1m waits for something to take");
-    if tx.glance {
+    if tx.opening.probe_only {
         return Ok(error);
     }
     let rows = tx
@@ -371,8 +368,10 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
         .filter_map(|did| Some((did.resource.strip_prefix("message/")?.parse().ok()?, did.fence?)))
         .collect();
     let keys: Vec<i64> = fences.keys().copied().collect();
-    let rows =
-        tx.one(by_keys!(keys.as_slice(), columns!("where message.id"), "order by message.id")).await?.rows;
+    let rows = tx
+        .one(by_keys!(read, keys.as_slice(), columns!("where message.id"), "order by message.id"))
+        .await?
+        .rows;
     let is_held = |hold: &Hold, id: i64| Some(&hold.fence) == fences.get(&id) && hold.is_alive(tx.now);
     let held: Vec<Record> = Record::read_all(rows)?
         .into_iter()
@@ -382,7 +381,7 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
         return Err(over());
     }
     let tokens: Vec<_> = held.iter().map(|message| (message.id, claim_token(message))).collect();
-    tx.handed = deliver::message_again(tx, &tokens).await?;
+    tx.notes.delivered = redeliver(tx, &super::claimable::REDELIVERY, &tokens).await?;
     let (_, views) = full(tx, held, vec![]).await?;
     Ok(reply(views))
 }

@@ -4,13 +4,15 @@ use super::{
     stats::{self, Box},
 };
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased, refuses},
+    db::{Stmt, Tx},
+    engine::op::{Op, erased, refuses},
     error::{Code, Error, Result},
-    names::{ATTEMPTS_MAX, TTL_MAX, check},
-    ops::event::{Event, Topic},
+    limits::{ATTEMPTS_MAX, TTL_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,7 +77,7 @@ impl Op for Configure {
         };
         let details = serde_json::to_value(&self).map_err(Error::internal)?;
         let statements = vec![
-            Stmt::new(
+            Stmt::write(
                 "update mailbox set ttl_ms = coalesce(?2, ttl_ms), max_attempts = coalesce(?3, max_attempts),
                    backoff_ms = coalesce(?4, backoff_ms), replay = coalesce(?5, replay),
                    retain_ms = coalesce(?6, retain_ms),
@@ -100,12 +102,12 @@ impl Op for Configure {
 /// The mailbox's row, locked: as it was, or `None` if it was made just now.
 async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Option<Mailbox>> {
     let statements = vec![
-        Stmt::new(
+        Stmt::write(
             "insert into mailbox(name, in_order, created_at) values (?1, ?2, ?3) on conflict (name) do nothing",
             params![name, strict.unwrap_or_default(), tx.now],
         ),
         Stmt::lock("select 1 from mailbox where name = ?1 for update", params![name]),
-        Stmt::new(mailboxes!("where name = ?1"), params![name]),
+        Stmt::read(mailboxes!("where name = ?1"), params![name]),
     ];
     let answers = tx.pipeline(statements).await?;
     let row = by_name(&answers[2].rows)?.remove(name);
@@ -123,7 +125,7 @@ pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>
             topic: Some(Topic::mail(name)),
             ..Event::new(kind, format!("mailbox/{name}"))
         };
-        let pause = Stmt::new("update mailbox set paused = ?2 where name = ?1", params![name, reason]);
+        let pause = Stmt::write("update mailbox set paused = ?2 where name = ?1", params![name, reason]);
         let statements = vec![pause, event.insert(tx)];
         tx.pipeline(statements).await?;
     }

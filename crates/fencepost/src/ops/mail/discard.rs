@@ -3,11 +3,12 @@ use super::{
     record::{Record, load_locked, save},
 };
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased, refuses},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased, refuses},
     error::{Code, Error, Result},
-    names::{CLAIMS_MAX, TEXT_MAX, check},
-    ops::claim::Under,
+    lease::Under,
+    limits::{CLAIMS_MAX, TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ impl Op for Discard {
             changes.push((message, after));
         }
         let details = self.reason.as_ref().map(|reason| serde_json::json!({ "reason": reason }));
-        let events = changes.iter().map(|(before, after)| crate::ops::event::Event {
+        let events = changes.iter().map(|(before, after)| crate::log::Event {
             details: details.clone(),
             ..after.event("message.discarded", before)
         });

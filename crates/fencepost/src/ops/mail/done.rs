@@ -1,9 +1,10 @@
 use super::{Changed, done_many::complete};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
     json::Json,
@@ -38,8 +39,8 @@ impl Op for Done {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -3,15 +3,17 @@ use super::{
     record::{Record, held, kept_until, load_locked, pass_on},
 };
 use crate::{
-    db::tx::{Stmt, Tx, by_keys, set},
+    caller::Access,
+    db::{Stmt, Tx, by_keys, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
+    ids::Token,
     json::Json,
-    names::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, Token, check},
-    ops::claim::{is_repeat, whole},
+    lease::hold::{is_repeat, whole},
+    limits::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -50,8 +52,8 @@ impl Op for DoneMany {
     erased!();
 
     /// What is completed together was claimed by one run: the first token speaks for it.
-    fn before(&self) -> Before {
-        self.messages.first().map_or_else(Before::nothing, |first| Before::holds(&first.token))
+    fn prelude(&self) -> Prelude {
+        self.messages.first().map_or_else(Prelude::nothing, |first| Prelude::holds(&first.token))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<DidMany> {
@@ -151,7 +153,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     let mut statements = vec![
         // `coalesce` hides the index of what is held: a file that someone analysed while little was held would be read
         // by it, with the whole batch parsed anew for every row (100 completions: 9 ms instead of 3).
-        Stmt::new(
+        Stmt::write(
             concat!(
                 "update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
                until_at = null, claimed_at = null, last_fence = fence, last_verb = 'done',
@@ -169,7 +171,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
             params![set(rows)?, tx.now],
         ),
         // An inbox keeps what was said for as long as its history.
-        by_keys!(
+        by_keys!(write,
             keys.as_slice(),
             "update message_doc set payload = null where message",
             "and not exists (select 1 from message
@@ -188,7 +190,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
         statements.push(event(tx, keys, run, *agent));
     }
     if !outputs.is_empty() {
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "insert into message_output(message, n, fence, output)
              select cast(value ->> 'k' as bigint), cast(value ->> 'n' as bigint), cast(value ->> 'fence' as bigint),
                value ->> 'output' from json_each(?1) order by key",
@@ -203,7 +205,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
-    by_keys!(
+    by_keys!(write,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.completed', 'message/' || id, 'processing', 'processed',

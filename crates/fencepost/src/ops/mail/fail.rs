@@ -4,15 +4,16 @@ use super::{
     settings_of,
 };
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{TEXT_MAX, TTL_MAX, check},
-    ops::claim::{Under, is_repeat},
+    lease::{Under, hold::is_repeat},
+    limits::{TEXT_MAX, TTL_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,8 +54,8 @@ impl Op for Fail {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

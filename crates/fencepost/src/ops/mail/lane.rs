@@ -2,7 +2,7 @@
 //! something in it, has its lock. (SQLite has one writer at a time, and needs none.)
 
 use crate::{
-    db::tx::{Stmt, Value, by_keys, key_set, set},
+    db::{Stmt, Value, by_keys, key_set, set},
     error::Result,
     params,
 };
@@ -86,7 +86,7 @@ pub(super) fn lock(rows: Value) -> Stmt {
 
 /// These messages are finished: in each of their lanes it is the turn of the oldest that is not.
 pub(super) fn next(finished: &[i64]) -> Stmt {
-    by_keys!(
+    by_keys!(write,
         finished,
         "update message set behind = 0 where behind = 1 and id in (
            select (select next.id from message as next where next.mailbox = gone.mailbox and next.lane = gone.lane
@@ -98,7 +98,7 @@ pub(super) fn next(finished: &[i64]) -> Stmt {
 
 /// These messages came back to their lanes: if it is nobody's turn there, it is that of the oldest.
 pub(super) fn resume(back: &[i64]) -> Stmt {
-    by_keys!(
+    by_keys!(write,
         back,
         "update message set behind = 0 where id in (
            select (select next.id from message as next where next.mailbox = came.mailbox and next.lane = came.lane

@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, key_set},
+    db::{Stmt, Tx, key_set},
     error::Result,
-    ops::{claim::Under, event::Event, run::sweep::ITEMS},
+    lease::{Under, expiry::ITEMS},
+    log::Event,
     params,
 };
 
@@ -74,7 +75,7 @@ macro_rules! unlocked {
 
 /// One batch of what these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
-    let held = Stmt::new(
+    let held = Stmt::read(
         unlocked!("message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))", "limit ?2"),
         params![key_set(runs.iter().copied()), ITEMS],
     );
@@ -83,7 +84,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
 
 /// One batch of claims whose own end has come.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
-    let capped = Stmt::new(
+    let capped = Stmt::read(
         unlocked!("message.until_at <= ?1", "order by message.until_at limit ?2"),
         params![tx.now, ITEMS],
     );

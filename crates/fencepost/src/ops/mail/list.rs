@@ -3,11 +3,12 @@ use super::{
     record::{Record, columns},
 };
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::but,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -54,7 +55,7 @@ impl Op for List {
             ($status:literal $(, $now:expr)?) => {
                 match &self.mailbox {
                     // Said outright, so that an index by mailbox fits.
-                    Some(mailbox) => Stmt::new(
+                    Some(mailbox) => Stmt::read(
                         columns!(concat!(
                             "where message.mailbox = ?1 and message.id > ?2 and ",
                             but!("message.id", "?4"),
@@ -64,7 +65,7 @@ impl Op for List {
                         params![mailbox, after, limit + 1, overdue.keys() $(, $now)?],
                     ),
                     // The first parameter stands here only to keep the others' numbers.
-                    None => Stmt::new(
+                    None => Stmt::read(
                         columns!(concat!(
                             "where cast(?1 as text) is null and message.id > ?2 and ",
                             but!("message.id", "?4"),

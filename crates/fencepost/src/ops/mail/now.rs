@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, by_keys, key_set},
+    db::{Stmt, Tx, by_keys, key_set},
     error::Result,
     lease::overdue::Overdue,
     params,
@@ -71,9 +71,9 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Ov
         return Ok(Overdue::default());
     }
     let statements = vec![
-        Stmt::new(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![mailbox, tx.now]),
-        Stmt::new(of_runs!("run.ended_at is not null and run.settled = 0"), params![mailbox]),
-        Stmt::new(
+        Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![mailbox, tx.now]),
+        Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![mailbox]),
+        Stmt::read(
             columns!("where (cast(?1 as text) is null or message.mailbox = ?1) and message.until_at <= ?2"),
             params![mailbox, tx.now],
         ),
@@ -91,7 +91,7 @@ async fn turns(tx: &mut Tx<'_>, messages: &[Record]) -> Result<Vec<Record>> {
     if gone.is_empty() {
         return Ok(Vec::new());
     }
-    let next = by_keys!(
+    let next = by_keys!(read,
         gone.as_slice(),
         columns!(
             "where message.behind = 1 and message.id in (

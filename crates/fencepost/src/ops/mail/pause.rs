@@ -1,9 +1,10 @@
 use super::{configure::set_paused, stats::Box};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::{TEXT_MAX, check},
+    limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -6,11 +6,12 @@ use super::{
     view::full,
 };
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::but,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -47,7 +48,7 @@ impl Op for Peek {
         let ready = unheld!(
             "where message.ready = 1 and message.mailbox = ?1 order by message.priority desc, message.id limit ?2"
         );
-        let mut statements = vec![Stmt::new(ready, params![&self.mailbox, count])];
+        let mut statements = vec![Stmt::read(ready, params![&self.mailbox, count])];
         if tx.opening.due.is_due(tx.now) {
             let woken = unheld!(concat!(
                 "where ",
@@ -57,7 +58,7 @@ impl Op for Peek {
                 " order by message.priority desc, message.id limit ?2"
             ));
             let params = params![&self.mailbox, count, tx.now, overdue.keys()];
-            statements.push(Stmt::new(woken, params));
+            statements.push(Stmt::read(woken, params));
         }
         let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
         let mut found = overdue.merge(Record::read_all(rows)?, |message| message.is_ready(tx.now));

@@ -3,7 +3,7 @@
 use super::mailboxes;
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx, key_set},
+    db::{Row, Stmt, Tx, key_set},
     error::Result,
     params,
 };
@@ -52,7 +52,7 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, batch: i64) -> Result<u64>
     let keys = key_set(ids);
     macro_rules! delete {
         ($table:literal, $column:literal) => {
-            Stmt::new(
+            Stmt::write(
                 concat!(
                     "delete from ",
                     $table,

@@ -3,15 +3,16 @@ use super::{
     push_many::{Item, push},
 };
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
     json::Json,
-    names::check,
+    limits::check,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,8 +73,8 @@ impl Op for Push {
     type Reply = Pushed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pushed> {

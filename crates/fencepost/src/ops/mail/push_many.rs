@@ -4,20 +4,20 @@ use super::{
     rows_of,
 };
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Stmt, Tx, numbered, set},
+    db::{Stmt, Tx, numbered, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
     json::Json,
-    names::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
-    ops::{
-        event::{Event, Topic},
-        task::PRIORITY,
-    },
+    limits::{ATTEMPTS_MAX, CLAIMS_MAX, NAME_MAX, PAYLOAD_MAX, TEXT_MAX, TTL_MAX, check},
+    log::Event,
+    ops::task::PRIORITY,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,8 +72,8 @@ impl Op for PushMany {
     type Reply = PushedMany;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<PushedMany> {
@@ -214,7 +214,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     }
     // Numbers are given out in the order of the list. On PostgreSQL rows are written in the order of their keys: two
     // that push the same keys would else wait for each other.
-    statements.push(Stmt::new(
+    statements.push(Stmt::write(
         concat!("insert into message(/*pg id,*/ mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
            behind, delayed_until, updated_at)
          /*pg overriding system value*/
@@ -254,7 +254,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         event
     });
     let statements = vec![
-        Stmt::new(
+        Stmt::write(
             "insert into message_doc(message, payload, headers)
              select cast(value ->> 'message' as bigint), value ->> 'payload', value ->> 'headers'
              from json_each(?1) order by key",
@@ -270,7 +270,7 @@ pub(crate) type Keys<'i> = HashMap<(&'i str, &'i str), usize>;
 
 pub(crate) fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
     let rows = set(keys.keys().map(|(mailbox, key)| json!({ "mailbox": mailbox, "key": key })))?;
-    Ok(Stmt::new(
+    Ok(Stmt::read(
         columns!(
             "join json_each(?1) as item
                on message.mailbox = item.value ->> 'mailbox' and message.idempotency_key = item.value ->> 'key'"
@@ -280,7 +280,7 @@ pub(crate) fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
 }
 
 /// What is there already, by the item whose key it has.
-pub(crate) fn find(rows: Vec<crate::db::tx::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
+pub(crate) fn find(rows: Vec<crate::db::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
     let known = Record::read_all(rows)?.into_iter().filter_map(|message| {
         let item = keys.get(&(message.mailbox.as_str(), message.key.as_deref()?))?;
         Some((*item, message))
@@ -299,7 +299,7 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<Pu
         .collect();
     let ids: Vec<i64> = pushed.iter().copied().collect();
     let mut statements = vec![by_key(keys)?];
-    statements.push(crate::db::tx::by_keys!(ids.as_slice(), columns!("where message.id"), ""));
+    statements.push(crate::db::by_keys!(read, ids.as_slice(), columns!("where message.id"), ""));
     let mut answers = tx.pipeline(statements).await?;
     let own = Record::read_all(answers.remove(1).rows)?;
     let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();

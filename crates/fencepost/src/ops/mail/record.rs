@@ -3,15 +3,13 @@
 use super::{Message, Status, lane, not_found};
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx, by_keys, key_set, set},
+    db::{Row, Stmt, Tx, by_keys, key_set, set},
     error::{Error, Result},
-    lease::overdue::Item,
-    names::{Resource, Token},
-    ops::{
-        claim::{Closed, Hold, Last, Look, Under, require},
-        event::{Event, Topic},
-    },
+    ids::{Resource, Token},
+    lease::{ClaimState, Closed, Hold, Last, Under, hold::require, overdue::Item},
+    log::Event,
     params,
+    topic::Topic,
 };
 use std::collections::HashMap;
 
@@ -108,10 +106,6 @@ macro_rules! kept_until {
 }
 pub(crate) use kept_until;
 
-pub(crate) const RUN_BEHIND: &str =
-    "select run.key, run.name, run.agent, ttl_ms, opened_at, expires_at, ended_at, reason
-     from message join run on run.key = message.run where message.id = ?1 and message.fence = ?2";
-
 impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
         Ok(Self {
@@ -159,7 +153,7 @@ impl Record {
     }
 
     pub fn resource(&self) -> Resource {
-        Resource::Message(self.id)
+        Resource::new("message", self.id)
     }
 
     /// Can it be claimed now? The column `ready` does not know the time.
@@ -167,9 +161,9 @@ impl Record {
         self.status == Status::Pending && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
     }
 
-    pub fn look(&self) -> Look {
+    pub fn claim_state(&self) -> ClaimState {
         let closed = self.status.is_finished().then_some(Closed::Finished);
-        Look { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+        ClaimState { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
     }
 
     /// The claim ends, by this verb; the status is the caller's to set.
@@ -225,7 +219,7 @@ impl Record {
 
 /// The message, if the token holds it.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
-    let look = found.as_ref().map(Record::look);
+    let look = found.as_ref().map(Record::claim_state);
     let hold = require(look.as_ref(), token, tx.now)?;
     // Of one token it was seen at the opening; here may be many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
@@ -245,7 +239,7 @@ pub(super) async fn require_message(tx: &mut Tx<'_>, id: i64) -> Result<Record> 
 /// before their messages, so that whoever passes the turn on does not wait for one who waits for the lane.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
     let mut statements = vec![lane::lock_of(ids), lock(ids)];
-    statements.push(by_keys!(ids, columns!("where message.id"), ""));
+    statements.push(by_keys!(read, ids, columns!("where message.id"), ""));
     let rows = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
     rows.into_iter().map(|row| Record::read(row).map(|message| (message.id, message))).collect()
 }
@@ -289,7 +283,7 @@ pub(crate) async fn save(
         Under::NewClaim => 1,
         Under::Claim => 2,
     };
-    let update = Stmt::new(
+    let update = Stmt::write(
         concat!("update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
            attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
            delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),

@@ -6,14 +6,15 @@ use super::{
     release::events,
 };
 use crate::{
-    db::tx::{Row, Stmt, Tx, by_keys},
+    caller::Access,
+    db::{Row, Stmt, Tx, by_keys},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{CLAIMS_MAX, check},
-    ops::claim::Under,
+    lease::Under,
+    limits::{CLAIMS_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -49,8 +50,8 @@ impl Op for Redrive {
     type Reply = Redriven;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::looks()
+    fn prelude(&self) -> Prelude {
+        Prelude::due()
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Redriven> {
@@ -110,7 +111,7 @@ fn bring_back(message: &Record, tx: &Tx<'_>) -> Record {
 
 /// It had left its lane. It waits for whose turn it is meanwhile, if it is anyone's, and comes next.
 fn behind_again(messages: &[i64]) -> Vec<Stmt> {
-    vec![by_keys!(messages, "update message set behind = 1 where id", ""), lane::resume(messages)]
+    vec![by_keys!(write, messages, "update message set behind = 1 where id", ""), lane::resume(messages)]
 }
 
 /// Messages by their numbers, or a batch of those of a mailbox that are set aside.
@@ -133,11 +134,11 @@ pub(super) async fn chosen(
     check::path_name("mailbox", mailbox)?;
     super::require(tx, mailbox).await?;
     let statements = vec![
-        Stmt::new(
+        Stmt::read(
             "select id from message where status = 'failed' and mailbox = ?1 order by id limit ?2",
             params![mailbox, BATCH + 1],
         ),
-        Stmt::new(
+        Stmt::read(
             "select id from message where status = 'held' and ready = 0 and run is null and finished_at is null
              and mailbox = ?1 order by id limit ?2",
             params![mailbox, BATCH + 1],

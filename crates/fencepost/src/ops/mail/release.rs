@@ -1,19 +1,22 @@
 use super::{
-    Message, Status, message_token,
+    Message, Status,
+    claimable::message_number,
+    message_token,
     record::{Record, held, load_locked, save},
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::{Delivered, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{CLAIMS_MAX, Token, check},
-    ops::{
-        claim::{Under, deliver::Handed, is_repeat},
-        event::Event,
-    },
+    ids::Token,
+    lease::claimable::Unclaimed,
+    lease::{Under, hold::is_repeat},
+    limits::{CLAIMS_MAX, check},
+    log::Event,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,8 +43,8 @@ impl Op for Release {
     erased!();
 
     /// What is given back together was claimed by one run: the first token speaks for it.
-    fn before(&self) -> Before {
-        self.tokens.first().map_or_else(Before::nothing, |first| Before::holds(first))
+    fn prelude(&self) -> Prelude {
+        self.tokens.first().map_or_else(Prelude::nothing, |first| Prelude::holds(first))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Released> {
@@ -97,8 +100,11 @@ pub(super) fn events(kind: &'static str, changes: &[(Record, Record)]) -> Vec<Ev
     changes.iter().map(|(before, after)| after.event(kind, before)).collect()
 }
 
-/// What could not be handed over goes back, except for what was handed over since. Gives how many messages that are.
-pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<i64, &Handed>) -> Result<u64> {
+/// Messages whose claims did not arrive go back, except for those that were handed over again since. Gives how many.
+pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
+    let number = |delivered: &Delivered| message_number(delivered.token.resource.id());
+    let handed: HashMap<i64, &Delivered> =
+        delivered.iter().map(|delivered| (number(delivered), *delivered)).collect();
     let ids: Vec<i64> = handed.keys().copied().collect();
     let mut changes = Vec::new();
     for (id, message) in load_locked(tx, &ids).await? {
@@ -118,23 +124,21 @@ pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<i64, &Handed>) -
 }
 
 /// An operator takes it away from its holder.
-pub(crate) async fn unclaim(
-    tx: &mut Tx<'_>,
-    id: i64,
-    reason: Option<&str>,
-) -> Result<(Option<String>, String)> {
+pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: i64, reason: Option<&str>) -> Result<Unclaimed> {
     let found = load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| super::not_found(id))?;
-    let Some(hold) = found.hold.clone() else { return Ok((None, found.status.as_str().into())) };
+    let Some(hold) = found.hold.clone() else {
+        return Ok(Unclaimed { held_by: None, status: found.status.as_str().into() });
+    };
     if !hold.is_alive(tx.now) {
         // It was lost already: the attempt counts.
         let lapsed = super::lapse::lapse(tx, vec![found]).await?;
         let status = lapsed.first().map_or(Status::Pending, |message| message.status);
-        return Ok((None, status.as_str().into()));
+        return Ok(Unclaimed { held_by: None, status: status.as_str().into() });
     }
     let back = give_back(&found, "unclaim", tx);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     // Who took it away is the caller, not the holder.
     let event = Event { agent: None, details, ..back.event("message.unclaimed", &found) };
     save(tx, &[(found, back.clone())], Under::Nobody, vec![event]).await?;
-    Ok((Some(hold.run), back.status.as_str().into()))
+    Ok(Unclaimed { held_by: Some(hold.run), status: back.status.as_str().into() })
 }

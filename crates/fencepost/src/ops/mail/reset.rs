@@ -3,11 +3,12 @@ use super::{
     release::{events, give_back},
 };
 use crate::{
-    db::tx::{Row, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Row, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::{TEXT_MAX, check},
-    ops::{claim::Under, run},
+    lease::Under,
+    limits::{TEXT_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -47,7 +48,7 @@ impl Op for Reset {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<WasReset> {
-        self.run.as_deref().map_or(Ok(()), run::check_name)?;
+        self.run.as_deref().map_or(Ok(()), crate::lease::run::check_name)?;
         self.mailbox.as_deref().map_or(Ok(()), |name| check::path_name("mailbox", name))?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let rows = match (&self.run, &self.mailbox) {

@@ -1,9 +1,10 @@
 use super::{configure::set_paused, pause::Changed};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::check,
+    limits::check,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,8 @@
 use super::{Changed, Message, now, record::require_message, view::full};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
     json::Json,
     params,

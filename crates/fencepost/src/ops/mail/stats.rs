@@ -1,11 +1,12 @@
 use super::{Mailbox, Record, Settings, Status, mailboxes, now::woken, overdue, record::unheld};
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::{Stmt, Tx, by_keys, set},
-    engine::op::{Access, Op, erased},
+    db::{Stmt, Tx, by_keys, set},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::but,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -82,7 +83,7 @@ pub(super) async fn of(
     after: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Box>> {
-    let page = Stmt::new(
+    let page = Stmt::read(
         mailboxes!(
             "where (cast(?1 as text) is null or name = ?1) and (cast(?2 as text) is null or name > ?2)
              order by name limit ?3"
@@ -136,7 +137,7 @@ pub(super) async fn of(
     }
     let mut heads = match heads.as_slice() {
         [] => Vec::new(),
-        ids => Record::read_all(tx.one(by_keys!(ids, unheld!("where message.id"), "")).await?.rows)?,
+        ids => Record::read_all(tx.one(by_keys!(read, ids, unheld!("where message.id"), "")).await?.rows)?,
     };
     heads.extend(overdue.iter().filter(|message| message.is_ready(tx.now)).cloned());
     heads.sort_by_key(|message| (Reverse(message.priority), message.id));

@@ -6,15 +6,16 @@ use super::{
     view::full,
 };
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Tx, by_keys},
+    db::{Tx, by_keys},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{CLAIMS_MAX, check},
-    ops::claim::Under,
+    lease::Under,
+    limits::{CLAIMS_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,8 +51,8 @@ impl Op for Take {
     type Reply = Taken;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::takes().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::takes().once(self.request.as_deref())
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -105,7 +106,8 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
     let taken = tx.opening.repeat.iter().filter(|did| did.kind == "message.taken");
     let keys: Vec<i64> =
         taken.filter_map(|did| did.resource.strip_prefix("message/")?.parse().ok()).collect();
-    let rows = tx.one(by_keys!(keys.as_slice(), columns!("where message.id"), "order by message.id")).await?;
+    let rows =
+        tx.one(by_keys!(read, keys.as_slice(), columns!("where message.id"), "order by message.id")).await?;
     let taken = Record::read_all(rows.rows)?;
     if taken.is_empty() {
         return Err(Error::new(Code::AlreadyFinished, "what this request took was removed since"));

@@ -3,7 +3,7 @@
 use super::{Record, Status};
 use crate::{
     clock::Time,
-    db::tx::{Answer, Stmt, Tx, by_keys},
+    db::{Answer, Stmt, Tx, by_keys},
     error::{Error, Result},
     json::Json,
     ops::claim::{self, Checkpoint},
@@ -99,6 +99,7 @@ pub(crate) async fn full(
     let (own, keys) = (first.len(), messages.iter().map(|message| message.id).collect::<Vec<_>>());
     let mut statements = first;
     statements.push(by_keys!(
+        read,
         keys.as_slice(),
         "select message, payload, headers, checkpoint from message_doc where message",
         ""

@@ -1,17 +1,17 @@
 use super::{ROUTES_MAX, Route, Rule, in_force, lock, not_found, routes};
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::check,
-    ops::{
-        agent,
-        event::{Event, Topic},
-    },
+    limits::check,
+    log::Event,
+    ops::agent,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -67,8 +67,8 @@ impl Op for Add {
     type Reply = Added;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Added> {
@@ -139,11 +139,11 @@ async fn write(
     there: Option<i64>,
 ) -> Result<i64> {
     let statement = match there {
-        Some(id) => Stmt::new(
+        Some(id) => Stmt::write(
             "update route set agent = ?1, place = coalesce(?2, place) where id = ?3 and removed_at is null returning id",
             params![agent, place, id],
         ),
-        None => Stmt::new(
+        None => Stmt::write(
             "insert into route(agent, place, rule, created_at) values (?1, ?2, ?3, ?4) returning id",
             params![agent, place, serde_json::to_string(rule).map_err(Error::internal)?, tx.now],
         ),

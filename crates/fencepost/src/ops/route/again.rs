@@ -1,13 +1,14 @@
 use super::{Delivered, ITEM, Outcome, UNMATCHED, send};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
     json::Json,
-    names::check,
+    limits::check,
     ops::{
         inbox::{self, Content},
         mail,
@@ -38,8 +39,8 @@ impl Op for Again {
     type Reply = Delivered;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Delivered> {

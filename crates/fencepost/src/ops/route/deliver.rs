@@ -1,12 +1,13 @@
 use super::{Delivered, ITEM, Outcome, UNMATCHED, send};
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    caller::Access,
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{NAME_MAX, check},
+    limits::{NAME_MAX, check},
     ops::{
         inbox::{self, Content},
         mail,
@@ -63,8 +64,8 @@ impl Op for Deliver {
     type Reply = Delivered;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Delivered> {
@@ -116,7 +117,7 @@ async fn seen(
 ) -> Result<Option<Delivered>> {
     let ids: Vec<&str> = [Some(delivery), digest].into_iter().flatten().collect();
     let rows = set(ids.iter().map(|id| json!({ "id": id })))?;
-    let insert = Stmt::new(
+    let insert = Stmt::write(
         "insert into delivery(source, id, at)
          select ?1, value ->> 'id', cast(?2 as bigint) from json_each(?3) where true order by key
          on conflict (source, id) do nothing",
@@ -135,7 +136,7 @@ async fn seen(
     let first: i64 = known.first().ok_or_else(forgotten)?.get("message")?;
     // By whichever of the two it was known: from now on by the other, too.
     let rows = tx
-        .query(
+        .execute_returning(
             "update delivery set message = coalesce(message, ?4), repeats = repeats + case when id = ?2 then 1 else 0 end
              where source = ?1 and (id = ?2 or (id = ?3 and message is null)) returning id, repeats",
             params![source, delivery, digest, first],

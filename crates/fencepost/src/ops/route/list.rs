@@ -1,7 +1,8 @@
 use super::{Route, in_force};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
 };
 use schemars::JsonSchema;

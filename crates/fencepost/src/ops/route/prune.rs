@@ -1,6 +1,6 @@
 //! What was delivered is forgotten when no provider asks any more.
 
-use crate::{db::tx::Tx, error::Result, params};
+use crate::{db::Tx, error::Result, params};
 
 /// One batch; gives how many.
 pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    names::{NAME_MAX, check},
+    limits::{NAME_MAX, check},
     ops::inbox::Content,
 };
 use schemars::JsonSchema;

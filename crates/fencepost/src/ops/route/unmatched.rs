@@ -1,12 +1,13 @@
 use super::UNMATCHED;
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
     json::Json,
     lease::overdue::but,
-    names::check,
+    limits::check,
     ops::{inbox::Content, mail},
     params,
 };

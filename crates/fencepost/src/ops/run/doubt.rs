@@ -1,10 +1,13 @@
-use super::{Lease, Run, RunRow, check_name, end::lock};
+use super::{Lease, Run};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased, refuses},
+    db::RunRow,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased, refuses},
     error::{Code, Error, Result},
-    ops::event::Event,
+    lease::{ending::lock, run::check_name},
+    log::Event,
     params,
 };
 use schemars::JsonSchema;
@@ -52,9 +55,9 @@ impl Op for Doubt {
             ..Event::new("run.doubted", format!("run/{}", run.name))
         };
         let event = event.insert(tx);
-        tx.stirred = true;
+        tx.notes.due_changed = true;
         let shorten = "update run set expires_at = ?2 where key = ?1";
-        tx.pipeline(vec![Stmt::new(shorten, params![run.key, expires_at]), event]).await?;
+        tx.pipeline(vec![Stmt::write(shorten, params![run.key, expires_at]), event]).await?;
         Ok(Doubted { run: RunRow { expires_at, ..run }.view(tx.now) })
     }
 }

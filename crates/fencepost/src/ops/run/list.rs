@@ -1,15 +1,17 @@
-use super::{Run, RunRow};
+use super::Run;
 use crate::{
-    clock::Time,
-    db::tx::{Row, Stmt, Tx, key_set},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Row, RunRow, Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::check,
+    lease::claimable::leak,
+    limits::check,
+    ops::nouns,
     params,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 /// List runs: the living, newest first, or also those that ended.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -31,18 +33,22 @@ pub struct Runs {
     pub runs: Vec<Run>,
 }
 
-macro_rules! shown {
-    ($rest:literal) => {
-        concat!(
-            "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost,
-               (select count(*) from task where task.run = run.key and (until_at is null or until_at > ?1))
-               + (select count(*) from message where message.run = run.key and (until_at is null or until_at > ?1))
-               + (select count(*) from reader where reader.run = run.key and (until_at is null or until_at > ?1))
-               + (select count(*) from lock where lock.run = run.key and (until_at is null or until_at > ?1)) as holds
-             from run ",
-            $rest
-        )
-    };
+/// The columns of a run and the count of its claims, with each of the two ends of the statement.
+static PAGE: LazyLock<&str> = LazyLock::new(|| {
+    shown(
+        "where (?2 = 1 or (ended_at is null and expires_at > ?1)) and (cast(?4 as text) is null or name = ?4)
+         order by key desc limit ?3",
+    )
+});
+static ONE: LazyLock<&str> = LazyLock::new(|| shown("where key = ?2"));
+
+fn shown(which: &str) -> &'static str {
+    leak(format!(
+        "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost,
+  {} as holds
+from run {which}",
+        nouns().count_sql()
+    ))
 }
 
 impl Op for List {
@@ -55,20 +61,14 @@ impl Op for List {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Runs> {
         let limit = self.limit.unwrap_or(100);
         check::range("limit", limit, 1, 1000)?;
-        let page = Stmt::new(
-            shown!(
-                "where (?2 = 1 or (ended_at is null and expires_at > ?1)) and (cast(?4 as text) is null or name = ?4)
-                 order by key desc limit ?3"
-            ),
-            params![tx.now, i64::from(self.all), limit, self.run.as_deref()],
-        );
+        let page = Stmt::read(&PAGE, params![tx.now, i64::from(self.all), limit, self.run.as_deref()]);
         Ok(Runs { runs: views(tx, page).await? })
     }
 }
 
 /// One of them, as it is now.
 pub(super) async fn of(tx: &mut Tx<'_>, key: i64) -> Result<Run> {
-    let run = views(tx, Stmt::new(shown!("where key = ?2"), params![tx.now, key])).await?.pop();
+    let run = views(tx, Stmt::read(&ONE, params![tx.now, key])).await?.pop();
     run.ok_or_else(|| Error::internal("a run that is not there"))
 }
 
@@ -101,7 +101,7 @@ pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64,
     if runs.is_empty() {
         return Ok(held);
     }
-    let rows = tx.one(tokens(runs, tx.now)).await?.rows;
+    let rows = tx.one(nouns().tokens_of_runs(runs, tx.now)).await?.rows;
     let place = |row: &Row| Ok((row.get("kind")?, row.get("name")?, row.get("n")?));
     let mut rows = rows
         .iter()
@@ -112,49 +112,4 @@ pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64,
         held.entry(run).or_default().push(token);
     }
     Ok(held)
-}
-
-macro_rules! tokens {
-    ($runs:literal, $until:literal) => {
-        concat!(
-            "with listed as (",
-            $runs,
-            ")
-             select task.run, 'task/' || board || '-' || n || '@' || fence as token, 1 as kind, board as name, n
-               from listed join task on task.run = listed.key ",
-            $until,
-            "
-             union all
-             select message.run, 'message/' || id || '@' || fence, 2, '', id
-               from listed join message on message.run = listed.key ",
-            $until,
-            "
-             union all
-             select reader.run, 'mentions/' || reader.agent || '/' || channel || '@' || fence, 3, channel, 0
-               from listed join reader on reader.run = listed.key ",
-            $until,
-            "
-             union all
-             select lock.run, 'lock/' || lock.name || '@' || fence, 4, lock.name, 0
-               from listed join lock on lock.run = listed.key ",
-            $until,
-            "
-             limit 10000"
-        )
-    };
-}
-
-fn tokens(runs: &[i64], now: Time) -> Stmt {
-    Stmt::new(
-        tokens!(
-            "select cast(value ->> 'k' as bigint) as key from json_each(?1)",
-            "and (until_at is null or until_at > ?2)"
-        ),
-        params![key_set(runs.iter().copied()), now],
-    )
-}
-
-/// Of the unended run of this name, whatever became of them.
-pub(super) fn tokens_of(name: &str) -> Stmt {
-    Stmt::new(tokens!("select key from run where name = ?1 and ended_at is null", ""), params![name])
 }

@@ -1,13 +1,16 @@
-use super::{BY_NAME, Run, RunRow, check_name};
+use super::Run;
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::Tx,
+    db::RunRow,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::check,
+    lease::run::{BY_NAME, check_name},
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -36,8 +39,8 @@ impl Op for Renew {
     erased!();
 
     /// Being heard is all that this op does, and it was done before.
-    fn before(&self) -> Before {
-        Before::hears(&self.run, self.ttl_ms)
+    fn prelude(&self) -> Prelude {
+        Prelude::renews(&self.run, self.ttl_ms)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Renewed> {

@@ -1,22 +1,24 @@
-use super::{
-    Run, RunRow, check_name,
-    end::{self, Hands},
-    list, runs, sweep,
-};
+use super::{Run, list};
+pub use crate::lease::claimable::Outcome;
 use crate::{
-    db::tx::{Row, Stmt, Tx},
+    caller::Access,
+    db::{Batch, Row, RunRow, Stmt, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{OUTPUT_MAX, Resource, TEXT_MAX, Token, check},
-    ops::{
-        agent::given::Given,
-        channel,
-        claim::{self, Hold, Last},
-        mail, task,
+    ids::Token,
+    lease::{
+        Last,
+        claimable::Settlement,
+        ending::{self, Holds},
+        expiry,
+        hold::ENDED_BY_HOLDER,
+        run::{check_name, runs},
     },
+    limits::{OUTPUT_MAX, TEXT_MAX, check},
+    ops::{agent::given::Given, nouns},
     params,
 };
 use schemars::JsonSchema;
@@ -45,27 +47,6 @@ pub struct Settle {
     pub cost: Option<serde_json::Value>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    #[default]
-    Done,
-    /// To be tried again, while attempts are left.
-    Failed,
-    /// Given back as it was: the attempt does not count.
-    Released,
-}
-
-impl Outcome {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Done => "done",
-            Outcome::Failed => "failed",
-            Outcome::Released => "released",
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settled {
     pub run: Run,
@@ -85,16 +66,16 @@ impl Op for Settle {
     const NAME: &'static str = "run/settle";
     const ACCESS: Access = Access::Agent;
     refuses![NotReady, LeaseExpired, AlreadyFinished];
-    const SAME: bool = true;
+    const IDEMPOTENT: bool = true;
     type Reply = Settled;
     erased!();
 
-    fn before(&self) -> Before {
+    fn prelude(&self) -> Prelude {
         let reads = match check_name(&self.run) {
-            Ok(()) => vec![end::locked(&self.run), given_to(&self.run), list::tokens_of(&self.run)],
+            Ok(()) => vec![ending::locked(&self.run), given_to(&self.run), nouns().tokens_of_name(&self.run)],
             Err(_) => Vec::new(),
         };
-        Before::hears(&self.run, None).reading(reads)
+        Prelude::renews(&self.run, None).reading(reads)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Settled> {
@@ -116,6 +97,7 @@ impl Op for Settle {
             .first()
             .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
         given.settled = Some(Vec::new());
+        let settlement = self.settlement(row.key);
         for token in given.tokens()? {
             // Dealt with before, one by one, which stands; or lost.
             if !held.contains(&token.to_string()) {
@@ -124,12 +106,7 @@ impl Op for Settle {
                 }
                 continue;
             }
-            let done = match &token.resource {
-                Resource::Mentions { agent, channel } => {
-                    self.mentions(tx, agent, channel, &token, row.key).await
-                }
-                _ => self.item(tx, &token).await,
-            };
+            let done = nouns().of(&token.resource)?.settle(tx, &token, &settlement).await;
             match done {
                 Ok(true) => given.settled.get_or_insert_default().push(token.to_string()),
                 Ok(false) => given.back.push(token.to_string()),
@@ -147,15 +124,19 @@ impl Op for Settle {
         let reason = self.outcome.as_str();
         given.said = Some(self.said());
         let settled = given.settled.as_deref().unwrap_or_default();
-        let hands = if held.iter().all(|token| settled.contains(token)) { Hands::Empty } else { Hands::Full };
-        let mut statements = vec![Stmt::new(
+        let holds = match held.iter().all(|token| settled.contains(token)) {
+            true => Holds::Nothing(nouns()),
+            false => Holds::Perhaps,
+        };
+        let mut batch = Batch::new();
+        batch.add(Stmt::write(
             "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
             params![row.key, self.exit.as_deref(), cost, given.text()?],
-        )];
-        statements.extend(end::statements(tx, std::slice::from_ref(&row), reason, hands)?);
-        let ended = tx.pipeline(statements).await?.pop();
-        if hands == Hands::Full || ended.is_none_or(|settled| settled.affected == 0) {
-            sweep::give_back(tx).await?;
+        ));
+        let marked = ending::add_end(&mut batch, tx, std::slice::from_ref(&row), reason, holds)?;
+        let answers = tx.send(batch).await?;
+        if marked.is_none_or(|marked| answers.affected(marked) == 0) {
+            expiry::give_back(tx, nouns()).await?;
         }
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
         let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
@@ -166,12 +147,12 @@ impl Op for Settle {
 /// What a poll gave to this run.
 fn given(run: i64) -> Stmt {
     let sql = "select given, trigger_type, host from run where key = ?1 and trigger_type is not null";
-    Stmt::new(sql, params![run])
+    Stmt::read(sql, params![run])
 }
 
 /// The same, of the unended run of this name.
 fn given_to(run: &str) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         "select given, trigger_type, host from run
          where name = ?1 and ended_at is null and trigger_type is not null",
         params![run],
@@ -193,55 +174,13 @@ impl Settle {
         Last::new(0, "settle", &content).digest
     }
 
-    /// Each is a verb of its own noun, in this transaction. Says whether it was settled, or only goes back.
-    async fn item(&self, tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
-        let is_task = matches!(token.resource, Resource::Task(_));
-        let token_text = token.to_string();
-        let reason =
-            self.reason.clone().or_else(|| self.exit.clone()).unwrap_or_else(|| "its run failed".into());
-        match (self.outcome, is_task) {
-            (Outcome::Done, true) => {
-                let done = task::Done { token: token_text, output: self.output.clone() };
-                unless_undecided(tx.part(done).await)
-            }
-            (Outcome::Done, false) => {
-                let outputs = self.output.iter().map(crate::Json::of).collect::<Result<_>>()?;
-                let done = mail::Done { token: token_text, outputs, outcome: Some("read".into()) };
-                tx.part(done).await.map(|_| true)
-            }
-            (Outcome::Failed, true) => {
-                let fail = task::Fail { retry: true, ..task::Fail::new(token_text, reason) };
-                unless_undecided(tx.part(fail).await)
-            }
-            (Outcome::Failed, false) => {
-                let fail = mail::Fail { retry: true, ..mail::Fail::new(token_text, reason) };
-                tx.part(fail).await.map(|_| true)
-            }
-            (Outcome::Released, _) => tx.part(claim::Release::new(token_text)).await.map(|_| false),
-        }
-    }
-
-    async fn mentions(
-        &self,
-        tx: &mut Tx<'_>,
-        agent: &str,
-        channel: &str,
-        token: &Token,
-        run: i64,
-    ) -> Result<bool> {
-        let held = channel::reader::load_locked(tx, agent, channel).await?;
-        let held = held.filter(|held| {
-            let is_its =
-                |hold: &Hold| hold.fence == token.fence && hold.run_key == run && hold.is_alive(tx.now);
-            held.hold.as_ref().is_some_and(is_its)
-        });
-        let Some(held) = held else {
-            return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` is over")));
-        };
-        match self.outcome {
-            Outcome::Done => channel::settle(tx, &held).await.map(|()| true),
-            Outcome::Failed => channel::release::fail(tx, &held, run).await.map(|()| true),
-            Outcome::Released => channel::release::release(tx, agent, channel, token).await.map(|_| false),
+    fn settlement(&self, run: i64) -> Settlement {
+        let reason = self.reason.clone().or_else(|| self.exit.clone());
+        Settlement {
+            outcome: self.outcome,
+            run,
+            output: self.output.clone(),
+            reason: reason.unwrap_or_else(|| "its run failed".into()),
         }
     }
 
@@ -273,39 +212,33 @@ impl Settle {
     }
 }
 
-/// A review that came to nothing: the end of its run, which follows, gives the offer back, and counts it.
-fn unless_undecided<T>(answer: Result<T>) -> Result<bool> {
-    match answer {
-        Err(e) if e.code() == Code::NotReady => Ok(false),
-        answer => answer.map(|_| true),
-    }
-}
-
 /// Was a claim that is over ended by its holder, and not taken away?
 async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
-    let last = claim::look(tx, &token.resource).await?.and_then(|look| look.last);
+    let noun = nouns().of(&token.resource)?;
+    let last = noun.claim_state(tx, token.resource.id()).await?.and_then(|state| state.last);
     if let Some(last) = last.filter(|last| last.fence == token.fence) {
-        return Ok(claim::ENDED_BY_HOLDER.contains(&last.verb.as_str()));
+        return Ok(ENDED_BY_HOLDER.contains(&last.verb.as_str()));
     }
-    // The row is gone, or another claim on it ended since. The log still says how this one ended. Failures that
-    // were told name the attempt; those of a holder that was lost do not.
+    // The row is gone, or another claim on it ended since. The log still says how this one ended. A failure that its
+    // holder reported names the attempt; that of a lost holder does not.
     let rows = tx
         .query(
-            "select kind, details from event
-             where resource = ?1 and fence = ?2 and from_state <> to_state and kind in (
-               'task.completed', 'task.failed', 'task.retrying', 'task.released', 'task.accepted', 'task.rejected',
-               'message.completed', 'message.failed', 'message.retrying', 'message.released', 'message.held',
-               'message.discarded', 'mentions.released')",
+            "select kind, details from event where resource = ?1 and fence = ?2 and from_state <> to_state order by id",
             params![token.resource.to_string(), token.fence],
         )
         .await?;
-    let Some(row) = rows.first() else { return Ok(false) };
-    let kind: String = row.get("kind")?;
-    if !["failed", "held", "discarded"].iter().any(|state| kind.ends_with(state)) {
-        return Ok(true);
+    for row in &rows {
+        let kind: String = row.get("kind")?;
+        if !noun.ended_by_holder().contains(&kind.as_str()) {
+            continue;
+        }
+        if !["failed", "held", "discarded"].iter().any(|state| kind.ends_with(state)) {
+            return Ok(true);
+        }
+        let details: Option<String> = row.get("details")?;
+        let details: serde_json::Value =
+            serde_json::from_str(details.as_deref().unwrap_or("null")).map_err(Error::internal)?;
+        return Ok(details.get("attempt").is_some());
     }
-    let details: Option<String> = row.get("details")?;
-    let details: serde_json::Value =
-        serde_json::from_str(details.as_deref().unwrap_or("null")).map_err(Error::internal)?;
-    Ok(details.get("attempt").is_some())
+    Ok(false)
 }

@@ -1,14 +1,16 @@
 use super::{Changed, Record, Status, change_under};
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{Token, check},
-    ops::claim::{Under, require},
+    ids::Token,
+    lease::{Under, hold::require},
+    limits::check,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,8 +37,8 @@ impl Op for Accept {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        self.token.as_deref().map_or_else(Prelude::nothing, Prelude::holds).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
@@ -80,7 +82,7 @@ pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: T
             let message = format!("`{token}` is not a claim of task `{}`", task.id);
             Err(Error::new(Code::Invalid, message).with("field", "token"))
         }
-        (_, Some(token)) => require(Some(&task.look()), token, now).map(drop),
+        (_, Some(token)) => require(Some(&task.claim_state()), token, now).map(drop),
         (Some(hold), None) => {
             Err(task.held_by(hold, false).hint("only that run decides now; fence claims shows its token"))
         }

@@ -3,13 +3,14 @@ use super::{
     plan::{Item, insert},
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::check,
+    limits::check,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,8 @@ impl Op for Add {
     type Reply = Added;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Added> {

@@ -7,10 +7,10 @@ use super::{
     record::{self, BY_IDS, ids_set},
 };
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::{Code, Error, Result},
-    names::TaskId,
-    ops::event::Event,
+    ids::TaskId,
+    log::Event,
     params,
 };
 use serde_json::{Value, json};
@@ -130,13 +130,13 @@ impl Known {
              order by seq for key share",
             params![by_key.clone(), by_id.clone()],
         );
-        let keyed = Stmt::new(
+        let keyed = Stmt::read(
             columns!(
                 "where task.idempotency_key in (select value ->> 'key' from json_each(?1)) order by task.seq"
             ),
             params![by_key],
         );
-        let mut answers = tx.pipeline(vec![lock, keyed, Stmt::new(BY_IDS, params![by_id])]).await?;
+        let mut answers = tx.pipeline(vec![lock, keyed, Stmt::read(BY_IDS, params![by_id])]).await?;
         known.by_id = record::by_id(answers.remove(2).rows)?;
         for row in answers.remove(1).rows {
             let task = Record::read(row)?;
@@ -234,12 +234,12 @@ impl Batch {
     pub fn writes(self, tx: &Tx<'_>, inserts: &Inserts) -> Result<Vec<Stmt>> {
         let tasks = set(self.tasks)?;
         let mut statements = vec![
-            Stmt::new(inserts.task, params![tx.now, tasks.clone()]),
-            Stmt::new(inserts.doc, params![tasks]),
+            Stmt::write(inserts.task, params![tx.now, tasks.clone()]),
+            Stmt::write(inserts.doc, params![tasks]),
             Event::insert_many(tx, self.events)?,
         ];
         if !self.edges.is_empty() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into edge(task, depends_on)
                  select task.seq, other.seq from json_each(?1) as item cross join task cross join task as other
                  where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
@@ -249,7 +249,7 @@ impl Batch {
             ));
         }
         if !self.tags.is_empty() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into task_tag(task, tag, board, priority, ready)
                  select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
                  from json_each(?1) as item cross join task
@@ -282,7 +282,7 @@ macro_rules! inserts {
                    cast(value ->> 'waiting_on' as bigint), cast(?1 as bigint)",
                 $values,
                 " from ",
-                $crate::db::tx::numbered!("task", "seq"),
+                $crate::db::numbered!("task", "seq"),
                 " where true order by /*pg value ->> 'key',*/ key on conflict ",
                 $conflict,
                 " do nothing"

@@ -4,14 +4,16 @@ use super::{
     load_locked, save,
 };
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{BODY_MAX, NAME_MAX, check},
-    ops::claim::{Under, checkpoint::stands, written},
+    lease::{Under, hold::written},
+    limits::{BODY_MAX, NAME_MAX, check},
+    ops::claim::checkpoint::stands,
     params,
 };
 use schemars::JsonSchema;
@@ -43,8 +45,8 @@ impl Op for SaveCheckpoint {
     type Reply = Saved;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Saved> {
@@ -66,7 +68,7 @@ impl Op for SaveCheckpoint {
         let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
         let text = serde_json::to_string(&new).map_err(Error::internal)?;
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "update task_doc set checkpoint_n = ?2, checkpoint = ?3
              where task = ?1 and (checkpoint_n is null or checkpoint_n < ?2)",
             params![task.seq, new.ordinal, text],

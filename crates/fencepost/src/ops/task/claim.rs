@@ -1,24 +1,21 @@
 use super::{Record, Status, Task, Was, full, not_found, save, save_set, unheld};
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Stmt, Tx},
+    db::{Delivered, Stmt, Subscription, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
-        wait::Wish,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{Resource, TaskId, Token, check},
-    ops::{
-        claim::{
-            self, Hold, Under,
-            deliver::{self, Handed},
-            next_fence,
-        },
-        event::{Event, Topic},
-        run::{self, Holder},
-    },
+    ids::{Resource, TaskId, Token},
+    lease::delivery::redeliver,
+    lease::{Hold, Under, hold::next_fence, run::Holder},
+    limits::check,
+    log::Event,
+    ops::claim,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,8 +82,8 @@ impl Op for Claim {
     type Reply = Claimed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -128,7 +125,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     fn check(&self) -> Result<()> {
-        run::check_name(&self.run)?;
+        crate::lease::run::check_name(&self.run)?;
         check::optional_name("board", self.board.as_deref())?;
         check::optional_name("tag", self.tag.as_deref())?;
         check::optional_name("agent", self.agent.as_deref())?;
@@ -139,7 +136,7 @@ impl Wanted {
     /// The named task, if it is this run's to take.
     async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
         self.check()?;
-        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::Task(id.clone())))? {
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::new("task", &id)))? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
@@ -150,7 +147,8 @@ impl Wanted {
         let found =
             answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
-        tx.wishes = vec![Wish::new((id, &holder.agent), topics(holder.agent.as_deref()))];
+        tx.notes.subscriptions =
+            vec![Subscription::new((id, &holder.agent), topics(holder.agent.as_deref()))];
         let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
@@ -160,7 +158,8 @@ impl Wanted {
             }
             let claim = claim::Claim { lease_kept_ms: holder.lease_kept(), ..hold.claim(&found.resource()) };
             // The token goes to one who may have it already: that is a delivery, but none to take back.
-            deliver::again(tx, &[(found.seq, hold.token(&found.resource()))]).await?;
+            redeliver(tx, &super::claimable::REDELIVERY, &[(found.seq, hold.token(&found.resource()))])
+                .await?;
             let (_, mut views) = full(tx, vec![found], vec![]).await?;
             return Ok(vec![Claimed { claim, task: views.remove(0) }]);
         }
@@ -216,7 +215,7 @@ impl Wanted {
             }
             _ => {
                 let wish = ("task", &self.board, &self.tag, &agent);
-                tx.wishes = vec![Wish::new(wish, topics(agent.as_deref()))];
+                tx.notes.subscriptions = vec![Subscription::new(wish, topics(agent.as_deref()))];
                 Err(self.nothing(tx).await?)
             }
         }
@@ -256,15 +255,15 @@ impl Wanted {
         }
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
-            (None, None, None) => Stmt::new(pick!("task.ready = 1"), params![count]),
+            (None, None, None) => Stmt::read(pick!("task.ready = 1"), params![count]),
             (None, Some(board), None) => {
                 let sql = pick!("task.ready = 1 and task.board between ?2 and ?2", "task.board, ");
-                Stmt::new(sql, params![count, board])
+                Stmt::read(sql, params![count, board])
             }
             (None, None, Some(tag)) => {
-                Stmt::new(tagged!("task_tag.ready = 1 and task_tag.tag = ?2", ""), params![count, tag])
+                Stmt::read(tagged!("task_tag.ready = 1 and task_tag.tag = ?2", ""), params![count, tag])
             }
-            (None, Some(board), Some(tag)) => Stmt::new(
+            (None, Some(board), Some(tag)) => Stmt::read(
                 tagged!(
                     "task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3",
                     "task_tag.board, "
@@ -272,9 +271,9 @@ impl Wanted {
                 params![count, tag, board],
             ),
             (Some(agent), None, None) => {
-                Stmt::new(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
+                Stmt::read(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
             }
-            (Some(agent), Some(board), None) => Stmt::new(
+            (Some(agent), Some(board), None) => Stmt::read(
                 pick!(
                     "task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3",
                     "task.board, "
@@ -282,7 +281,7 @@ impl Wanted {
                 params![count, agent, board],
             ),
             // One agent's own pending tasks are few: their tags are looked at one by one.
-            (Some(agent), board, Some(tag)) => Stmt::new(
+            (Some(agent), board, Some(tag)) => Stmt::read(
                 pick!(
                     "task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
                      and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)"
@@ -379,7 +378,7 @@ pub(crate) async fn take(
         let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
         events.push(taken.event("task.claimed", from));
         let token = Token { resource: taken.resource(), fence };
-        tx.handed.push(Handed { token, delivery: taken.delivery });
+        tx.notes.delivered.push(Delivered { token, delivery: taken.delivery });
         changes.push((was, taken));
     }
     let events = Event::insert_many(tx, events)?;
@@ -465,7 +464,7 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
         return Err(over());
     }
     if !handed.is_empty() {
-        tx.handed = deliver::again(tx, &handed).await?;
+        tx.notes.delivered = redeliver(tx, &super::claimable::REDELIVERY, &handed).await?;
     }
     Ok(claimed)
 }

@@ -1,13 +1,14 @@
 use super::claim::{Claimed, Wanted};
 use crate::{
+    caller::Access,
     clock::Millis,
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{CLAIMS_MAX, check},
+    limits::{CLAIMS_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,8 +54,8 @@ impl Op for ClaimMany {
     type Reply = ClaimedMany;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::claims(&self.run, self.ttl_ms).once(self.request.as_deref())
     }
 
     fn wait(&self) -> Option<Millis> {

@@ -1,13 +1,15 @@
 use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, record, save};
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{TaskId, check},
-    ops::claim::Under,
+    ids::TaskId,
+    lease::Under,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -32,8 +34,8 @@ impl Op for Depend {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
@@ -55,7 +57,7 @@ impl Op for Depend {
         let waits = i64::from(other.status != Status::Completed);
         let details = serde_json::json!({ "after": other.id.to_string() });
         let event = task.event("task.depends", task.status).details(details).insert(tx);
-        let insert = Stmt::new(
+        let insert = Stmt::write(
             "insert into edge(task, depends_on) values (?1, ?2) on conflict do nothing",
             params![task.seq, other.seq],
         );
@@ -84,11 +86,11 @@ pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Re
 /// The count follows the edges, and the tags' copies follow the count.
 pub(super) fn recount(task: &Record, event: Stmt) -> Vec<Stmt> {
     vec![
-        Stmt::new(
+        Stmt::write(
             "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
             params![task.seq, task.waiting_on, task.updated_at],
         ),
-        record::sync_tags(crate::db::tx::key_set([task.seq])),
+        record::sync_tags(crate::db::key_set([task.seq])),
         event,
     ]
 }

@@ -1,16 +1,19 @@
 use super::{Changed, Record, Status, load_locked, save};
 use crate::{
-    db::tx::{Answer, Stmt, Tx, by_keys, set},
+    caller::Access,
+    db::{Answer, Stmt, Tx, by_keys, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{OUTPUT_MAX, Resource, TaskId, Token, check},
-    ops::{
-        claim::{self, Under, is_repeat, require},
-        event::Event,
+    ids::{TaskId, Token},
+    lease::{
+        Under,
+        hold::{is_repeat, require},
     },
+    limits::{OUTPUT_MAX, check},
+    log::Event,
     params,
 };
 use schemars::JsonSchema;
@@ -41,8 +44,8 @@ impl Op for Done {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
@@ -61,13 +64,13 @@ impl Op for Done {
         let mut statements = save(&was, &task, Under::Claim, tx.now);
         statements.push(super::release::ended(&task, &was, "task.completed", None).insert(tx));
         if let Some(output) = output {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "update task_doc set output = ?2 where task = ?1",
                 params![task.seq, output],
             ));
         }
         statements.push(dependents(&[task.seq]));
-        let mut answers = claim::written(tx.pipeline(statements).await?, &token)?;
+        let mut answers = crate::lease::hold::written(tx.pipeline(statements).await?, &token)?;
         unblock(tx, answers.pop()).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
@@ -76,15 +79,18 @@ impl Op for Done {
 /// A token of a task.
 pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     let token = Token::check(token)?;
-    match &token.resource {
-        Resource::Task(id) => Ok((token.clone(), id.clone())),
-        other => Err(Error::new(Code::Invalid, format!("`{other}` is not a task")).with("field", "token")),
+    match token.resource.task() {
+        Some(id) => Ok((token, id)),
+        None => {
+            Err(Error::new(Code::Invalid, format!("`{}` is not a task", token.resource))
+                .with("field", "token"))
+        }
     }
 }
 
 /// The task, if the token holds it.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
-    let look = found.as_ref().map(Record::look);
+    let look = found.as_ref().map(Record::claim_state);
     let hold = require(look.as_ref(), token, tx.now)?;
     // Of one token it was seen at the opening; here are many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
@@ -117,6 +123,7 @@ pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Recor
 /// do not wait for each other; and in a way that lets others come to depend on them, who may be waiting for us.
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
+        read,
         tasks,
         super::unheld!("from edge join task on task.seq = edge.task where edge.depends_on"),
         "order by edge.task /*pg for no key update of task*/"
@@ -135,7 +142,7 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Resu
         return Ok(());
     }
     let rows = set(fewer.iter().map(|(seq, (_, count))| serde_json::json!({ "k": seq, "count": count })))?;
-    let mut statements = vec![Stmt::new(
+    let mut statements = vec![Stmt::write(
         "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
          from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
         params![rows],
@@ -143,7 +150,7 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Resu
     let tagged = fewer.values().filter(|(task, _)| !task.tags.is_empty()).map(|(task, _)| task.seq);
     let tagged: Vec<i64> = tagged.collect();
     if !tagged.is_empty() {
-        statements.push(super::record::sync_tags(crate::db::tx::key_set(tagged)));
+        statements.push(super::record::sync_tags(crate::db::key_set(tagged)));
     }
     let free = fewer.values().filter(|(task, count)| task.waiting_on == *count && !task.status.is_finished());
     let events: Vec<_> = free.map(|(task, _)| task.event("task.unblocked", task.status)).collect();

@@ -4,17 +4,20 @@ use super::{
     load_set, save_set,
 };
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    caller::Access,
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{CLAIMS_MAX, OUTPUT_MAX, TaskId, Token, check},
-    ops::{
-        claim::{Under, is_repeat, whole},
-        event::Event,
+    ids::{TaskId, Token},
+    lease::{
+        Under,
+        hold::{is_repeat, whole},
     },
+    limits::{CLAIMS_MAX, OUTPUT_MAX, check},
+    log::Event,
     params,
 };
 use schemars::JsonSchema;
@@ -60,8 +63,8 @@ impl Op for DoneMany {
     erased!();
 
     /// What is completed together was claimed by one run: the first token speaks for it.
-    fn before(&self) -> Before {
-        self.tasks.first().map_or_else(Before::nothing, |first| Before::holds(&first.token))
+    fn prelude(&self) -> Prelude {
+        self.tasks.first().map_or_else(Prelude::nothing, |first| Prelude::holds(&first.token))
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<DidMany> {
@@ -133,7 +136,7 @@ async fn write(
         .collect();
     let statements = vec![
         Event::insert_many(tx, events)?,
-        Stmt::new(
+        Stmt::write(
             "update task_doc set output = item.value ->> 'output' from json_each(?1) as item
              where task_doc.task = cast(item.value ->> 'task' as bigint)",
             params![set(outputs)?],

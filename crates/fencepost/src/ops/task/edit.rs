@@ -1,12 +1,13 @@
 use super::{Changed, Record, change};
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    caller::Access,
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{ATTEMPTS_MAX, BODY_MAX, TEXT_MAX, TITLE_MAX, check},
+    limits::{ATTEMPTS_MAX, BODY_MAX, TEXT_MAX, TITLE_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -43,8 +44,8 @@ impl Op for Edit {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
@@ -120,7 +121,7 @@ impl Edit {
     async fn write(&self, tx: &mut Tx<'_>, seq: i64) -> Result<()> {
         let tags = self.tags.as_ref().map(|tags| serde_json::json!(tags).to_string());
         let mut statements = vec![
-            Stmt::new(
+            Stmt::write(
                 "update task set title = coalesce(?2, title), kind = coalesce(?3, kind),
                    priority = coalesce(?4, priority), max_attempts = coalesce(?5, max_attempts),
                    tags = case when cast(?6 as text) is null then tags else nullif(?6, '[]') end
@@ -134,22 +135,22 @@ impl Edit {
                     tags
                 ],
             ),
-            Stmt::new(
+            Stmt::write(
                 "update task_doc set body = coalesce(?2, body), done_when = coalesce(?3, done_when) where task = ?1",
                 params![seq, self.body.as_deref(), self.done_when.as_deref()],
             ),
         ];
         if let Some(tags) = &self.tags {
-            statements.push(Stmt::new("delete from task_tag where task = ?1", params![seq]));
+            statements.push(Stmt::write("delete from task_tag where task = ?1", params![seq]));
             let rows = set(tags.iter().map(|tag| serde_json::json!({ "tag": tag })))?;
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into task_tag(task, tag, board, priority, ready)
                  select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
                  from json_each(?2) as item join task on task.seq = ?1 where true on conflict do nothing",
                 params![seq, rows],
             ));
         } else if self.priority.is_some() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "update task_tag set priority = ?2 where task = ?1",
                 params![seq, self.priority],
             ));

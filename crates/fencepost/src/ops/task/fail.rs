@@ -4,15 +4,19 @@ use super::{
     load_locked, save,
 };
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::Tx,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{TEXT_MAX, TTL_MAX, check},
-    ops::claim::{Under, is_repeat, written},
+    lease::{
+        Under,
+        hold::{is_repeat, written},
+    },
+    limits::{TEXT_MAX, TTL_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,8 +49,8 @@ impl Op for Fail {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token)
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token)
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

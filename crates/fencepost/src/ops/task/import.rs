@@ -7,17 +7,18 @@ use super::{
     plan,
 };
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{
-        BODY_MAX, EXPORTED, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, TaskId, check, exported_id,
-    },
-    ops::{claim::Checkpoint, key::hex},
+    ids::{EXPORTED, TaskId, exported_id},
+    limits::{BODY_MAX, NAME_MAX, NUMBER_MAX, OUTPUT_MAX, PLAN_MAX, TEXT_MAX, check},
+    log::access::hex,
+    ops::claim::Checkpoint,
     params,
 };
 use life::Life;
@@ -277,8 +278,8 @@ impl Op for Import {
     type Reply = Imported;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Imported> {
@@ -424,7 +425,7 @@ async fn write(
         return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
     }
     if !notes.is_empty() {
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "insert into note(task, kind, at, agent, body)
              select task.seq, item.value ->> 'kind', cast(item.value ->> 'at' as bigint), item.value ->> 'agent',
                item.value ->> 'text'
@@ -443,7 +444,7 @@ async fn write(
 /// read the floor before that. In a statement of its own: the insert waits for a prune, and then this one sees the floor.
 fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
     let rows = ids.iter().map(|id| json!({ "board": id.board, "n": id.n }));
-    Ok(Stmt::new(
+    Ok(Stmt::write(
         "update task set fence = (select floor from fleet) where fence < (select floor from fleet) and (board, n) in (
            select value ->> 'board', cast(value ->> 'n' as bigint) from json_each(?1))",
         params![set(rows)?],
@@ -454,7 +455,7 @@ fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
 /// adds to it, wait for each other here, before the first of them writes a number.
 fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
     let rows = boards.iter().map(|(name, next)| json!({ "name": name, "next": next }));
-    Ok(Stmt::new(
+    Ok(Stmt::write(
         "insert into board(name, next_n, created_at)
          select value ->> 'name', cast(value ->> 'next' as bigint), cast(?1 as bigint)
          from json_each(?2) where true order by key

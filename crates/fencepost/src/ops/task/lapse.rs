@@ -3,9 +3,10 @@
 use super::{Record, Status, columns, save_set};
 use crate::{
     clock::Time,
-    db::tx::{Tx, key_set},
+    db::{Tx, key_set},
     error::Result,
-    ops::{claim::Under, event::Event, run::sweep::ITEMS},
+    lease::{Under, expiry::ITEMS},
+    log::Event,
     params,
 };
 

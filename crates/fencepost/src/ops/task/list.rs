@@ -1,10 +1,12 @@
 use super::{Record, State, Task, columns, is_ready, load, not_found, overdue, state_now};
 use crate::{
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
+    ids::TaskId,
     lease::overdue::but,
-    names::{TaskId, check},
+    limits::check,
     params,
 };
 use schemars::JsonSchema;

@@ -1,13 +1,14 @@
 use super::{Changed, change};
 use crate::{
-    db::tx::{Stmt, Tx},
+    caller::Access,
+    db::{Stmt, Tx},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::Result,
-    names::{TEXT_MAX, check},
-    ops::claim::Hold,
+    lease::Hold,
+    limits::{TEXT_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -30,8 +31,8 @@ impl Op for Note {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
@@ -55,7 +56,7 @@ impl Op for Note {
 /// A note, or a line of progress under a claim.
 pub(super) fn insert(tx: &Tx<'_>, task: i64, kind: &str, hold: Option<&Hold>, text: &str) -> Stmt {
     let agent = hold.and_then(|hold| hold.agent.as_deref()).or(tx.caller.agent.as_deref());
-    Stmt::new(
+    Stmt::write(
         "insert into note(task, kind, at, agent, run, fence, body) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         params![
             task,

@@ -3,7 +3,7 @@
 use super::{Record, columns, lapse, state, unheld};
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::Result,
     lease::overdue::Overdue,
     params,
@@ -50,7 +50,7 @@ impl Now {
 
 /// As `agent::recall::strand` finds them.
 fn silent(now: Time) -> Stmt {
-    Stmt::new(
+    Stmt::read(
         "select name from agent where strands_at <= ?1 and not exists (
            select 1 from run where run.agent = agent.name and run.ended_at is null and run.expires_at > ?1)",
         params![now],
@@ -91,9 +91,9 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
     }
     let statements = vec![
         silent(now),
-        Stmt::new(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![board, now]),
-        Stmt::new(of_runs!("run.ended_at is not null and run.settled = 0"), params![board]),
-        Stmt::new(
+        Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![board, now]),
+        Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![board]),
+        Stmt::read(
             columns!("where (cast(?1 as text) is null or task.board = ?1) and task.until_at <= ?2"),
             params![board, now],
         ),
@@ -103,12 +103,12 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
     if !silent.is_empty() {
         let names = set(silent.iter().map(|name| serde_json::json!({ "name": name })))?;
         let stranded = vec![
-            Stmt::new(
+            Stmt::read(
                 waiting_for!("offered_to", "task.status = 'offered' and task.parked is null"),
                 params![board, names.clone()],
             ),
-            Stmt::new(waiting_for!("assignee", "task.ready = 2"), params![board, names.clone()]),
-            Stmt::new(
+            Stmt::read(waiting_for!("assignee", "task.ready = 2"), params![board, names.clone()]),
+            Stmt::read(
                 waiting_for!("assignee", "task.status = 'pending' and task.delayed_until <= ?3"),
                 params![board, names, now],
             ),

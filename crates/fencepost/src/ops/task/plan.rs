@@ -4,17 +4,18 @@ use super::{
     columns, full,
 };
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    caller::Access,
+    db::{Stmt, Tx, set},
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Error, Result},
-    names::{
-        ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, TaskId, check,
-    },
-    ops::event::{Event, Topic},
+    ids::TaskId,
+    limits::{ATTEMPTS_MAX, BODY_MAX, DEPENDENCIES_MAX, NAME_MAX, PLAN_MAX, TEXT_MAX, TITLE_MAX, check},
+    log::Event,
     params,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,8 +93,8 @@ impl Op for Plan {
     type Reply = Planned;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Planned> {
@@ -173,13 +174,21 @@ const INSERTS: Inserts = inserts!(
     doc("", "")
 );
 
+/// Takes so many numbers of a board.
+fn next_numbers(board: &str, count: i64) -> Stmt {
+    Stmt::write(
+        "update board set next_n = next_n + ?2 where name = ?1 returning next_n - ?2",
+        params![board, count],
+    )
+}
+
 /// The board's counter comes last in the lock order, and is held only until the commit.
 async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
-    if let Some(first) = tx.numbers(board, count).await {
+    if let Some(first) = tx.numbers(next_numbers(board, count)).await {
         return Ok(first);
     }
     let rows = tx
-        .query(
+        .execute_returning(
             "insert into board(name, next_n, created_at) values (?1, ?2 + 1, ?3)
              on conflict (name) do update set next_n = board.next_n + ?2 returning next_n",
             params![board, count, tx.now],
@@ -241,7 +250,7 @@ async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
 
 fn select(ids: &[TaskId]) -> Result<Stmt> {
     if let [id] = ids {
-        return Ok(Stmt::new(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]));
+        return Ok(Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]));
     }
     let rows = set(ids.iter().map(|id| serde_json::json!({ "board": id.board, "n": id.n })))?;
     let sql = columns!(
@@ -249,7 +258,7 @@ fn select(ids: &[TaskId]) -> Result<Stmt> {
            on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
          order by item.key"
     );
-    Ok(Stmt::new(sql, params![rows]))
+    Ok(Stmt::read(sql, params![rows]))
 }
 
 /// The same request again: the tasks that it added, and those that it found by their keys, as they are now.

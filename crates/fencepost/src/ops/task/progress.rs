@@ -4,14 +4,15 @@ use super::{
     load_locked, note, save,
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{TEXT_MAX, check},
-    ops::claim::{Under, written},
+    lease::{Under, hold::written},
+    limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,8 +41,8 @@ impl Op for Progress {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::holds(&self.token).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::holds(&self.token).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -1,10 +1,11 @@
 use super::{Record, Task, columns, overdue};
 use crate::{
-    db::tx::{Stmt, Tx, by_keys},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx, by_keys},
+    engine::op::{Op, erased},
     error::Result,
     lease::overdue::but,
-    names::check,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -54,17 +55,17 @@ impl Op for Ready {
                 but!("task.seq", "?4"),
                 " order by task.priority desc, task.seq limit ?3"
             ));
-            statements.push(Stmt::new(sql, params![agent, board, limit, overdue.keys()]));
+            statements.push(Stmt::read(sql, params![agent, board, limit, overdue.keys()]));
         }
         statements.push(match board {
-            Some(board) => Stmt::new(
+            Some(board) => Stmt::read(
                 columns!(
                     "where task.ready = 1 and task.board between ?1 and ?1
                      order by task.board, task.priority desc, task.seq limit ?2"
                 ),
                 params![board, limit],
             ),
-            None => Stmt::new(
+            None => Stmt::read(
                 columns!("where task.ready = 1 order by task.priority desc, task.seq limit ?1"),
                 params![limit],
             ),
@@ -80,7 +81,7 @@ impl Op for Ready {
         ));
         if tx.opening.due.is_due(tx.now) {
             statements
-                .push(Stmt::new(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
+                .push(Stmt::read(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
         }
         let answers = tx.pipeline(statements).await?;
         let rows = answers.into_iter().flat_map(|answer| answer.rows);
@@ -115,6 +116,7 @@ async fn done_when(tx: &mut Tx<'_>, tasks: &[Record]) -> Result<HashMap<i64, Str
         return Ok(HashMap::new());
     }
     let said = by_keys!(
+        read,
         keys.as_slice(),
         "select task, done_when from task_doc where task",
         "and done_when is not null"

@@ -3,15 +3,13 @@
 use super::{Now, Status, Task, reopen::reopened};
 use crate::{
     clock::Time,
-    db::tx::{Row, Stmt, Tx, Value, set},
+    db::{Row, Stmt, Tx, Value, set},
     error::{Code, Error, Result},
-    lease::overdue::Item,
-    names::{Resource, TaskId},
-    ops::{
-        claim::{Claim, Closed, Hold, Last, Look, Under},
-        event::{Event, Topic},
-    },
+    ids::{Resource, TaskId},
+    lease::{Claim, ClaimState, Closed, Hold, Last, Under, overdue::Item},
+    log::Event,
     params,
+    topic::Topic,
 };
 use std::collections::HashMap;
 
@@ -154,16 +152,16 @@ impl Record {
     }
 
     pub fn resource(&self) -> Resource {
-        Resource::Task(self.id.clone())
+        Resource::new("task", &self.id)
     }
 
-    pub fn look(&self) -> Look {
+    pub fn claim_state(&self) -> ClaimState {
         let closed = match self.status {
             Status::Completed | Status::Failed => Some(Closed::Finished),
             Status::Cancelled => Some(Closed::Cancelled),
             _ => None,
         };
-        Look { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+        ClaimState { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
     }
 
     /// Where an unfinished, unheld task waits.
@@ -310,7 +308,7 @@ pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<R
 pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {
     vec![
         Stmt::lock("select 1 from task where board = ?1 and n = ?2 for update", params![&id.board, id.n]),
-        Stmt::new(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]),
+        Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]),
     ]
 }
 
@@ -343,7 +341,7 @@ pub(crate) async fn load_set<'i>(
         Lock::ToWrite => lock!("for update of task"),
         Lock::ToDependOn => lock!("for key share of task"),
     };
-    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::new(BY_IDS, params![rows])];
+    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::read(BY_IDS, params![rows])];
     by_id(tx.pipeline(statements).await?.remove(1).rows)
 }
 
@@ -457,16 +455,16 @@ pub(crate) fn save(was: &Was, after: &Record, under: Under, now: Time) -> Vec<St
             under
         )
     };
-    let mut statements = vec![Stmt::new(sql, params)];
+    let mut statements = vec![Stmt::write(sql, params)];
     if !after.tags.is_empty() && was.ready != after.ready() {
-        statements.push(sync_tags(crate::db::tx::key_set([after.seq])));
+        statements.push(sync_tags(crate::db::key_set([after.seq])));
     }
     statements
 }
 
 /// The tags' copies of `ready` follow the tasks of this key set.
 pub(super) fn sync_tags(keys: Value) -> Stmt {
-    Stmt::new(
+    Stmt::write(
         "update task_tag set ready = (select ready from task where seq = task_tag.task)
          where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
         params![keys],
@@ -493,7 +491,7 @@ pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: 
     });
     let rows = set(rows)?;
     let written = tx
-        .query(
+        .execute_returning(
             "update task set status = item.value ->> 'status', assignee = item.value ->> 'assignee',
                offered_to = item.value ->> 'offered_to', offered_at = cast(item.value ->> 'offered_at' as bigint),
                attempts = cast(item.value ->> 'attempts' as bigint),
@@ -527,7 +525,7 @@ pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: 
     let moved = |(was, after): &&(Was, Record)| !after.tags.is_empty() && was.ready != after.ready();
     let tagged: Vec<i64> = changes.iter().filter(moved).map(|(_, after)| after.seq).collect();
     if !tagged.is_empty() {
-        tx.one(sync_tags(crate::db::tx::key_set(tagged))).await?;
+        tx.one(sync_tags(crate::db::key_set(tagged))).await?;
     }
     Ok(written)
 }

@@ -1,13 +1,15 @@
 use super::{Changed, Record, Status, change_under};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::Result,
-    names::{TEXT_MAX, Token, check},
-    ops::claim::Under,
+    ids::Token,
+    lease::Under,
+    limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,8 +37,8 @@ impl Op for Reject {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        self.token.as_deref().map_or_else(Before::nothing, Before::holds).once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        self.token.as_deref().map_or_else(Prelude::nothing, Prelude::holds).once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -1,15 +1,19 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
-use super::{Lock, Record, Status, Was, columns, load_locked, load_set, not_found, save, save_set};
+use super::{
+    Lock, Record, Status, Was, claimable::task_id, columns, load_locked, load_set, not_found, save, save_set,
+};
 use crate::{
-    db::tx::{Tx, by_keys},
+    db::{Delivered, Tx, by_keys},
     error::{Error, Result},
-    names::{TaskId, Token},
-    ops::{
-        claim::{Hold, Under, deliver::Handed, is_repeat, require, written},
-        event::Event,
-        run::sweep::ITEMS,
+    ids::{TaskId, Token},
+    lease::claimable::Unclaimed,
+    lease::{
+        Hold, Under,
+        expiry::ITEMS,
+        hold::{is_repeat, require, written},
     },
+    log::Event,
     params,
 };
 use std::collections::HashMap;
@@ -38,7 +42,7 @@ pub(crate) async fn release(
     {
         return Ok(task.status.as_str().into());
     }
-    require(found.as_ref().map(Record::look).as_ref(), token, tx.now)?;
+    require(found.as_ref().map(Record::claim_state).as_ref(), token, tx.now)?;
     let found = found.ok_or_else(|| not_found(id))?;
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     give_back(&mut task, "release", &[note]);
@@ -52,8 +56,12 @@ pub(crate) async fn release(
     Ok(task.status.as_str().into())
 }
 
-/// What could not be handed over goes back, except for what was handed over since. Gives how many tasks that are.
-pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<TaskId, &Handed>) -> Result<u64> {
+/// Tasks whose claims did not arrive go back, except for those that were handed over again since. Gives how many.
+pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
+    let mut handed = HashMap::with_capacity(delivered.len());
+    for delivered in delivered {
+        handed.insert(task_id(delivered.token.resource.id())?, *delivered);
+    }
     let found = load_set(tx, handed.keys(), Lock::ToWrite).await?;
     let mut changes = Vec::new();
     for (id, task) in found {
@@ -75,13 +83,11 @@ pub(crate) async fn undeliver(tx: &mut Tx<'_>, handed: &HashMap<TaskId, &Handed>
     Ok(changes.len() as u64)
 }
 
-pub(crate) async fn unclaim(
-    tx: &mut Tx<'_>,
-    id: &TaskId,
-    reason: Option<&str>,
-) -> Result<(Option<String>, String)> {
+pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) -> Result<Unclaimed> {
     let found = load_locked(tx, id).await?.ok_or_else(|| not_found(id))?;
-    let Some(hold) = &found.hold else { return Ok((None, found.status.as_str().into())) };
+    let Some(hold) = &found.hold else {
+        return Ok(Unclaimed { held_by: None, status: found.status.as_str().into() });
+    };
     let run = hold.run.clone();
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     if !hold.is_alive(tx.now) {
@@ -90,7 +96,7 @@ pub(crate) async fn unclaim(
         let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
         statements.push(lapsed.insert(tx));
         tx.pipeline(statements).await?;
-        return Ok((None, task.status.as_str().into()));
+        return Ok(Unclaimed { held_by: None, status: task.status.as_str().into() });
     }
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
@@ -99,7 +105,7 @@ pub(crate) async fn unclaim(
     let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
     statements.push(event.insert(tx));
     tx.pipeline(statements).await?;
-    Ok((Some(run), task.status.as_str().into()))
+    Ok(Unclaimed { held_by: Some(run), status: task.status.as_str().into() })
 }
 
 /// How often a task's attempt is given back because its holder's terminal or agent is gone. A task that brings down
@@ -135,7 +141,8 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     };
     let events = changes.iter().map(unclaimed);
     let events = Event::insert_many(tx, events.collect())?;
-    let count = by_keys!(written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
+    let count =
+        by_keys!(write, written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
     tx.pipeline(vec![count, events]).await.map(drop)
 }
 

@@ -5,14 +5,17 @@ use super::{
     plan::{Item, insert},
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{TEXT_MAX, TaskId, check},
-    ops::event::{Event, Topic},
+    ids::TaskId,
+    limits::{TEXT_MAX, check},
+    log::Event,
+    topic::Topic,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,8 +49,8 @@ impl Op for Reopen {
     type Reply = Added;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Added> {

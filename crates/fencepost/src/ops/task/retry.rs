@@ -1,12 +1,14 @@
 use super::{Changed, Record, Status, change};
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased, refuses},
-        prelude::Before,
+        op::{Op, erased, refuses},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{TaskId, check},
+    ids::TaskId,
+    limits::check,
     params,
 };
 use schemars::JsonSchema;
@@ -29,8 +31,8 @@ impl Op for Retry {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -1,9 +1,10 @@
 use super::{Changed, Now, full, load, not_found, reopen};
 use crate::{
-    db::tx::{Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    caller::Access,
+    db::{Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
-    names::TaskId,
+    ids::TaskId,
     params,
 };
 use schemars::JsonSchema;
@@ -27,7 +28,7 @@ impl Op for Show {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
         let task = Now::read(tx).await?.of(task);
-        let again = Stmt::new(
+        let again = Stmt::read(
             "select board, n from task where idempotency_key = ?1 and idempotency_key is not null",
             params![reopen::key(&id)],
         );

@@ -3,13 +3,14 @@ use super::{
     depend::{both, recount},
 };
 use crate::{
-    db::tx::Tx,
+    caller::Access,
+    db::Tx,
     engine::{
-        op::{Access, Op, erased},
-        prelude::Before,
+        op::{Op, erased},
+        prelude::Prelude,
     },
     error::{Code, Error, Result},
-    names::{TEXT_MAX, check},
+    limits::{TEXT_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -35,8 +36,8 @@ impl Op for Undepend {
     type Reply = Changed;
     erased!();
 
-    fn before(&self) -> Before {
-        Before::nothing().once(self.request.as_deref())
+    fn prelude(&self) -> Prelude {
+        Prelude::nothing().once(self.request.as_deref())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {

@@ -3,9 +3,9 @@
 use super::{Now, Record, Status, by_ids};
 use crate::{
     clock::Time,
-    db::tx::{Answer, Stmt, Tx, by_keys},
+    db::{Answer, Stmt, Tx, by_keys},
     error::{Error, Result},
-    names::TaskId,
+    ids::TaskId,
     ops::claim::{self, Checkpoint},
 };
 use schemars::JsonSchema;
@@ -186,11 +186,13 @@ fn statements(tasks: &[Record]) -> Vec<Stmt> {
     let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
     vec![
         by_keys!(
+            read,
             keys.as_slice(),
             "select task, body, done_when, origin, output, checkpoint from task_doc where task",
             ""
         ),
         by_keys!(
+            read,
             keys.as_slice(),
             "select edge.task, other.board, other.n, other.title, other.status, task_doc.output
              from edge join task as other on other.seq = edge.depends_on
@@ -199,6 +201,7 @@ fn statements(tasks: &[Record]) -> Vec<Stmt> {
             "order by other.seq"
         ),
         by_keys!(
+            read,
             keys.as_slice(),
             "select task, kind, at, agent, run, fence, body from note where task",
             "order by id desc limit ?2",

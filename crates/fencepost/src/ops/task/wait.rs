@@ -1,11 +1,13 @@
 use super::{Now, Record, State, Status, by_ids, is_ready, not_found, overdue, state_now};
 use crate::{
+    caller::Access,
     clock::{Millis, Time},
-    db::tx::{Row, Stmt, Tx},
-    engine::op::{Access, Op, erased},
+    db::{Row, Stmt, Tx},
+    engine::op::{Op, erased},
     error::{Error, Result},
+    ids::TaskId,
     lease::overdue::but,
-    names::{TaskId, WAITED_MAX, check},
+    limits::{WAITED_MAX, check},
     params,
 };
 use schemars::JsonSchema;
@@ -89,7 +91,7 @@ impl Op for Wait {
             }
             Some(board) => {
                 check::plain_name("board", board)?;
-                if tx.glance && !self.any && !is_over(tx, board).await? {
+                if tx.opening.probe_only && !self.any && !is_over(tx, board).await? {
                     return Ok(Waited::default());
                 }
                 of_board(tx, board).await?
@@ -114,11 +116,11 @@ async fn named(tx: &mut Tx<'_>, names: &[String]) -> Result<Waited> {
     }
     let rule = Now::read(tx).await?;
     let mut waited = Waited::default();
-    tx.again_at = None;
+    tx.notes.try_again_at = None;
     // A name that is given twice is one task.
     for task in ids.iter().filter_map(|id| found.remove(id)) {
         let lost_at = loses_at(&task).filter(|at| *at > tx.now);
-        tx.again_at = [tx.again_at, lost_at].into_iter().flatten().min();
+        tx.notes.try_again_at = [tx.notes.try_again_at, lost_at].into_iter().flatten().min();
         waited.add(rule.of(task));
     }
     Ok(waited)
@@ -200,7 +202,7 @@ async fn is_over(tx: &mut Tx<'_>, board: &str) -> Result<bool> {
         held_counts!()
     );
     let rows = tx.query(sql, params![board, tx.now]).await?;
-    tx.again_at = rows[0].get("next_at")?;
+    tx.notes.try_again_at = rows[0].get("next_at")?;
     rows[0].get("is_over")
 }
 
@@ -255,10 +257,10 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
         " order by seq limit ?2"
     );
     let now = tx.now;
-    let some = |sql| Stmt::new(sql, params![board, LISTED, overdue.keys(), now]);
+    let some = |sql| Stmt::read(sql, params![board, LISTED, overdue.keys(), now]);
     let answers = tx
         .pipeline(vec![
-            Stmt::new(COUNTS, params![board, tx.now]),
+            Stmt::read(COUNTS, params![board, tx.now]),
             some(some!("status = 'failed'")),
             some(some!("status = 'cancelled'")),
             some(held),
@@ -273,7 +275,7 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     if count("boards")? == 0 {
         return Err(crate::ops::board::not_found(board));
     }
-    tx.again_at = counts.get("next_at")?;
+    tx.notes.try_again_at = counts.get("next_at")?;
     let (held, lost, free) = (count("held")?, count("lost")?, count("free")?);
     let (failed, cancelled) = (count("failed")?, count("cancelled")?);
     let mut listed = BTreeMap::new();

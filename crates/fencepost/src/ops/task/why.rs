@@ -1,10 +1,11 @@
 use super::{Now, Record, Status, Task, full, load, not_found};
 use crate::{
+    caller::Access,
     clock::Time,
-    db::tx::Tx,
-    engine::op::{Access, Op, erased},
+    db::Tx,
+    engine::op::{Op, erased},
     error::Result,
-    names::TaskId,
+    ids::TaskId,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

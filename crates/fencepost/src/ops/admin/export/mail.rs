@@ -2,9 +2,9 @@
 
 use super::{Read, number, that_fit};
 use crate::{
-    db::tx::{Row, Tx, by_keys},
+    db::{Row, Tx, by_keys},
     error::{Error, Result},
-    names::{EXPORTED, exported_id},
+    ids::{EXPORTED, exported_id},
     ops::{
         admin::import::{MailItem, MailState},
         mail::{self, Record, Status, record::columns},
@@ -42,10 +42,20 @@ const TRIES: usize = 20;
 /// a completion clears the payload as it adds the outputs.
 async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>) -> Result<Vec<i64>> {
     let statements = vec![
-        by_keys!(keys, columns!("where message.id"), ""),
-        by_keys!(keys, "select message, payload, headers, checkpoint from message_doc where message", ""),
-        by_keys!(keys, "select message, output from message_output where message", "order by message, n"),
-        by_keys!(keys, "select id, fence, status from message where id", ""),
+        by_keys!(read, keys, columns!("where message.id"), ""),
+        by_keys!(
+            read,
+            keys,
+            "select message, payload, headers, checkpoint from message_doc where message",
+            ""
+        ),
+        by_keys!(
+            read,
+            keys,
+            "select message, output from message_output where message",
+            "order by message, n"
+        ),
+        by_keys!(read, keys, "select id, fence, status from message where id", ""),
     ];
     let mut answers = tx.pipeline(statements).await?.into_iter().map(|answer| answer.rows);
     let mut rows = || answers.next().unwrap_or_default();

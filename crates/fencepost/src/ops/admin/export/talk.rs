@@ -3,9 +3,9 @@
 use super::{Read, cut, name, that_fit, unknown_place};
 use crate::{
     clock::Time,
-    db::tx::{Row, Tx, set},
+    db::{Row, Tx, set},
     error::{Error, Result},
-    names::{EXPORTED, exported_id},
+    ids::{EXPORTED, exported_id},
     ops::admin::import::{ChannelItem, CursorItem, PostItem},
     params,
 };

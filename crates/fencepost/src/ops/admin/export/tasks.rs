@@ -2,14 +2,12 @@
 
 use super::{Read, names, number, that_fit};
 use crate::{
-    db::tx::{Row, Tx, by_keys},
+    db::{Row, Tx, by_keys},
     error::{Error, Result},
-    ops::{
-        claim::Hold,
-        task::{
-            MAX_ATTEMPTS, Now, PRIORITY, Record, Status, columns,
-            import::{CheckpointItem, FullLine, Item, Line, NOTES_MAX, State, exported_key},
-        },
+    lease::Hold,
+    ops::task::{
+        MAX_ATTEMPTS, Now, PRIORITY, Record, Status, columns,
+        import::{CheckpointItem, FullLine, Item, Line, NOTES_MAX, State, exported_key},
     },
     params,
 };
@@ -29,14 +27,16 @@ pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[St
     let last = more.then(|| last.to_string());
     let now = Now::read(tx).await?;
     let statements = vec![
-        by_keys!(keys.as_slice(), columns!("where task.seq"), "order by task.seq"),
+        by_keys!(read, keys.as_slice(), columns!("where task.seq"), "order by task.seq"),
         by_keys!(
+            read,
             keys.as_slice(),
             "select task_doc.task, body, done_when, origin, output, checkpoint, told
              from task_doc join task on task.seq = task_doc.task where task_doc.task",
             ""
         ),
         by_keys!(
+            read,
             keys.as_slice(),
             "select edge.task, other.board || '-' || other.n as id from edge
              join task as other on other.seq = edge.depends_on where edge.task",
@@ -44,6 +44,7 @@ pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[St
         ),
         // The latest of each kind: as many as an import takes, and as are shown.
         by_keys!(
+            read,
             keys.as_slice(),
             "select task, kind, at, agent, body from (
                select id, task, kind, at, agent, body,

@@ -3,14 +3,13 @@
 use super::{AgentItem, ChannelItem, Import, Taken, differs};
 use crate::{
     clock::Millis,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::Result,
-    names::{TEXT_MAX, TTL_MAX, check},
-    ops::{
-        agent::{self, STRAND},
-        event::{Event, Topic},
-    },
+    limits::{TEXT_MAX, TTL_MAX, check},
+    log::Event,
+    ops::agent::{self, STRAND},
     params,
+    topic::Topic,
 };
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -85,7 +84,7 @@ impl Import {
         if self.dry_run || rows.is_empty() {
             return Ok(taken);
         }
-        let insert = Stmt::new(
+        let insert = Stmt::write(
             "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, left_at, heard_until,
                strands_at)
              select value ->> 'name', value ->> 'role', value ->> 'capabilities', cast(value ->> 'max' as bigint),
@@ -135,7 +134,7 @@ impl Import {
         }
         let mut statements = Vec::new();
         if !rows.is_empty() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into channel(name, description, next_n, creator, created_at)
                  select value ->> 'name', value ->> 'description', 1, value ->> 'creator',
                    cast(value ->> 'created' as bigint)
@@ -146,7 +145,7 @@ impl Import {
         }
         // Who is known in the channel joined or left it here, and that stands.
         if !members.is_empty() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into reader(agent, channel, member, updated_at)
                  select value ->> 'agent', value ->> 'channel', 1, cast(?1 as bigint) from json_each(?2) where true
                  order by value ->> 'agent', value ->> 'channel' on conflict (agent, channel) do nothing",

@@ -2,10 +2,11 @@
 
 use super::{Import, Taken};
 use crate::{
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::Result,
-    ops::event::{Event, Topic},
+    log::Event,
     params,
+    topic::Topic,
 };
 use serde_json::json;
 
@@ -74,7 +75,7 @@ impl Import {
         if self.dry_run || moved.is_empty() {
             return Ok(taken);
         }
-        let update = Stmt::new(
+        let update = Stmt::write(
             "insert into reader(agent, channel, read_n, updated_at)
              select value ->> 'agent', value ->> 'channel', cast(value ->> 'to' as bigint), cast(?1 as bigint)
              from json_each(?2) where true order by value ->> 'agent', value ->> 'channel'

@@ -3,15 +3,13 @@
 use super::{Import, MailItem, MailState, Taken, differs};
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::{Code, Error, Result},
+    ids::{EXPORTED, exported_number},
     json::Json,
-    names::{
-        ATTEMPTS_MAX, EXPORTED, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, PAYLOAD_MAX, TEXT_MAX, check,
-        exported_number,
-    },
+    lease::Under,
+    limits::{ATTEMPTS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, PAYLOAD_MAX, TEXT_MAX, check},
     ops::{
-        claim::Under,
         mail::{
             MAX_ATTEMPTS, Mailbox, Record, Status, by_name,
             push_many::{self, Keys},
@@ -222,7 +220,7 @@ impl Import {
 /// Gives new messages the times, states, checkpoints and outputs that they had.
 async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
     let dates = new.iter().map(|(id, item)| json!({ "id": id, "at": item.times(tx.now).0.0 }));
-    let mut statements = vec![Stmt::new(
+    let mut statements = vec![Stmt::write(
         "update message set created_at = cast(item.value ->> 'at' as bigint) from json_each(?1) as item
          where message.id = cast(item.value ->> 'id' as bigint)",
         params![set(dates)?],
@@ -234,7 +232,7 @@ async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
         }
     }
     if !checkpoints.is_empty() {
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "update message_doc set checkpoint_n = cast(item.value ->> 'n' as bigint), checkpoint = item.value ->> 'text'
              from json_each(?1) as item where message_doc.message = cast(item.value ->> 'id' as bigint)",
             params![set(checkpoints)?],

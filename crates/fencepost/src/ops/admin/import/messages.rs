@@ -3,12 +3,13 @@
 use super::{Dealt, Import, MessageItem, Taken, differs};
 use crate::{
     clock::Time,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::{Error, Result},
+    ids::TaskId,
     json::Json,
-    names::{OUTPUT_MAX, TaskId, check},
+    lease::Under,
+    limits::{OUTPUT_MAX, check},
     ops::{
-        claim::Under,
         inbox::{self, Content, Status},
         mail::{
             self,
@@ -154,7 +155,7 @@ async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
     record::save(tx, &changes, Under::Nobody, events).await?;
     let mut statements = Vec::new();
     if !outputs.is_empty() {
-        statements.push(Stmt::new(
+        statements.push(Stmt::write(
             "insert into message_output(message, n, fence, output)
              select cast(value ->> 'id' as bigint), 0, cast(value ->> 'fence' as bigint), value ->> 'output'
              from json_each(?1) order by key",

@@ -2,15 +2,17 @@
 
 use super::{Import, PostItem, Taken, differs};
 use crate::{
-    db::tx::{Row, Stmt, Tx, set},
+    db::{Row, Stmt, Tx, set},
     error::{Error, Result},
-    names::{BODY_MAX, check, exported_number},
+    ids::exported_number,
+    limits::{BODY_MAX, check},
+    log::Event,
     ops::{
         admin::export::SOURCE,
         channel::{MENTIONS_MAX, not_found},
-        event::{Event, Topic},
     },
     params,
+    topic::Topic,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -103,7 +105,7 @@ impl Import {
             "select 1 from channel where name in (select value ->> 'name' from json_each(?1)) order by name for update",
             params![rows.clone()],
         );
-        let read = Stmt::new(
+        let read = Stmt::read(
             "select name, next_n from channel where name in (select value ->> 'name' from json_each(?1))",
             params![rows],
         );
@@ -210,12 +212,12 @@ impl Batch {
             json!({ "agent": agent, "channel": channel, "n": n, "since": since })
         });
         let statements = vec![
-            Stmt::new(
+            Stmt::write(
                 "update channel set next_n = cast(item.value ->> 'next' as bigint) from json_each(?1) as item
                  where channel.name = item.value ->> 'name'",
                 params![counters],
             ),
-            Stmt::new(
+            Stmt::write(
                 "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at)
                  select value ->> 'channel', cast(value ->> 'n' as bigint), value ->> 'author', value ->> 'body',
                    cast(value ->> 'reply_to' as bigint), value ->> 'mentions', value ->> 'key',
@@ -223,14 +225,14 @@ impl Batch {
                  from json_each(?1) order by key",
                 params![set(self.posts)?],
             ),
-            Stmt::new(
+            Stmt::write(
                 "insert into mention(agent, channel, n, at)
                  select value ->> 'agent', value ->> 'channel', cast(value ->> 'n' as bigint),
                    cast(value ->> 'at' as bigint)
                  from json_each(?1) order by key",
                 params![set(self.mentions)?],
             ),
-            Stmt::new(
+            Stmt::write(
                 "insert into reader(agent, channel, mentioned_n, since, updated_at)
                  select value ->> 'agent', value ->> 'channel', cast(value ->> 'n' as bigint),
                    cast(value ->> 'since' as bigint), cast(?1 as bigint)

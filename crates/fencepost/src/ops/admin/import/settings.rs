@@ -3,15 +3,16 @@
 use super::{BoardItem, Import, MailboxItem, RouteItem, Taken, differs};
 use crate::{
     clock::Millis,
-    db::tx::{Stmt, Tx, set},
+    db::{Stmt, Tx, set},
     error::{Code, Error, Result},
-    names::{ATTEMPTS_MAX, NUMBER_MAX, TEXT_MAX, TTL_MAX, check},
+    limits::{ATTEMPTS_MAX, NUMBER_MAX, TEXT_MAX, TTL_MAX, check},
+    log::Event,
     ops::{
-        event::{Event, Topic},
         mail::{Mailbox, Replay, Settings, mailboxes},
         route::{self, ROUTES_MAX, Rule},
     },
     params,
+    topic::Topic,
 };
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -127,7 +128,7 @@ impl Import {
             return Ok(taken);
         }
         let written = tx
-            .query(
+            .execute_returning(
                 "insert into route(agent, place, rule, created_at)
                  select value ->> 'agent', cast(value ->> 'place' as bigint) + (select coalesce(max(place), 0) from route),
                    value ->> 'rule', cast(value ->> 'created' as bigint)
@@ -188,7 +189,7 @@ impl Import {
             return Ok(taken);
         }
         let wanted = rows.len() as u64;
-        let insert = Stmt::new(
+        let insert = Stmt::write(
             "insert into mailbox(name, in_order, paused, ttl_ms, max_attempts, backoff_ms, replay, retain_ms,
                retain_count, created_at)
              select value ->> 'name', cast(value ->> 'strict' as bigint), value ->> 'paused',
@@ -225,7 +226,7 @@ impl Import {
         }
         let mut statements = Vec::new();
         if !rows.is_empty() {
-            statements.push(Stmt::new(
+            statements.push(Stmt::write(
                 "insert into board(name, next_n, created_at)
                  select value ->> 'name', max(cast(value ->> 'next' as bigint)),
                    min(cast(value ->> 'created' as bigint))
@@ -236,7 +237,7 @@ impl Import {
             ));
         }
         if let Some(floor) = self.floor {
-            statements.push(Stmt::new("update fleet set floor = ?1 where floor < ?1", params![floor]));
+            statements.push(Stmt::write("update fleet set floor = ?1 where floor < ?1", params![floor]));
         }
         if !self.dry_run {
             tx.pipeline(statements).await?;

@@ -4,11 +4,9 @@ use super::{CheckpointItem, Item, Line, resource};
 use crate::{
     clock::Time,
     error::Result,
-    names::TaskId,
-    ops::{
-        event::Event,
-        task::{Status, plan},
-    },
+    ids::TaskId,
+    log::Event,
+    ops::task::{Status, plan},
 };
 use serde_json::{Value, json};
 

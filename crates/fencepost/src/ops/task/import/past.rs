@@ -2,9 +2,9 @@
 
 use super::resource;
 use crate::{
-    db::tx::{Tx, set},
+    db::{Tx, set},
     error::{Error, Result},
-    names::TaskId,
+    ids::TaskId,
     ops::task::{
         batch::{Known, at},
         plan,

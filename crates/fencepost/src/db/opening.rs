@@ -1,0 +1,85 @@
+//! The fleet as a transaction finds it. Data only: the rules about it are in the layers above.
+
+use super::{Answer, Scope, Value};
+use crate::{
+    clock::{Millis, Time},
+    error::Result,
+};
+
+/// What a transaction knows before its own work begins.
+#[derive(Debug, Default)]
+pub(crate) struct Opening {
+    pub scope: Scope,
+    /// The caller is still waiting and discards a not-yet reply: skip work that only improves its text.
+    pub probe_only: bool,
+    /// The next deadline. Not read on PostgreSQL by a call that does not need it ([`Self::due_unknown`]).
+    pub due: Due,
+    pub due_unknown: bool,
+    /// The run that claims (by name) or the run behind the token: alive, expired or ended.
+    pub run: Option<RunRow>,
+    /// Events of an earlier call with the same request id.
+    pub repeat: Vec<Repeat>,
+    /// The request id, for the events of this call.
+    pub request: Option<String>,
+    /// The op, the request's digest and the key's name, as events store them.
+    pub asked: Option<String>,
+    /// Answers to the op's own opening reads.
+    pub read: Vec<Answer>,
+    /// How many rows the batch of expiry changed that ran for this call.
+    pub expired: u64,
+    /// How often the fleet was restored, on PostgreSQL. Positions in the log contain it.
+    pub epoch: i64,
+    /// How far the fleet's time is ahead of the clock that it follows: this machine's, or the database's.
+    pub ahead: Millis,
+}
+
+/// The next deadline that no write announces.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Due {
+    /// Every new fence is above this.
+    pub floor: i64,
+    /// The earliest end of a lease, of a claim with an end of its own, or of a delay.
+    pub at: Option<Time>,
+    /// An ended run may still hold something.
+    pub unsettled: bool,
+}
+
+impl Due {
+    pub fn is_due(&self, now: Time) -> bool {
+        self.unsettled || self.at.is_some_and(|at| at <= now)
+    }
+
+    /// Reads the one row of the statement: `floor`, `unsettled`, and then one deadline for each kind of thing.
+    pub fn read(answer: &Answer) -> Result<Self> {
+        let row = &answer.rows[0];
+        Ok(Self {
+            floor: row.get("floor")?,
+            unsettled: row.get::<Option<i64>>("unsettled")?.is_some(),
+            at: row.values().iter().skip(2).filter_map(Value::as_int).min().map(Time),
+        })
+    }
+}
+
+/// A row of `run`.
+#[derive(Debug, Clone)]
+pub(crate) struct RunRow {
+    pub key: i64,
+    pub name: String,
+    pub agent: Option<String>,
+    pub ttl: Millis,
+    pub opened_at: Time,
+    pub expires_at: Time,
+    pub ended_at: Option<Time>,
+    pub reason: Option<String>,
+}
+
+/// One event of an earlier call with the same request id.
+#[derive(Debug, Clone)]
+pub(crate) struct Repeat {
+    pub kind: String,
+    pub resource: String,
+    pub fence: Option<i64>,
+    pub run: Option<String>,
+    pub at: Time,
+    pub asked: Option<String>,
+}

@@ -1,0 +1,77 @@
+//! PostgreSQL's errors, in words that say what to do.
+
+use crate::error::{Code, Error};
+use deadpool_postgres::PoolError;
+use std::error::Error as _;
+use tokio_postgres::error::SqlState;
+
+pub(super) fn outcome_unknown(message: String) -> Error {
+    Error::new(Code::OutcomeUnknown, message)
+        .hint("ask again with the same request id: it is done at most once")
+}
+
+/// Integrity (23) and rollback (40) errors at COMMIT, and a transaction that was ended because it stood idle, say for
+/// certain that nothing was committed.
+pub(super) fn rolled_back(sqlstate: &serde_json::Value) -> bool {
+    sqlstate.as_str().is_some_and(|code| code.starts_with("23") || code.starts_with("40") || code == IDLE)
+}
+
+/// `idle_in_transaction_session_timeout`: this node froze, or was very busy, between two statements.
+const IDLE: &str = "25P03";
+
+pub(super) fn pool_error(e: PoolError) -> Error {
+    match e {
+        PoolError::Backend(e) => postgres_error(e),
+        PoolError::Timeout(_) => Error::unavailable("no connection to PostgreSQL became free in time")
+            .hint("it is down, or `connections` is too small for the number of callers"),
+        e => Error::unavailable(format!("PostgreSQL cannot be reached: {e}")),
+    }
+}
+
+/// What PostgreSQL said, in words that say what to do. Before COMMIT nothing is lost by starting over.
+pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
+    let Some(db) = e.as_db_error() else { return client_error(&e) };
+    let state = db.code();
+    let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
+    {
+        Error::again(format!("PostgreSQL asks to try again: {}", db.message()))
+    } else if state.code() == IDLE {
+        Error::again(format!("PostgreSQL ended the transaction: {}", db.message()))
+            .hint("this process did nothing for too long between two statements; try again")
+    } else if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) {
+        Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
+            .hint("try again in a moment")
+    } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
+        Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message())).hint(LOGIN)
+    } else if *state == SqlState::LOCK_NOT_AVAILABLE || *state == SqlState::QUERY_CANCELED {
+        Error::unavailable(format!("PostgreSQL gave up on it: {}", db.message()))
+            .hint("something holds a lock on it (see pg_stat_activity): try again")
+    } else if state.code().starts_with("53") || *state == SqlState::READ_ONLY_SQL_TRANSACTION {
+        Error::unavailable(format!("PostgreSQL cannot take it now: {}", db.message()))
+    } else {
+        Error::internal(format!("PostgreSQL: {}", db.message()))
+    };
+    error.with("sqlstate", state.code())
+}
+
+/// What went wrong on this side, or on the way. The library tells its kinds apart only by their text.
+pub(super) fn client_error(e: &tokio_postgres::Error) -> Error {
+    let kind = e.to_string();
+    let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));
+    let io = e.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let untrusted = crate::tls::distrust(e);
+    if untrusted.is_some() || (io.is_none() && kind == "error performing TLS handshake") {
+        let why = untrusted.map_or(cause, |(_, why)| why);
+        Error::unavailable(format!("PostgreSQL cannot be trusted: {why}"))
+            .hint("its certificate must fit sslmode and sslrootcert")
+    } else if e.is_closed() || io.is_some() || kind == "timeout waiting for server" {
+        Error::again(format!("PostgreSQL cannot be reached: {cause}"))
+            .hint("is it running, and is the address right?")
+    } else if kind == "invalid configuration" || kind == "authentication error" {
+        Error::unavailable(format!("PostgreSQL cannot be logged in to: {cause}")).hint(LOGIN)
+    } else {
+        Error::internal(format!("PostgreSQL: {cause}"))
+    }
+}
+
+const LOGIN: &str = "check the user, the password and the database in the address";

@@ -1,0 +1,53 @@
+//! Ops inside a transaction that is already open: an embedder's, or another op's.
+
+use super::{
+    op::{AnyOp, Op, typed},
+    prelude::Prelude,
+};
+use crate::{
+    clock::Millis,
+    db::{AnyReply, BoxFuture, Tx},
+    error::{Error, Result},
+};
+
+impl Tx<'_> {
+    /// Runs an op in this transaction. If it is refused, its changes are undone and the transaction goes on. (Locks that it
+    /// took stay until the end.) Nothing waits in here: everyone else would wait with it.
+    pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        let op = op.erase();
+        typed(self.call_any(&*op).await?)
+    }
+
+    fn call_any<'t>(&'t mut self, op: &'t dyn AnyOp) -> BoxFuture<'t, Result<AnyReply>> {
+        Box::pin(async move {
+            self.caller.may(op.name(), op.access())?;
+            if op.wait().is_some_and(|wait| wait != Millis(0)) {
+                return Err(Error::invalid(
+                    "wait_ms",
+                    "cannot be used in a transaction, which would stay open",
+                )
+                .hint("leave it out, or wait with Fleet::call before the transaction"));
+            }
+            let prelude = Prelude::of(op, &self.caller);
+            self.open(&prelude).await?;
+            self.execute("savepoint op", vec![]).await?;
+            let reply = op.run(self).await;
+            if reply.is_err() {
+                self.execute("rollback to savepoint op", vec![]).await?;
+            }
+            self.execute("release savepoint op", vec![]).await?;
+            reply
+        })
+    }
+
+    /// Runs an op as a part of another, which has done what comes before it: its run is there, locked, renewed and the
+    /// caller's own. So a refusal has nothing to undo; if it has, the whole call starts over.
+    pub(crate) async fn part<O: Op>(&mut self, op: O) -> Result<O::Reply> {
+        let writes = self.notes.writes;
+        let reply = op.erase().run(self).await.map_err(|error| match self.notes.writes == writes {
+            true => error,
+            false => Error::again(format!("{} met another: {}", O::NAME, error.message())),
+        });
+        typed(reply?)
+    }
+}

@@ -1,0 +1,347 @@
+//! What a claimable thing must provide, and the statements that are made from the list of them.
+
+use super::ClaimState;
+use crate::{
+    clock::Time,
+    db::{BoxFuture, Delivered, Stmt, Tx, key_set},
+    error::{Error, Result},
+    ids::{Resource, Token},
+    params,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+
+/// A noun that can be claimed. Every function that takes an `id` is given one that [`Self::id_problem`] accepts.
+pub(crate) trait Claimable: Debug + Sync {
+    /// The word before the slash in its resources, and before the dot in its events: `task`.
+    fn noun(&self) -> &'static str;
+    fn table(&self) -> &'static Table;
+    /// Why this text cannot be the id of such a thing.
+    fn id_problem(&self, id: &str) -> Option<String>;
+    /// Reads the run behind a token, with the columns of [`RunRow`](crate::db::RunRow).
+    fn run_behind(&self, id: &str, fence: i64) -> Stmt;
+    /// The item as far as claims are concerned.
+    fn claim_state<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        id: &'t str,
+    ) -> BoxFuture<'t, Result<Option<ClaimState>>>;
+    /// The same, as expiry would leave it now.
+    fn claim_state_now<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        id: &'t str,
+    ) -> BoxFuture<'t, Result<Option<ClaimState>>> {
+        self.claim_state(tx, id)
+    }
+    /// Expiry: gives back one batch of what these ended runs hold. It waits for no lock. Says how many changed.
+    fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>>;
+    /// Expiry: gives back one batch of claims whose own end (`until_at`) has come.
+    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>>;
+    /// Expiry: what else time alone changes. Its deadlines are in [`Table::deadlines`].
+    fn wake<'t>(&'t self, _tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+    /// The holder gives it back: the attempt does not count. Says the item's state after it.
+    fn release<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        token: &'t Token,
+        note: Option<&'t str>,
+    ) -> BoxFuture<'t, Result<String>>;
+    /// An operator takes it from its holder.
+    fn unclaim<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        id: &'t str,
+        reason: Option<&'t str>,
+    ) -> BoxFuture<'t, Result<Unclaimed>>;
+    /// Gives back claims of one reply that did not arrive, except for those that were handed over again since. The
+    /// attempt does not count. Says how many went back.
+    fn return_undelivered<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        delivered: &'t [&'t Delivered],
+    ) -> BoxFuture<'t, Result<u64>>;
+    /// Ends a claim that a poll gave, as its run ends. Says whether it was settled, or only went back.
+    fn settle<'t>(
+        &'t self,
+        tx: &'t mut Tx<'_>,
+        token: &'t Token,
+        settlement: &'t Settlement,
+    ) -> BoxFuture<'t, Result<bool>>;
+    /// The kinds of events by which its holder ends a claim. Any other event takes the claim away from it.
+    fn ended_by_holder(&self) -> &'static [&'static str];
+    /// What must be true of its rows beside the promises that every noun makes.
+    fn promises(&self) -> &'static [Promise];
+}
+
+/// Where a noun's claims are stored. The table has the columns `run`, `fence`, `delivery`, `claimed_at`, `until_at`,
+/// `last_fence`, `last_verb` and `last_digest`, and an index on `run` and one on `until_at`, both without nulls.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub name: &'static str,
+    /// SQL: the item's id, as in its resource.
+    pub id: &'static str,
+    /// SQL: the order of claims in `claim/list`.
+    pub order: &'static str,
+    /// SQL: the order of a run's claims in `run/list`, a text and a number.
+    pub sort: (&'static str, &'static str),
+    /// SQL: deadlines beside the end of a claim, each the first entry of a partial index.
+    pub deadlines: &'static [&'static str],
+}
+
+/// Something that must be true, as a query for the rows that break it: `select … as resource`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Promise {
+    pub text: &'static str,
+    pub broken: &'static str,
+}
+
+/// The answer of [`Claimable::unclaim`].
+#[derive(Debug)]
+pub(crate) struct Unclaimed {
+    /// The run that held it, if a living one did.
+    pub held_by: Option<String>,
+    /// The item's state after it.
+    pub status: String,
+}
+
+/// How a run ends what a poll gave it.
+#[derive(Debug)]
+pub(crate) struct Settlement {
+    pub outcome: Outcome,
+    /// The key of the run, which is locked.
+    pub run: i64,
+    pub output: Option<String>,
+    /// Why it failed.
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    #[default]
+    Done,
+    /// To be tried again, while attempts are left.
+    Failed,
+    /// Given back as it was: the attempt does not count.
+    Released,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::Released => "released",
+        }
+    }
+}
+
+/// The claimable nouns of a fleet, and the statements that are assembled from them once.
+#[derive(Debug)]
+pub(crate) struct Nouns {
+    list: &'static [&'static dyn Claimable],
+    /// Reads [`Due`](crate::db::Due). Each part is the first entry of a partial index, so that it costs the same for one
+    /// row and for a million.
+    pub due: &'static str,
+    /// Marks ended runs that hold nothing as settled: one, or a set.
+    settle: [&'static str; 2],
+    /// Counts what a run holds.
+    held: &'static str,
+    /// What these runs hold, with the tokens: claims whose own end has come left out.
+    tokens_of_runs: &'static str,
+    /// The same of the unended run of a name, whatever became of the claims.
+    tokens_of_name: &'static str,
+    /// SQL: how many claims the run of a row has at time `?1`.
+    count_sql: String,
+    /// By noun: its live claims.
+    live_claims: Vec<(&'static str, &'static str)>,
+    /// What every noun promises.
+    promises: Vec<Promise>,
+}
+
+impl Nouns {
+    /// Call it once: the statements are kept for ever, as the texts of all statements are.
+    pub fn new(list: &'static [&'static dyn Claimable]) -> Self {
+        let each = |part: &dyn Fn(&'static Table, &'static str) -> String, between: &str| {
+            let parts: Vec<String> = list.iter().map(|noun| part(noun.table(), noun.noun())).collect();
+            parts.join(between)
+        };
+        let deadlines = |table: &'static Table, _| {
+            let name = table.name;
+            let own = format!("(select min(until_at) from {name} where until_at is not null)");
+            [&[own.as_str()], table.deadlines].concat().join(",\n  ")
+        };
+        let due = format!(
+            "select floor,
+  (select min(key) from run where ended_at is not null and settled = 0) as unsettled,
+  (select min(expires_at) from run where ended_at is null),
+  {}
+from fleet",
+            each(&deadlines, ",\n  ")
+        );
+        let holds_nothing = each(
+            &|table, _| format!("not exists (select 1 from {0} where {0}.run = run.key)", table.name),
+            "\n  and ",
+        );
+        let settle = |keys: &str| {
+            leak(format!(
+                "update run set settled = 1 where key in (select key from run where settled = 0
+  and {holds_nothing}
+  and key {keys} /*pg for update skip locked*/)"
+            ))
+        };
+        let held =
+            each(&|table, _| format!("(select count(*) from {} where run = ?1)", table.name), "\n  + ");
+        let count_sql = each(
+            &|table, _| {
+                format!(
+                    "(select count(*) from {0} where {0}.run = run.key and (until_at is null or until_at > ?1))",
+                    table.name
+                )
+            },
+            "\n  + ",
+        );
+        let tokens = |listed: &str, until: &str| {
+            let mut kind = 0;
+            let parts: Vec<String> = list
+                .iter()
+                .map(|noun| {
+                    let Table { name, id, sort: (text, number), .. } = noun.table();
+                    kind += 1;
+                    format!(
+                        "select {name}.run, '{}/' || {id} || '@' || {name}.fence as token, {kind} as kind, {text} as name, {number} as n
+  from listed join {name} on {name}.run = listed.key {until}",
+                        noun.noun()
+                    )
+                })
+                .collect();
+            leak(format!("with listed as ({listed})\n{}\nlimit 10000", parts.join("\nunion all\n")))
+        };
+        let promise = |text, part: &dyn Fn(&'static Table, &'static str) -> String| Promise {
+            text,
+            broken: leak(each(part, "\nunion all\n")),
+        };
+        let promises = vec![
+            promise("every claim's run exists", &|Table { name, id, .. }, noun| {
+                format!(
+                    "select '{noun}/' || {id} as resource from {name}
+  where run is not null and not exists (select 1 from run where run.key = {name}.run)"
+                )
+            }),
+            promise("an ended run that is settled holds nothing", &|Table { name, id, .. }, noun| {
+                format!(
+                    "select '{noun}/' || {id} as resource from {name}
+  join run on run.key = {name}.run where run.ended_at is not null and run.settled = 1"
+                )
+            }),
+            promise("what was claimed has a fence", &|Table { name, id, .. }, noun| {
+                format!(
+                    "select '{noun}/' || {id} as resource from {name} where run is not null and fence < 1"
+                )
+            }),
+            promise("no fence was given out twice", &|_, noun| {
+                format!(
+                    "select resource from event where kind = '{noun}.claimed'
+  group by resource, fence having count(*) > 1"
+                )
+            }),
+            promise(
+                "no claim was given out under a fence that the item has not reached",
+                &|Table { name, id, .. }, noun| {
+                    format!(
+                        "select event.resource from event join {name} on event.resource = '{noun}/' || {id}
+  where event.kind = '{noun}.claimed' and event.fence > {name}.fence"
+                    )
+                },
+            ),
+        ];
+        let live_claims = |Table { name, id, order, .. }: &Table| {
+            leak(format!(
+                "select cast({id} as text) as resource_id, fence, claimed_at, until_at,
+  run.key as run_key, run.name as run_name, run.agent as run_agent, run.expires_at as run_expires_at,
+  run.ended_at as run_ended_at
+from run join {name} on {name}.run = run.key
+where run.ended_at is null and run.expires_at > ?1 and (until_at is null or until_at > ?1)
+  and (cast(?2 as text) is null or run.name = ?2)
+order by {order} limit ?3"
+            ))
+        };
+        let live_claims = list.iter().map(|noun| (noun.noun(), live_claims(noun.table()))).collect();
+        Self {
+            list,
+            live_claims,
+            promises,
+            due: leak(due),
+            settle: [settle("= ?1"), settle("in (select cast(value ->> 'k' as bigint) from json_each(?1))")],
+            held: leak(format!("select {held} as n")),
+            tokens_of_runs: tokens(
+                "select cast(value ->> 'k' as bigint) as key from json_each(?1)",
+                "and (until_at is null or until_at > ?2)",
+            ),
+            tokens_of_name: tokens("select key from run where name = ?1 and ended_at is null", ""),
+            count_sql,
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'static dyn Claimable> + use<> {
+        self.list.iter().copied()
+    }
+
+    pub fn find(&self, noun: &str) -> Option<&'static dyn Claimable> {
+        self.iter().find(|claimable| claimable.noun() == noun)
+    }
+
+    /// The noun of a resource that was checked when it came in.
+    pub fn of(&self, resource: &Resource) -> Result<&'static dyn Claimable> {
+        let noun = self.find(resource.noun());
+        noun.ok_or_else(|| Error::internal(format!("`{resource}` is of a noun that cannot be claimed")))
+    }
+
+    /// What every noun promises, and then what each promises of its own rows.
+    pub fn promises(&self) -> impl Iterator<Item = &Promise> {
+        self.promises.iter().chain(self.list.iter().flat_map(|noun| noun.promises()))
+    }
+
+    /// Marks those of these ended runs as settled that hold nothing.
+    pub fn settle(&self, runs: &[i64]) -> Stmt {
+        match runs {
+            [run] => Stmt::write(self.settle[0], params![*run]),
+            runs => Stmt::write(self.settle[1], params![key_set(runs.iter().copied())]),
+        }
+    }
+
+    /// The live claims of a noun, everyone's or one run's: the columns of [`Hold`](super::Hold), and `resource_id`.
+    pub fn live_claims(&self, noun: &dyn Claimable, now: Time, run: Option<&str>, limit: i64) -> Stmt {
+        let sql = self.live_claims.iter().find(|(name, _)| *name == noun.noun()).map_or("", |(_, sql)| sql);
+        Stmt::read(sql, params![now, run, limit])
+    }
+
+    /// Counts, as `n`, what a run holds.
+    pub fn held(&self, run: i64) -> Stmt {
+        Stmt::read(self.held, params![run])
+    }
+
+    /// The claims of these runs that are alive as far as their own end goes: `run`, `token`, and an order.
+    pub fn tokens_of_runs(&self, runs: &[i64], now: Time) -> Stmt {
+        Stmt::read(self.tokens_of_runs, params![key_set(runs.iter().copied()), now])
+    }
+
+    /// The tokens of the unended run of this name, whatever became of the claims.
+    pub fn tokens_of_name(&self, run: &str) -> Stmt {
+        Stmt::read(self.tokens_of_name, params![run])
+    }
+
+    /// SQL: how many claims the run of a row has at time `?1`.
+    pub fn count_sql(&self) -> &str {
+        &self.count_sql
+    }
+}
+
+/// A statement's text lives as long as the process.
+pub(crate) fn leak(sql: String) -> &'static str {
+    sql.leak()
+}

@@ -1,0 +1,88 @@
+//! Expiry: ends runs whose lease is over, gives back what ended runs and expired claims held, wakes what was delayed.
+//!
+//! It runs in bounded batches, before a claim searches. A batch never waits for a lock: it leaves rows and lanes that
+//! another transaction has to a later batch.
+
+use super::{
+    Nouns,
+    ending::end,
+    run::{LAPSED, runs},
+};
+use crate::{
+    db::{RunRow, Scope, Stmt, Tx},
+    error::Result,
+    params,
+};
+
+/// Runs ended, and items given back, in one batch. A caller that must search again does another.
+const RUNS: i64 = 64;
+pub(crate) const ITEMS: i64 = 256;
+
+/// One bounded batch of everything that is due. Gives how many things changed.
+pub(crate) async fn sweep(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64> {
+    if tx.opening.scope == Scope::Call {
+        // Nothing below waits for a row, but a table can be locked as a whole, and a database can be slow.
+        tx.one(Stmt::lock(
+            "select set_config('lock_timeout', '1s', true), set_config('statement_timeout', '5s', true)",
+            params![],
+        ))
+        .await?;
+    }
+    let rows = tx
+        .query(
+            runs!(
+                "where ended_at is null and expires_at <= ?1 order by expires_at limit ?2
+             /*pg for update skip locked*/"
+            ),
+            params![tx.now, RUNS],
+        )
+        .await?;
+    let expired = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
+    if !expired.is_empty() {
+        end(tx, &expired, LAPSED).await?;
+    }
+    let mut changed = expired.len() as u64;
+    changed += give_back(tx, nouns).await?;
+    for noun in nouns.iter() {
+        changed += noun.lapse_capped(tx).await?;
+    }
+    // Last, because it may change what the others gave back. Reads apply the rules in the same order.
+    for noun in nouns.iter() {
+        changed += noun.wake(tx).await?;
+    }
+    Ok(changed)
+}
+
+/// One batch of what ended runs still hold. A run stays due until it holds nothing. Runs whose items are all locked do
+/// not hide those after them: if a page of runs changed nothing, the next page is tried.
+pub(crate) async fn give_back(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64> {
+    let mut after = 0;
+    loop {
+        let dead = tx
+            .query(
+                "select key from run where ended_at is not null and settled = 0 and key > ?1 order by key limit ?2",
+                params![after, RUNS],
+            )
+            .await?;
+        let dead = dead.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
+        let Some(last) = dead.last() else { return Ok(0) };
+        after = *last;
+        let changed = give_back_of(tx, nouns, &dead).await?;
+        if changed > 0 {
+            return Ok(changed);
+        }
+    }
+}
+
+async fn give_back_of(tx: &mut Tx<'_>, nouns: &'static Nouns, dead: &[i64]) -> Result<u64> {
+    // Most runs release everything before they end.
+    let settled = tx.one(nouns.settle(dead)).await?.affected;
+    if settled == dead.len() as u64 {
+        return Ok(settled);
+    }
+    let mut changed = settled;
+    for noun in nouns.iter() {
+        changed += noun.lapse_of_runs(tx, dead).await?;
+    }
+    Ok(changed + tx.one(nouns.settle(dead)).await?.affected)
+}

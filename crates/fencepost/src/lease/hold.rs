@@ -1,0 +1,322 @@
+//! Holds: the claim on an item's row, the run behind it, and whether a token may still act.
+
+use crate::{
+    clock::{Millis, Time},
+    db::{Answer, Row, Scope, Tx},
+    error::{Code, Error, Result},
+    ids::{Resource, Token},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// A live claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Claim {
+    /// Copy it around: every write under the claim names it.
+    pub token: String,
+    pub resource: String,
+    pub fence: i64,
+    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub claimed_at: Time,
+    /// When it is over unless its run is heard from.
+    pub expires_at: Time,
+    /// The run's lease, where it is longer than the `ttl_ms` that was asked for: a lease never becomes shorter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_kept_ms: Option<Millis>,
+}
+
+/// The claim columns of an item's row, with the run behind them: alive, lapsed or ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub run_key: i64,
+    pub run: String,
+    pub agent: Option<String>,
+    pub run_expires_at: Time,
+    pub run_ended_at: Option<Time>,
+    pub fence: i64,
+    pub claimed_at: Time,
+    pub until: Option<Time>,
+    /// The run's lease, where the call that reads or makes this hold asked for a shorter one.
+    pub lease_kept: Option<Millis>,
+}
+
+impl Hold {
+    /// Reads `run.key as run_key, run.name as run_name, …` beside the item's own columns.
+    pub fn read(row: &mut Row) -> Result<Option<Self>> {
+        let Some(run_key) = row.take::<Option<i64>>("run_key")? else { return Ok(None) };
+        Ok(Some(Self {
+            run_key,
+            run: row.take("run_name")?,
+            agent: row.take("run_agent")?,
+            run_expires_at: row.take("run_expires_at")?,
+            run_ended_at: row.take("run_ended_at")?,
+            fence: row.get("fence")?,
+            claimed_at: row.get("claimed_at")?,
+            until: row.take("until_at")?,
+            lease_kept: None,
+        }))
+    }
+    pub fn is_alive(&self, now: Time) -> bool {
+        self.run_ended_at.is_none() && self.run_expires_at > now && self.until.is_none_or(|until| until > now)
+    }
+    pub fn expires_at(&self) -> Time {
+        self.until.map_or(self.run_expires_at, |until| until.min(self.run_expires_at))
+    }
+    pub fn token(&self, resource: &Resource) -> Token {
+        Token { resource: resource.clone(), fence: self.fence }
+    }
+    pub fn claim(&self, resource: &Resource) -> Claim {
+        Claim {
+            token: self.token(resource).to_string(),
+            resource: resource.to_string(),
+            fence: self.fence,
+            run: self.run.clone(),
+            agent: self.agent.clone(),
+            claimed_at: self.claimed_at,
+            expires_at: self.expires_at(),
+            lease_kept_ms: self.lease_kept,
+        }
+    }
+    /// Why it is over, once it is.
+    pub fn lost(&self, now: Time) -> &'static str {
+        match self.run_ended_at {
+            _ if self.until.is_some_and(|until| until <= now) => "its time was up",
+            Some(ended) if ended < self.run_expires_at => "its run ended",
+            _ => "its lease was over",
+        }
+    }
+    /// `run `r-7f` (agent codex-2) until 12:04:10`
+    pub fn describe(&self) -> String {
+        let agent = self.agent.as_ref().map_or(String::new(), |agent| format!(" (agent {agent})"));
+        format!("run `{}`{agent} until {}", self.run, self.expires_at())
+    }
+}
+
+/// How an item's last claim ended, by which a repeat of that ending is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub fence: i64,
+    pub verb: String,
+    pub digest: String,
+}
+
+/// The verbs by which a holder ends its own claim. Whatever else ends a claim takes it away from its holder.
+pub(crate) const ENDED_BY_HOLDER: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
+
+impl Last {
+    pub fn new(fence: i64, verb: &str, content: &[Option<&str>]) -> Self {
+        let mut hash = Sha256::new();
+        for part in content {
+            // Lengths keep ("a", "b") and ("ab", "") apart.
+            hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
+            hash.update(part.unwrap_or_default());
+        }
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.finalize()[..8]);
+        let digest = format!("{:016x}", u64::from_be_bytes(first));
+        Self { fence, verb: verb.into(), digest }
+    }
+    pub fn read(row: &mut Row) -> Result<Option<Self>> {
+        let Some(fence) = row.take::<Option<i64>>("last_fence")? else { return Ok(None) };
+        Ok(Some(Self { fence, verb: row.take("last_verb")?, digest: row.take("last_digest")? }))
+    }
+}
+
+/// An item as far as claims are concerned.
+#[derive(Debug)]
+pub(crate) struct ClaimState {
+    pub fence: i64,
+    pub hold: Option<Hold>,
+    pub closed: Option<Closed>,
+    pub last: Option<Last>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    Finished,
+    Cancelled,
+}
+
+/// May the holder of a token act? The answer to a guard, and the reason of every refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Ok,
+    AlreadyClaimed,
+    AlreadyFinished,
+    LeaseExpired,
+    Cancelled,
+    NotFound,
+}
+
+pub(crate) fn verdict(state: Option<&ClaimState>, fence: i64, now: Time) -> Verdict {
+    let Some(state) = state else { return Verdict::NotFound };
+    let alive = state.hold.as_ref().filter(|hold| hold.is_alive(now));
+    match (state.closed, alive) {
+        // A number that was never given out.
+        _ if fence > state.fence => Verdict::NotFound,
+        (Some(Closed::Cancelled), _) => Verdict::Cancelled,
+        (Some(Closed::Finished), _) => Verdict::AlreadyFinished,
+        (None, Some(hold)) if hold.fence == fence => Verdict::Ok,
+        (None, Some(_)) => Verdict::AlreadyClaimed,
+        (None, None) => Verdict::LeaseExpired,
+    }
+}
+
+/// The living claim behind a token, or the refusal that every verb under a claim gives.
+pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Time) -> Result<&'s Hold> {
+    let verdict = verdict(state, token.fence, now);
+    let hold = state.and_then(|state| state.hold.as_ref());
+    let last = state.and_then(|state| state.last.as_ref()).filter(|last| last.fence == token.fence);
+    let refused = match (verdict, hold) {
+        (Verdict::Ok, Some(hold)) => return Ok(hold),
+        (Verdict::NotFound, _) => {
+            return Err(Error::new(Code::NotFound, format!("`{token}` was never given out"))
+                .hint("copy the token that the claim printed, fence and all"));
+        }
+        (Verdict::AlreadyFinished, _) => {
+            Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
+        }
+        (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),
+        (Verdict::AlreadyClaimed, Some(hold)) => {
+            let message = format!("claim `{token}` is over; {} holds it now", hold.describe());
+            Error::new(Code::LeaseExpired, message)
+                .with("holder", &hold.run)
+                .with("holder_fence", hold.fence)
+                .with("expires_at", hold.expires_at())
+        }
+        _ => Error::new(
+            Code::LeaseExpired,
+            format!("claim `{token}` is over: its lease ended or it was given back"),
+        ),
+    };
+    // Whoever keeps a claim alive must tell its own completion from a loss.
+    let refused = match last {
+        Some(last) => refused.with("ended_by", &last.verb),
+        None => refused,
+    };
+    Err(refused
+        .with("fence", token.fence)
+        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
+}
+
+/// On whose authority an item is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// Nobody's claim is used.
+    Nobody,
+    /// A claim is made: its run must be alive as the row is written.
+    NewClaim,
+    /// A claim is used: it must be alive as the row is written.
+    Claim,
+}
+
+/// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
+/// that is an error, so that what it wrote beside it is not written twice.
+pub(crate) fn is_repeat(
+    tx: &Tx<'_>,
+    last: Option<&Last>,
+    token: &Token,
+    verb: &str,
+    content: &[Option<&str>],
+) -> Result<bool> {
+    let Some(last) = last.filter(|last| last.fence == token.fence) else { return Ok(false) };
+    if *last != Last::new(token.fence, verb, content) {
+        let ends = ["done", "fail", "release"];
+        if !ends.contains(&last.verb.as_str()) {
+            return Ok(false);
+        }
+        let message = format!("claim `{token}` has ended already, by `{}` and not in this way", last.verb);
+        return Err(Error::new(Code::AlreadyFinished, message)
+            .with("fence", last.fence)
+            .with("ended_by", &last.verb)
+            .hint("the first answer stands"));
+    }
+    if tx.opening.scope == Scope::Embedded {
+        return Err(Error::new(Code::AlreadyFinished, format!("`{token}` was accepted before"))
+            .with("repeat", true)
+            .with("fence", last.fence)
+            .hint("roll back: what this transaction wrote was committed the first time"));
+    }
+    Ok(true)
+}
+
+/// In an embedder's transaction a repeat is an error of the whole batch, too: its rows were written the first time.
+pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error>) -> Result<()> {
+    let repeat = refused.find(|e| e.field("repeat") == Some(&serde_json::Value::Bool(true)));
+    match repeat {
+        Some(repeat) if tx.opening.scope == Scope::Embedded => Err(repeat.clone()),
+        _ => Ok(()),
+    }
+}
+
+/// The write itself checked the claim: no row, no effect, a refusal.
+pub(crate) fn check_written(rows: u64, token: &Token) -> Result<()> {
+    if rows == 1 {
+        return Ok(());
+    }
+    Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
+        .with("fence", token.fence)
+        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
+}
+
+pub(crate) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
+    check_written(answers[0].affected, token)?;
+    Ok(answers)
+}
+
+/// A fence for a new claim: above every number that was ever given out for this resource.
+pub(crate) fn next_fence(tx: &Tx<'_>, fence: i64) -> i64 {
+    fence.max(tx.opening.due.floor) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(fence: i64, alive: Option<i64>, closed: Option<Closed>) -> ClaimState {
+        let hold = alive.map(|expires_at| Hold {
+            run_key: 1,
+            run: "r".into(),
+            agent: None,
+            run_expires_at: Time(expires_at),
+            run_ended_at: None,
+            fence,
+            claimed_at: Time(0),
+            until: None,
+            lease_kept: None,
+        });
+        ClaimState { fence, hold, closed, last: None }
+    }
+
+    #[test]
+    fn every_answer_of_a_guard() {
+        use Closed::*;
+        use Verdict as V;
+        let cases = [
+            (None, 1, V::NotFound),
+            (Some(state(1, Some(10), None)), 1, V::Ok),
+            (Some(state(1, Some(10), None)), 2, V::NotFound),
+            (Some(state(2, Some(10), None)), 1, V::AlreadyClaimed),
+            (Some(state(1, Some(5), None)), 1, V::LeaseExpired),
+            (Some(state(1, None, None)), 1, V::LeaseExpired),
+            (Some(state(1, None, Some(Finished))), 1, V::AlreadyFinished),
+            (Some(state(3, None, Some(Finished))), 1, V::AlreadyFinished),
+            (Some(state(1, None, Some(Cancelled))), 1, V::Cancelled),
+        ];
+        for (state, fence, expected) in cases {
+            assert_eq!(verdict(state.as_ref(), fence, Time(5)), expected, "{state:?} @{fence}");
+        }
+    }
+
+    #[test]
+    fn digests_tell_contents_apart() {
+        let digest = |parts: &[Option<&str>]| Last::new(1, "done", parts).digest;
+        assert_ne!(digest(&[Some("a"), Some("b")]), digest(&[Some("ab"), Some("")]));
+        assert_ne!(digest(&[None]), digest(&[Some("")]));
+        assert_eq!(digest(&[Some("a")]), digest(&[Some("a")]));
+    }
+}
