@@ -1,7 +1,7 @@
 //! What every command has: the fleet, who is acting, and how to print.
 
 use crate::{
-    foreign, out,
+    foreign, next_step, out,
     place::{self, Named, Place},
     progress::{Progress, Tidy},
     screen::Screen,
@@ -447,11 +447,14 @@ impl Context {
         } else {
             let again = self.to_ask_again(error);
             let again = again.map(|words| format!("the same command with {words} does it at most once"));
-            let hints = error.hint_text().into_iter().chain(again.as_deref());
+            let mut hints: Vec<String> =
+                error.hint_text().map(str::to_owned).into_iter().chain(again).collect();
+            if hints.is_empty() {
+                hints.push(next_step::hint(error.code()));
+            }
             let lines = [out::label("error", &self.by_its_flag(error))].into_iter();
-            out::complain(
-                &lines.chain(hints.map(|hint| out::label("hint", hint))).collect::<Vec<_>>().join("\n"),
-            );
+            let hints = hints.iter().map(|hint| out::label("hint", hint));
+            out::complain(&lines.chain(hints).collect::<Vec<_>>().join("\n"));
         }
         ExitCode::from(error.code().exit_code())
     }

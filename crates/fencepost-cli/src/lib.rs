@@ -14,6 +14,7 @@ mod help;
 mod keeper;
 mod lines;
 mod modes;
+mod next_step;
 mod out;
 mod own;
 mod place;

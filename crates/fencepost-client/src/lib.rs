@@ -163,3 +163,8 @@ impl Connection {
         }
     }
 }
+
+/// The examples of the guide are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+mod guide {}

@@ -1,9 +1,9 @@
 //! Exactly-once work for fleets of AI agents.
 //!
 //! A claim is held under a lease and a fencing token, taken in the same transaction as the state it stands
-//! for; every write checks it. In words: at-least-once execution, at most one accepted completion. An external
-//! side effect is exactly-once only where the thing it changes checks the fence, or the effect runs under a
-//! guard.
+//! for; every write checks it. In words: at-least-once execution, at most one accepted completion. An effect
+//! outside the fleet can happen twice: a crash between the effect and the completion repeats the effect. A guard
+//! stops a holder that lost its claim.
 //!
 //! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
 //! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].

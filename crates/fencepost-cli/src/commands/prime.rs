@@ -164,54 +164,96 @@ mod tests {
 
     #[test]
     fn every_command_on_the_page_is_one() {
-        let seen = parse_commands(&page(Some("auth"), &crate::command_line()));
-        assert!(seen > 20, "only {seen} commands were found on the page");
+        let page = page(Some("auth"), &crate::command_line());
+        let commands = commands(&page);
+        assert!(commands.len() > 20, "only {} commands were found on the page", commands.len());
+        assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]
     fn every_command_of_who_comes_from_elsewhere_is_one() {
-        let page = include_str!("../../../../docs/coming-from.md");
-        // Scripts are commands line by line.
-        let scripts = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let scripts: String = scripts.flat_map(str::lines).map(|line| format!("`{line}` ")).collect();
-        let text: String = page.split("```").step_by(2).collect();
-        let seen = parse_commands(&scripts) + parse_commands(&text);
-        assert!(seen > 60, "only {seen} commands were found on the page");
+        let commands = commands_of_document(include_str!("../../../../docs/coming-from.md"));
+        assert!(commands.len() > 60, "only {} commands were found on the page", commands.len());
+        assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
     }
 
-    /// Refuses what is quoted as a command and is none; gives how many there are.
-    fn parse_commands(page: &str) -> usize {
-        let mut seen = 0;
-        let is_command = |quoted: &&str| *quoted == "fence" || quoted.starts_with("fence ");
-        for quoted in page.split('`').skip(1).step_by(2).filter(is_command) {
-            // A shell would end the command at `&&`.
-            let quoted = quoted
-                .split(" &&")
-                .next()
-                .unwrap_or_default()
-                .replace("--help", "")
-                .replace("[=DURATION]", "");
-            // What is in brackets may be left out, unless it is this or that: then the first will do.
-            let without = |kept: usize| -> String {
-                let parts = quoted.split(['[', ']']).enumerate();
-                parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect()
-            };
-            let parse = |text: String| crate::command_line().try_get_matches_from(shell_words(&text));
-            if let Err(e) = parse(without(0)).or_else(|_| parse(without(1))) {
-                panic!("`{quoted}` on the page is not a command: {e}");
-            }
-            seen += 1;
+    /// The commands that stand in the text of a document, or in a script that tests only parse. The others are run.
+    #[test]
+    fn every_command_in_the_documents_is_one() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages: Vec<PathBuf> =
+            ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|page| root.join(page)).into();
+        for folder in ["docs", "docs/decisions"] {
+            let entries = std::fs::read_dir(root.join(folder)).expect("a folder");
+            let entries = entries.map(|entry| entry.expect("an entry").path());
+            pages.extend(entries.filter(|path| path.extension().is_some_and(|ext| ext == "md")));
         }
-        seen
+        let read = |page: &PathBuf| std::fs::read_to_string(page).expect("a page");
+        let commands: Vec<_> = pages.iter().flat_map(|page| commands_of_document(&read(page))).collect();
+        assert!(commands.len() > 150, "only {} commands were found in the documents", commands.len());
+        let wrong =
+            commands.iter().filter(|command| !is_name(command)).filter_map(|command| problem(command));
+        assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
     }
 
+    /// What is quoted as a command.
+    fn commands(page: &str) -> Vec<String> {
+        let is_command = |quoted: &&str| *quoted == "fence" || quoted.starts_with("fence ");
+        page.split('`').skip(1).step_by(2).filter(is_command).map(str::to_owned).collect()
+    }
+
+    /// Scripts are commands line by line, and in `$(…)`.
+    fn commands_of_document(page: &str) -> Vec<String> {
+        let parts = page.split("\n```").enumerate();
+        let (blocks, text): (Vec<_>, Vec<_>) = parts.partition(|(at, _)| at % 2 == 1);
+        let is_script = |block: &str| block.starts_with("sh\n") || block.starts_with("sh parsed\n");
+        let scripts = blocks.into_iter().filter(|(_, block)| is_script(block));
+        let lines = scripts.flat_map(|(_, block)| block.lines().skip(1));
+        let lines = lines
+            .map(|line| line.split_once("$(").map_or(line, |(_, rest)| rest.trim_end_matches(['"', ')'])));
+        let scripts: String = lines.map(|line| format!("`{line}` ")).collect();
+        let text: String = text.into_iter().map(|(_, part)| part).collect();
+        [commands(&scripts), commands(&text)].concat()
+    }
+
+    /// Does it only name a command, for all that it takes?
+    fn is_name(quoted: &str) -> bool {
+        let words = shell_words(quoted);
+        let find = |command: clap::Command, word: &String| command.find_subcommand(word).cloned();
+        words.iter().skip(1).try_fold(crate::command_line(), find).is_some()
+    }
+
+    fn problem(quoted: &str) -> Option<String> {
+        // A shell would end the command there.
+        let ends = |word: &String| ["&&", "&", "|", ">", "<", "#"].contains(&word.as_str());
+        let words = shell_words(quoted).into_iter().take_while(|word| !ends(word) && word != "--help");
+        let words: Vec<String> = words.map(|word| word.replace("[=DURATION]", "")).collect();
+        // What is in brackets may be left out, unless it is this or that: then the first will do.
+        let without = |kept: usize| -> Vec<String> {
+            let line = words.join("\u{1f}");
+            let parts = line.split(['[', ']']).enumerate();
+            let line: String =
+                parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect();
+            line.split('\u{1f}').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        };
+        let parse = |words: Vec<String>| crate::command_line().try_get_matches_from(words);
+        let error = parse(without(0)).or_else(|_| parse(without(1))).err()?;
+        Some(format!("`{quoted}` is not a command: {error}"))
+    }
+
+    /// Words as a shell splits them, with either kind of quotes.
     fn shell_words(text: &str) -> Vec<String> {
-        let parts = text.split('"').enumerate();
-        parts
-            .flat_map(|(at, part)| match at % 2 {
-                1 => vec![part.to_owned()],
-                _ => part.split_whitespace().map(str::to_owned).collect(),
-            })
-            .collect()
+        let (mut words, mut open) = (vec![String::new()], None);
+        for c in text.chars() {
+            let word = words.last_mut().expect("a word");
+            match c {
+                '"' | '\'' if open.is_none() => open = Some(c),
+                c if open == Some(c) => open = None,
+                ' ' if open.is_none() => words.push(String::new()),
+                c => word.push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
     }
 }

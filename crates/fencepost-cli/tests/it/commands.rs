@@ -73,7 +73,13 @@ on_both! {
         let told = story.join("\n");
         insta::assert_snapshot!("wrong", told);
         let said = sealed.fence(&["add", &long]);
-        assert_eq!((said.code, said.err.as_str()), (1, "error: `title` has 501 bytes; at most 500 are allowed"));
+        let refused = "error: `title` has 501 bytes; at most 500 are allowed\n\
+            hint: make it smaller, or split it (docs/errors.md#too_large)";
+        assert_eq!((said.code, said.err.as_str()), (1, refused));
+        // That hint is for people: the error itself has none.
+        let json = sealed.fence(&["--json", "add", &long]);
+        let refused = r#"{"error":{"code":"too_large","message":"`title` has 501 bytes; at most 500 are allowed","field":"title","max":500}}"#;
+        assert_eq!((json.code, json.err.as_str()), (1, refused));
     }
 }
 

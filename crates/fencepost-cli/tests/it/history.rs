@@ -67,6 +67,7 @@ fn a_fleet_is_copied_to_a_new_file() {
     insta::assert_snapshot!(sealed.tell(&["backup", "copy.db/no/copy.db"]), @r#"
     $ fence backup copy.db/no/copy.db
     error: cannot make the directory `copy.db/no`: Not a directory (os error 20)
+    hint: fence doctor looks for the cause; if it is passing, try again (docs/errors.md#unavailable)
     (exit 1)
     "#);
     let json = sealed.ok(&["--json", "backup", "other.db"]);

@@ -1,7 +1,7 @@
 //! `make install` and `make uninstall`, as the README has them, in a home of their own; and `make size`.
 
 use crate::{
-    readme::scripts,
+    docs::scenario,
     sealed::{Said, Sealed},
 };
 use std::path::Path;
@@ -35,7 +35,7 @@ fn files(root: &Path) -> Vec<String> {
 #[test]
 fn what_the_readme_installs_works_and_goes_away_again() {
     let sealed = Sealed::sqlite();
-    let [script] = scripts("Install")[..] else { panic!("one block") };
+    let script = scenario("install").concat();
     let [install, uninstall] = script.lines().collect::<Vec<_>>()[..] else { panic!("{script}") };
     let said = make(&sealed, install);
     assert_eq!(said.code, 0, "{said:?}");

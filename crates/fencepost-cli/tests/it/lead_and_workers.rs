@@ -1,11 +1,9 @@
-//! The story that the README tells: a lead and two workers in three terminals, one of them killed in the middle.
+//! The story that the guide on agents tells: a lead and two workers in three terminals, one of them killed in the middle.
 
 use crate::{
+    docs::{matches, scenario},
     on_both,
-    readme::{blocks, matches, scripts},
 };
-
-const SECTION: &str = "A lead and its workers";
 
 /// Each tab in a session of its own, as a terminal would have it; all of them are closed at the end.
 const TERMINALS: &str = r#"
@@ -26,8 +24,8 @@ on_both! {
     without a server:
 
     fn every_trigger_is_settled_once_and_a_killed_workers_work_comes_back(sealed: Sealed) {
-        let (scripts, says) = (scripts(SECTION), blocks(SECTION, "text"));
-        assert_eq!((scripts.len(), says.len()), (5, 1), "{scripts:#?}");
+        let blocks = scenario("lead");
+        let (says, scripts) = blocks.split_last().expect("blocks");
         for (name, script) in ["setup", "lead", "ann", "bob", "settled"].into_iter().zip(scripts) {
             sealed.script(name, script);
         }
@@ -35,7 +33,7 @@ on_both! {
         std::os::unix::fs::symlink(examples, sealed.path().join("examples")).expect("the examples");
         let said = sealed.sh(TERMINALS);
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(matches(says[0], &said.out), "the README says\n{}\nit said\n{}", says[0], said.out);
+        assert!(matches(says, &said.out), "the guide says\n{says}\nit said\n{}", said.out);
         let log = |name: &str| std::fs::read_to_string(sealed.path().join(name)).expect("a log");
         // What is of one kind went to whom it was for, and every kind was there.
         let (lead, ann, bob) = (log("lead.log"), log("ann.log"), log("bob.log"));

@@ -212,13 +212,16 @@ fn what_does_not_fit_is_refused() {
       (exit 1)
     url = 1.5
       error: HERE/fence.toml: `url` is not a text, a number, true or false, or a list of such
+      hint: the command's --help says what it takes (docs/errors.md#invalid)
       (exit 1)
     url =
       error: HERE/fence.toml: line 1: string values must be quoted, expected literal string
+      hint: the command's --help says what it takes (docs/errors.md#invalid)
       (exit 1)
     [serve]
     listen = "here"
       error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': not an address of this machine: such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network
+      hint: the command's --help says what it takes (docs/errors.md#invalid)
       (exit 1)
     "#);
     let json = with(&sealed, &[("FENCE_CONFIG", "nowhere.toml")], &["--json", "list"]);
