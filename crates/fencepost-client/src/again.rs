@@ -34,7 +34,7 @@ impl Twice {
             () if parts.chain([&schema]).any(|part| has(part, "token") || has(part, "tokens")) => {
                 Twice::Claim
             }
-            () if entry.idempotent => Twice::Same,
+            () if entry.on_retry == fencepost::op::OnRetry::Idempotent => Twice::Same,
             () => Twice::Acts,
         }
     }

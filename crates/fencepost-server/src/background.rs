@@ -45,7 +45,7 @@ async fn expire(app: &App) -> Result<()> {
     let Some(place) = Place::take(app, "expiry").await? else { return Ok(()) };
     let done = async {
         for _ in 0..BATCHES {
-            if !app.fleet.call(admin::Settle {}).await?.due {
+            if !app.fleet.call(admin::Expire {}).await?.due {
                 break;
             }
             place.keep(app).await?;

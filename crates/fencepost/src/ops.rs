@@ -5,6 +5,8 @@ pub mod agent;
 pub mod board;
 pub mod channel;
 pub mod claim;
+#[cfg(test)]
+mod conformance;
 pub mod event;
 pub mod inbox;
 pub mod key;
@@ -30,6 +32,8 @@ static NOUNS: LazyLock<Nouns> = LazyLock::new(|| {
         &mail::claimable::Messages,
         &channel::claimable::Mentions,
         &lock::claimable::Locks,
+        #[cfg(test)]
+        &conformance::parcel::Parcels,
     ])
 });
 

@@ -126,7 +126,7 @@ impl Service {
             Some(lease) => lease,
             // First, so that nobody is heard unseen while what was left behind comes to its end.
             None => {
-                let doubt = run::Doubt { run: run.clone(), lease: self.renewed };
+                let doubt = run::Suspect { run: run.clone(), lease: self.renewed };
                 self.fleet().await?.call(doubt).await?.run.lease()
             }
         };

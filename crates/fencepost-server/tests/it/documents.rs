@@ -105,7 +105,7 @@ on_both! {
         for (op, request) in [
             ("run/renew", json!({ "run": "gone" })),
             ("run/end", json!({ "run": "here", "lease": old })),
-            ("run/doubt", json!({ "run": "here", "lease": old })),
+            ("run/suspect", json!({ "run": "here", "lease": old })),
             ("agent/recall", json!({ "agent": "ann" })),
         ] {
             let (status, answer) = world.post(op, request).await;

@@ -24,6 +24,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 13, sql: include_str!("migrations/0013_in_use.sql") },
     Migration { version: 14, sql: include_str!("migrations/0014_keyed.sql") },
     Migration { version: 15, sql: include_str!("migrations/0015_gone.sql") },
+    #[cfg(test)]
+    Migration { version: 16, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
 /// Since this version the row of `fleet` says which version it is.

@@ -18,13 +18,34 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
+/// What repeating a request does: whether a client may send it again when the answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnRetry {
+    /// It changes nothing.
+    Reads,
+    /// The request has an id, and the same id gets the first reply.
+    ByRequestId,
+    /// It acts under a claim: the fence tells a repeat from something new, and the row remembers how the claim ended.
+    UnderClaim,
+    /// Repeating it changes nothing and returns the first reply.
+    Idempotent,
+    /// It would be done twice.
+    Never,
+}
+
 /// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
 pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// `task/claim`
     const NAME: &'static str;
     const ACCESS: Access;
+    /// A name that it had before, under which it still answers.
+    const FORMERLY: Option<&'static str> = None;
     /// It changes nothing: it runs on a reader, and is also served by GET.
     const READS: bool = false;
+    /// What repeating a request does.
+    const ON_RETRY: OnRetry;
+    /// A request as a person would write it, for the manual: JSON.
+    const EXAMPLE: &'static str;
     /// The refusals that this op has beside those of every op ([`Code::OF_EVERY_OP`]); `refuses!` lists them. With debug
     /// assertions any other refusal becomes an `internal` error, so a test that meets one fails.
     const REFUSES: &'static [Code] = &[];
@@ -34,8 +55,6 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn prelude(&self) -> Prelude {
         Prelude::nothing()
     }
-    /// Repeating the request changes nothing and returns the first reply; clients may retry it.
-    const IDEMPOTENT: bool = false;
     /// It reads before it writes, on a reader.
     const PEEKS: bool = false;
     /// That read: the answer, if there is nothing to do. A thing that it would miss must be due, or written with an event.
@@ -103,10 +122,13 @@ pub struct Served {
 #[derive(Clone)]
 pub struct Entry {
     pub name: &'static str,
+    /// See [`Op::FORMERLY`].
+    pub formerly: Option<&'static str>,
     pub access: Access,
     pub reads: bool,
-    /// See [`Op::IDEMPOTENT`].
-    pub idempotent: bool,
+    pub on_retry: OnRetry,
+    /// See [`Op::EXAMPLE`].
+    pub example: &'static str,
     /// See [`Op::REFUSES`].
     pub refuses: &'static [Code],
     /// The request's JSON Schema; its description is the op's doc comment.
@@ -125,9 +147,11 @@ impl Entry {
     pub(crate) fn of<O: Op>() -> Self {
         Self {
             name: O::NAME,
+            formerly: O::FORMERLY,
             access: O::ACCESS,
             reads: O::READS,
-            idempotent: O::IDEMPOTENT,
+            on_retry: O::ON_RETRY,
+            example: O::EXAMPLE,
             refuses: O::REFUSES,
             request: || schemars::schema_for!(O),
             reply: || schemars::schema_for!(O::Reply),

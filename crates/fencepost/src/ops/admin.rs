@@ -6,7 +6,7 @@ verbs![
     about::About,
     check::Check,
     due::Due,
-    settle::Settle,
+    expire::Expire,
     prune::Prune,
     restored::Restored,
     set_clock::SetClock,

@@ -38,7 +38,7 @@ pub fn registry() -> Vec<Entry> {
 /// Finds an op by its name, or says which there are.
 pub fn find(name: &str) -> Result<Entry> {
     let all = registry();
-    all.iter().find(|entry| entry.name == name).cloned().ok_or_else(|| {
+    all.iter().find(|entry| entry.name == name || entry.formerly == Some(name)).cloned().ok_or_else(|| {
         let noun = name.split('/').next().unwrap_or_default();
         let near: Vec<_> = all.iter().map(|e| e.name).filter(|n| n.split('/').next() == Some(noun)).collect();
         let names = if near.is_empty() { all.iter().map(|e| e.name).collect() } else { near };

@@ -43,6 +43,23 @@ impl World {
 }
 
 on_both! {
+    /// Literals, quoted names and comments of an embedder reach both databases as they are written.
+    async fn literals_and_comments_are_left_alone(world: World) {
+        let asked = world.fleet.transaction(|tx| {
+            Box::pin(async move {
+                let rows = tx
+                    .query(
+                        "select 'why?' as a, 'what ?1' as b, /* a note, ?1 */ cast(?1 as text) as c, -- and ?2
+                           'it''s json_each(?)' as \"d?1\"",
+                        params!["yes"],
+                    )
+                    .await?;
+                ["a", "b", "c", "d?1"].iter().map(|column| rows[0].get(column)).collect::<Result<Vec<String>>>()
+            })
+        });
+        assert_eq!(asked.await.unwrap(), ["why?", "what ?1", "yes", "it's json_each(?)"]);
+    }
+
     async fn all_of_it_is_committed_or_nothing(world: World) {
         world.table().await;
         let whole = world.fleet.transaction(|tx| Box::pin(async move {

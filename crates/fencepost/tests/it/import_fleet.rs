@@ -175,7 +175,7 @@ on_both! {
         world.call("task/import", &tasks).await.unwrap();
         world.bring(fleet()).await;
         let settle = async || for _ in 0..3 {
-            world.fleet.call(admin::Settle::default()).await.unwrap();
+            world.fleet.call(admin::Expire::default()).await.unwrap();
         };
         world.story("+259200s agent/poll bob run=b1 -> type=unread_mentions").await;
         settle().await;

@@ -70,13 +70,13 @@ async fn held_by(fleet: &Fleet, run: &str) -> Vec<String> {
 }
 
 on_both! {
-    /// Being heard is not always written; after a doubt it is, whichever way it happens.
-    async fn a_run_that_was_doubted_ends_only_if_nobody_was_heard(world: World) {
+    /// A renewal is not always written; after a suspicion it is, whichever way it happens.
+    async fn a_suspected_run_ends_only_if_nobody_renewed_it(world: World) {
         for n in 1..=4 {
             world.add(&format!("t{n}")).await;
         }
         world.claim("auth-1", "a").await.unwrap();
-        let doubt = |lease| run::Doubt { run: "a".into(), lease };
+        let doubt = |lease| run::Suspect { run: "a".into(), lease };
         let end = |lease| run::End { run: "a".into(), lease, ..run::End::default() };
         let claimed = find_run(&world, "a").await.lease();
         for heard in ["claim", "renew", "progress"] {
@@ -100,7 +100,7 @@ on_both! {
         world.claim("auth-3", "a").await.unwrap();
         assert_eq!(code(world.fleet.call(end(Some(doubted))).await), Code::NotReady);
         world.done("task/auth-3@1").await.unwrap();
-        assert_eq!(code(world.fleet.call(run::Doubt { run: "nobody".into(), lease: None }).await), Code::LeaseExpired);
+        assert_eq!(code(world.fleet.call(run::Suspect { run: "nobody".into(), lease: None }).await), Code::LeaseExpired);
     }
 
     /// Three closed tabs are nobody's failure; ten are, because a task may be what closes them. A lapse counts as ever.
@@ -166,7 +166,7 @@ on_both! {
     }
 
     /// Its lease ends earlier now, and whoever waits for that must not sleep past it.
-    async fn who_waits_for_a_lease_hears_of_a_doubt(world: World) {
+    async fn a_waiter_for_a_lease_is_woken_when_its_run_is_suspected(world: World) {
         world.add("t").await;
         world.claim("auth-1", "a").await.unwrap();
         let waits = task::Claim { wait_ms: Some(Millis::minutes(10)), ..task::Claim::next("auth", "b") };
@@ -176,7 +176,7 @@ on_both! {
             tokio::task::yield_now().await;
         }
         let before = find_run(&world, "a").await.expires_at;
-        let doubted = world.fleet.call(run::Doubt { run: "a".into(), lease: None }).await.unwrap().run;
+        let doubted = world.fleet.call(run::Suspect { run: "a".into(), lease: None }).await.unwrap().run;
         assert!(doubted.expires_at < before);
         let left = doubted.expires_at.since(START.parse::<Time>().unwrap());
         world.clock.advance(Duration::from_millis(u64::try_from(left.0).unwrap()));

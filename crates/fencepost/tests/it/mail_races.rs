@@ -151,7 +151,7 @@ on_both! {
         assert_eq!((shown.ready, shown.processing), (5000, 0), "as it will be written");
         let mut before = 0;
         loop {
-            let due = world.fleet.call(admin_settle()).await.unwrap().due;
+            let due = world.fleet.call(expire()).await.unwrap().due;
             let now = ready().await;
             assert!(now - before <= 256, "a step gave back {}", now - before);
             before = now;
@@ -261,8 +261,8 @@ on_both! {
     }
 }
 
-fn admin_settle() -> fencepost::admin::Settle {
-    fencepost::admin::Settle {}
+fn expire() -> fencepost::admin::Expire {
+    fencepost::admin::Expire {}
 }
 
 /// Driven step by step on PostgreSQL: the first is held at its commit while the second runs.
@@ -374,7 +374,7 @@ mod steps {
         world.fleet.call(last).await.unwrap();
         world.claim_mail("s", "a", 1).await.unwrap();
         world.pass(30);
-        let (settled, pushed) = meet(&world, super::admin_settle(), mail::Push::new("s", "two")).await;
+        let (settled, pushed) = meet(&world, super::expire(), mail::Push::new("s", "two")).await;
         settled.unwrap();
         pushed.unwrap();
         world.assert_sound().await;

@@ -232,7 +232,7 @@ async fn answers(world: &World) -> (Vec<(String, Value)>, usize) {
 }
 
 async fn settle(world: &World) {
-    while call(world, "admin/settle", json!({})).await["due"] == json!(true) {}
+    while call(world, "admin/expire", json!({})).await["due"] == json!(true) {}
 }
 
 on_both! {

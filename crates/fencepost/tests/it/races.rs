@@ -48,7 +48,7 @@ async fn work(fleet: Fleet, run: String) -> Vec<String> {
 
 /// Whoever ends a run passes over what another call has locked at that moment. It goes back with the next expiry.
 async fn settle(world: &World) {
-    world.fleet.call(admin::Settle::default()).await.unwrap();
+    world.fleet.call(admin::Expire::default()).await.unwrap();
 }
 
 on_both! {

@@ -3,11 +3,43 @@
 use crate::world::World;
 use fencepost::{
     Code,
-    op::{self, Op, Visit},
+    op::{self, OnRetry, Op, Visit},
     task,
 };
 use serde_json::{Value, json};
 use std::collections::HashSet;
+
+#[test]
+fn every_example_is_a_request_of_its_op() {
+    for op in op::registry() {
+        op.decode(op.example).unwrap_or_else(|error| panic!("{}: {error}", op.name));
+    }
+}
+
+/// What an op says about retries fits the fields of its request.
+#[test]
+fn an_op_with_a_request_id_or_a_token_says_so() {
+    for op in op::registry() {
+        let schema = (op.request)().to_value();
+        let has = |name: &str| schema["properties"].get(name).is_some();
+        assert_eq!(op.on_retry == OnRetry::Reads, op.reads, "{}", op.name);
+        if !op.reads {
+            assert_eq!(op.on_retry == OnRetry::ByRequestId, has("request"), "{}", op.name);
+        }
+        if has("token") && !op.reads && !has("request") {
+            assert_eq!(op.on_retry, OnRetry::UnderClaim, "{}", op.name);
+        }
+    }
+}
+
+#[test]
+fn a_former_name_still_finds_its_op() {
+    for (former, name) in [("run/doubt", "run/suspect"), ("admin/settle", "admin/expire")] {
+        assert_eq!(op::find(former).unwrap().name, name);
+    }
+    let all: HashSet<&str> = op::registry().iter().map(|op| op.name).collect();
+    assert!(op::registry().iter().filter_map(|op| op.formerly).all(|former| !all.contains(former)));
+}
 
 #[test]
 fn every_op_is_listed() {
@@ -96,7 +128,7 @@ fn every_op_is_listed() {
     claim/unclaim    admin
     run/list         reader reads
     run/renew        agent
-    run/doubt        agent
+    run/suspect      agent
     run/settle       agent
     run/end          agent
     event/list       reader reads
@@ -107,7 +139,7 @@ fn every_op_is_listed() {
     admin/about      reader reads
     admin/check      admin reads
     admin/due        reader reads
-    admin/settle     admin
+    admin/expire     admin
     admin/prune      admin
     admin/restored   admin
     admin/set_clock  admin

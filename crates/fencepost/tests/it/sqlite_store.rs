@@ -2,8 +2,8 @@
 
 use crate::world::{PATIENCE, World, eventually, options, refused};
 use fencepost::{
-    Access, BoxFuture, Code, Durability, Fleet, Millis, Op, Options, Result, Time, Tx, claim, lock, params,
-    run, task,
+    Access, BoxFuture, Code, Durability, Fleet, Millis, Op, Options, Result, Time, Tx, claim, lock,
+    op::OnRetry, params, run, task,
 };
 use futures_util::future::join_all;
 use rusqlite::Connection;
@@ -241,6 +241,8 @@ struct Count {
 impl Op for Count {
     const NAME: &'static str = "test/count";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &str = "{}";
     const READS: bool = true;
     type Reply = i64;
     async fn run(self, tx: &mut Tx<'_>) -> Result<i64> {
@@ -326,6 +328,8 @@ struct Counted {
 impl Op for Counted {
     const NAME: &'static str = "test/counted";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &str = "{}";
     const READS: bool = true;
     type Reply = i64;
     async fn run(self, tx: &mut Tx<'_>) -> Result<i64> {

@@ -3,10 +3,11 @@
 use fencepost::{
     Clock, Code, Error, Fleet, ManualClock, Millis, Options, Result, Time, admin, claim, run, task,
 };
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+pub use fencepost_testing::{
+    PATIENCE,
+    postgres::{fresh_schema, url as postgres_url},
 };
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Defines each test once and runs it on both databases.
@@ -186,9 +187,6 @@ impl World {
     }
 }
 
-/// Far longer than anything takes that a test waits for: only a broken test waits for so long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Waits until it is so.
 pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -213,21 +211,6 @@ pub fn options(clock: &ManualClock) -> Options {
     options.fallback.wake_all = Duration::MAX;
     options.clock = Clock::Manual(clock.clone());
     options
-}
-
-/// A schema that no other test uses, also when several test runs share one PostgreSQL. It keeps what earlier runs left,
-/// and process ids come again: hence a random part.
-pub fn fresh_schema() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let (process, random) = (std::process::id(), fastrand::u64(..));
-    format!("t{process}_{random:016x}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-pub fn postgres_url(schema: &str) -> String {
-    let base = std::env::var("FENCE_TEST_POSTGRES").expect(
-        "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
-    );
-    format!("{base}?schema={schema}&sslmode=disable")
 }
 
 /// The code of a refusal.

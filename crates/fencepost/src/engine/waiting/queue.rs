@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn news_wakes_the_first_of_each_wish_and_all_who_watch() {
+    fn news_wakes_the_first_of_each_subscription_and_all_who_read() {
         let queue = Queue::default();
         let (a, b, c) = (parked(&queue, Some("x")), parked(&queue, Some("x")), parked(&queue, Some("y")));
         let (d, e) = (parked(&queue, None), parked(&queue, None));

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Tx, migrate},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     params,
 };
@@ -32,6 +32,8 @@ pub struct Facts {
 impl Op for About {
     const NAME: &'static str = "admin/about";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Facts;
     erased!();

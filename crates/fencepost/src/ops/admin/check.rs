@@ -1,7 +1,7 @@
 use crate::{
     caller::Access,
     db::{Batch, Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::claimable::Promise,
     ops::nouns,
@@ -68,6 +68,8 @@ impl Op for Check {
     const NAME: &'static str = "admin/check";
     /// It reads every table: a reader could keep the database busy with nothing else.
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Report;
     erased!();

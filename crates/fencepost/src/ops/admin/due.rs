@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::{Due as DueNow, Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     params,
 };
@@ -16,7 +16,7 @@ pub struct Due {}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NextDue {
-    /// Something is due now: `admin/settle` does it, and so does whoever claims next.
+    /// Something is due now: `admin/expire` does it, and so does the next claim.
     pub due: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Time>,
@@ -32,6 +32,8 @@ impl NextDue {
 impl Op for Due {
     const NAME: &'static str = "admin/due";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = NextDue;
     erased!();

@@ -8,7 +8,7 @@ use super::import::{
 use crate::{
     caller::Access,
     db::{Row, Tx, set},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     limits::check,
     ops::{
@@ -124,6 +124,8 @@ impl Op for Export {
     const NAME: &'static str = "admin/export";
     /// It reads every table.
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Page;
     erased!();

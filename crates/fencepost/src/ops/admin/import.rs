@@ -9,7 +9,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{NAME_MAX, PLAN_MAX, check},
     ops::{agent::Role, inbox::Content, mail::Replay, task::import::CheckpointItem},
@@ -360,6 +360,8 @@ impl Op for Import {
     const NAME: &'static str = "admin/import";
     /// It writes a past that nobody here was part of.
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"source":"slack"}"#;
     type Reply = Imported;
     erased!();
 

@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::Millis,
     db::{Row, Stmt, Tx, in_use::InUse, key_set},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{TTL_MAX, check},
     ops::{
@@ -52,6 +52,8 @@ pub struct Pruned {
 impl Op for Prune {
     const NAME: &'static str = "admin/prune";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = "{}";
     type Reply = Pruned;
     erased!();
 

@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::Result,
@@ -29,6 +29,8 @@ pub struct Floor {
 impl Op for Restored {
     const NAME: &'static str = "admin/restored";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = "{}";
     type Reply = Floor;
     erased!();
 

@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::ending::end_all,
     log::Event,
@@ -35,6 +35,8 @@ const APART: Millis = Millis::seconds(1);
 impl Op for SetClock {
     const NAME: &'static str = "admin/set_clock";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = "{}";
     type Reply = ClockSet;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::Millis,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     limits::{TTL_MAX, check},
     log::Event,
@@ -40,7 +40,8 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "agent/join";
     const ACCESS: Access = Access::Agent;
-    const IDEMPOTENT: bool = true;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     type Reply = Joined;
     erased!();
 

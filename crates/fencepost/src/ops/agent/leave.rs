@@ -2,7 +2,7 @@ use super::{join::Joined, list, not_found, recall};
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{TEXT_MAX, check},
     log::Event,
@@ -25,7 +25,8 @@ pub struct Leave {
 impl Op for Leave {
     const NAME: &'static str = "agent/leave";
     const ACCESS: Access = Access::Agent;
-    const IDEMPOTENT: bool = true;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     type Reply = Joined;
     erased!();
 

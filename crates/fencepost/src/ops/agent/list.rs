@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
     ops::{run, task},
@@ -79,6 +79,8 @@ pub struct Doing {
 impl Op for List {
     const NAME: &'static str = "agent/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Agents;
     erased!();

@@ -10,7 +10,7 @@ use crate::{
     clock::{Millis, Time},
     db::{Answer, Row, Stmt, Subscription, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -96,8 +96,9 @@ impl Polled {
 impl Op for Poll {
     const NAME: &'static str = "agent/poll";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1","run":"r-1"}"#;
     refuses![LeaseExpired];
-    const IDEMPOTENT: bool = true;
     const PEEKS: bool = true;
     type Reply = Polled;
     erased!();

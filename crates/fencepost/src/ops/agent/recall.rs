@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::Tx,
-    engine::op::{Op, erased, refuses},
+    engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
     lease::{Under, expiry::ITEMS},
     limits::{TEXT_MAX, check},
@@ -37,6 +37,8 @@ pub struct Recalled {
 impl Op for Recall {
     const NAME: &'static str = "agent/recall";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     refuses![NotReady];
     type Reply = Recalled;
     erased!();

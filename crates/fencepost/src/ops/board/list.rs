@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
     ops::task,
@@ -35,6 +35,8 @@ pub struct Board {
 impl Op for List {
     const NAME: &'static str = "board/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Boards;
     erased!();

@@ -2,7 +2,7 @@ use super::list::{Board, List};
 use crate::{
     caller::Access,
     db::{Row, Stmt, Tx, by_keys},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::TaskId,
     limits::check,
@@ -42,6 +42,8 @@ pub struct Edge {
 impl Op for Show {
     const NAME: &'static str = "board/show";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"board":"auth"}"#;
     const READS: bool = true;
     type Reply = Shown;
     erased!();

@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::{Row, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{TEXT_MAX, check},
     log::Event,
@@ -60,7 +60,8 @@ pub struct Created {
 impl Op for Create {
     const NAME: &'static str = "channel/create";
     const ACCESS: Access = Access::Agent;
-    const IDEMPOTENT: bool = true;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"channel":"general"}"#;
     type Reply = Created;
     erased!();
 

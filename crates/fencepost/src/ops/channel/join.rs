@@ -2,7 +2,7 @@ use super::set_member;
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
 };
 use schemars::JsonSchema;
@@ -25,7 +25,8 @@ pub struct Joined {
 impl Op for Join {
     const NAME: &'static str = "channel/join";
     const ACCESS: Access = Access::Agent;
-    const IDEMPOTENT: bool = true;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"channel":"general","agent":"codex-1"}"#;
     type Reply = Joined;
     erased!();
 

@@ -2,7 +2,7 @@ use super::create::Channel;
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::check,
     params,
@@ -27,6 +27,8 @@ pub struct Channels {
 impl Op for List {
     const NAME: &'static str = "channel/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Channels;
     erased!();

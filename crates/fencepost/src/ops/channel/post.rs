@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -57,6 +57,8 @@ pub struct Posted {
 impl Op for Post {
     const NAME: &'static str = "channel/post";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"channel":"general","body":"@codex-1 the build is green again"}"#;
     type Reply = Posted;
     erased!();
 

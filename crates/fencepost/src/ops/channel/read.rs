@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -57,6 +57,8 @@ pub struct Page {
 impl Op for Read {
     const NAME: &'static str = "channel/read";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"channel":"general","agent":"codex-1"}"#;
     refuses![LeaseExpired];
     type Reply = Page;
     erased!();

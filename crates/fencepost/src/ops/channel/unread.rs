@@ -1,7 +1,7 @@
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::check,
     params,
@@ -36,6 +36,8 @@ pub struct UnreadChannel {
 impl Op for Unread {
     const NAME: &'static str = "channel/unread";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     const READS: bool = true;
     type Reply = Summary;
     erased!();

@@ -2,7 +2,7 @@ use super::{Claim, Verdict, nouns};
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::Token,
     lease::hold::verdict,
@@ -36,6 +36,8 @@ pub struct Guarded {
 impl Op for Guard {
     const NAME: &'static str = "claim/guard";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1"}"#;
     const READS: bool = true;
     type Reply = Guarded;
     erased!();

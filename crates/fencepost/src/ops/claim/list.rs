@@ -2,7 +2,7 @@ use super::{Claim, nouns};
 use crate::{
     caller::Access,
     db::{Batch, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::Resource,
     lease::{Hold, run},
@@ -30,6 +30,8 @@ pub struct Claims {
 impl Op for List {
     const NAME: &'static str = "claim/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Claims;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -39,6 +39,8 @@ pub struct Released {
 impl Op for Release {
     const NAME: &'static str = "claim/release";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1"}"#;
     refuses![LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Released;
     erased!();

@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -42,6 +42,8 @@ pub struct Renewed {
 impl Op for Renew {
     const NAME: &'static str = "claim/renew";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1"}"#;
     refuses![LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Renewed;
     erased!();

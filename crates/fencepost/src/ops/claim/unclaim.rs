@@ -2,7 +2,7 @@ use super::nouns;
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Code, Error, Result},
     ids::{Resource, Token},
     lease::claimable,
@@ -34,6 +34,8 @@ pub struct Unclaimed {
 impl Op for Unclaim {
     const NAME: &'static str = "claim/unclaim";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"resource":"task/auth-3"}"#;
     type Reply = Unclaimed;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Row, Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Code, Error, Result},
     ids::{Resource, TaskId},
     limits::{NAME_MAX, TEXT_MAX, check},
@@ -119,6 +119,8 @@ const AT_TIME: &str = "with recursive halved(low, high) as (
 impl Op for List {
     const NAME: &'static str = "event/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Events;
     erased!();

@@ -2,7 +2,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Tx, in_use::InUse},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{TTL_MAX, check},
     log::Position,
@@ -36,6 +36,8 @@ pub struct Pruned {
 impl Op for Prune {
     const NAME: &'static str = "event/prune";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = "{}";
     type Reply = Pruned;
     erased!();
 

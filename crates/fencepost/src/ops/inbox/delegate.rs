@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -50,8 +50,9 @@ pub struct Delegated {
 impl Op for Delegate {
     const NAME: &'static str = "inbox/delegate";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"message":"812"}"#;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const IDEMPOTENT: bool = true;
     type Reply = Delegated;
     erased!();
 

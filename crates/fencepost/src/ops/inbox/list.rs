@@ -2,7 +2,7 @@ use super::{Item, Status, mailbox};
 use crate::{
     caller::Access,
     db::{Tx, by_keys},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
     lease::overdue::but,
@@ -42,6 +42,8 @@ pub struct Items {
 impl Op for List {
     const NAME: &'static str = "inbox/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     const READS: bool = true;
     type Reply = Items;
     erased!();

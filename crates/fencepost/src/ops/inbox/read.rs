@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -22,8 +22,9 @@ pub struct Read {
 impl Op for Read {
     const NAME: &'static str = "inbox/read";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"message":"812"}"#;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const IDEMPOTENT: bool = true;
     type Reply = Handled;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -25,8 +25,9 @@ pub struct Respond {
 impl Op for Respond {
     const NAME: &'static str = "inbox/respond";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"message":"812","text":"as it was agreed"}"#;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
-    const IDEMPOTENT: bool = true;
     type Reply = Handled;
     erased!();
 

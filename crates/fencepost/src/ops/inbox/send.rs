@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -60,6 +60,8 @@ pub struct Sent {
 impl Op for Send {
     const NAME: &'static str = "inbox/send";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1","text":"as it was agreed"}"#;
     refuses![AlreadyFinished];
     type Reply = Sent;
     erased!();

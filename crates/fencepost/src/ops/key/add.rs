@@ -2,7 +2,7 @@ use super::Key;
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     limits::check,
     log::{
@@ -50,6 +50,8 @@ impl std::fmt::Debug for Added {
 impl Op for Add {
     const NAME: &'static str = "key/add";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"name":"deploy","role":"reader"}"#;
     type Reply = Added;
     erased!();
 

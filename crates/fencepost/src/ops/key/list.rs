@@ -2,7 +2,7 @@ use super::Key;
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::check,
     log::access::keys,
@@ -31,6 +31,8 @@ pub struct Keys {
 impl Op for List {
     const NAME: &'static str = "key/list";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Keys;
     erased!();

@@ -2,7 +2,7 @@ use super::Key;
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Code, Error, Result},
     limits::{TEXT_MAX, check},
     log::{Event, access::keys},
@@ -39,6 +39,8 @@ pub struct Revoked {
 impl Op for Revoke {
     const NAME: &'static str = "key/revoke";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"name":"deploy"}"#;
     type Reply = Revoked;
     erased!();
 

@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     db::{Delivered, Stmt, Subscription, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -63,6 +63,8 @@ pub struct Claimed {
 impl Op for Claim {
     const NAME: &'static str = "lock/claim";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"name":"deploy","run":"r-1"}"#;
     refuses![AlreadyClaimed, LeaseExpired];
     type Reply = Claimed;
     erased!();

@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -40,6 +40,8 @@ pub struct Saved {
 impl Op for SaveCheckpoint {
     const NAME: &'static str = "mail/checkpoint";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"message/812@1","ordinal":1,"phase":"as it was agreed"}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Saved;
     erased!();

@@ -9,7 +9,7 @@ use crate::{
     clock::Millis,
     db::{Delivered, Row, Stmt, Subscription, Tx, by_keys, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -75,6 +75,8 @@ pub struct ClaimedMessage {
 impl Op for Claim {
     const NAME: &'static str = "mail/claim";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"mailboxes":["builds"],"run":"r-1"}"#;
     refuses![NoneReady, Paused, LeaseExpired];
     type Reply = Claimed;
     erased!();

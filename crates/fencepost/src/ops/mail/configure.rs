@@ -7,7 +7,7 @@ use crate::{
     caller::Access,
     clock::Millis,
     db::{Stmt, Tx},
-    engine::op::{Op, erased, refuses},
+    engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
     limits::{ATTEMPTS_MAX, TTL_MAX, check},
     log::Event,
@@ -50,6 +50,8 @@ pub struct Configure {
 impl Op for Configure {
     const NAME: &'static str = "mail/configure";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     refuses![NotReady];
     type Reply = Changed;
     erased!();

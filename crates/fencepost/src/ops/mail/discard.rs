@@ -5,7 +5,7 @@ use super::{
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased, refuses},
+    engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
     lease::Under,
     limits::{CLAIMS_MAX, TEXT_MAX, check},
@@ -32,6 +32,8 @@ pub struct Discarded {
 impl Op for Discard {
     const NAME: &'static str = "mail/discard";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"messages":[1]}"#;
     refuses![AlreadyClaimed, AlreadyFinished];
     type Reply = Discarded;
     erased!();

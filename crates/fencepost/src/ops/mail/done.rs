@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -35,6 +35,8 @@ impl Done {
 impl Op for Done {
     const NAME: &'static str = "mail/done";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"message/812@1"}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Changed;
     erased!();

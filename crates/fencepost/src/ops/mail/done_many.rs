@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, by_keys, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -47,6 +47,8 @@ pub struct Outcome {
 impl Op for DoneMany {
     const NAME: &'static str = "mail/done_many";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"messages":[{"token":"message/812@1"}]}"#;
     refuses![AlreadyFinished];
     type Reply = DidMany;
     erased!();

@@ -8,7 +8,7 @@ use crate::{
     clock::{Millis, Time},
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -50,6 +50,8 @@ impl Fail {
 impl Op for Fail {
     const NAME: &'static str = "mail/fail";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"message/812@1","reason":"as it was agreed"}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Changed;
     erased!();

@@ -5,7 +5,7 @@ use super::{
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
     limits::check,
@@ -41,6 +41,8 @@ pub struct Messages {
 impl Op for List {
     const NAME: &'static str = "mail/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Messages;
     erased!();

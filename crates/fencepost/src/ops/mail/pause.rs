@@ -2,7 +2,7 @@ use super::{configure::set_paused, stats::Box};
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{TEXT_MAX, check},
 };
@@ -28,6 +28,8 @@ pub struct Changed {
 impl Op for Pause {
     const NAME: &'static str = "mail/pause";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = Changed;
     erased!();
 

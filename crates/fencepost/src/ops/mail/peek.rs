@@ -8,7 +8,7 @@ use super::{
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
     limits::check,
@@ -36,6 +36,8 @@ pub struct Peeked {
 impl Op for Peek {
     const NAME: &'static str = "mail/peek";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     const READS: bool = true;
     type Reply = Peeked;
     erased!();

@@ -7,7 +7,7 @@ use crate::{
     clock::Millis,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -69,6 +69,8 @@ pub struct Pushed {
 impl Op for Push {
     const NAME: &'static str = "mail/push";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     refuses![AlreadyFinished];
     type Reply = Pushed;
     erased!();

@@ -8,7 +8,7 @@ use crate::{
     clock::Millis,
     db::{Stmt, Tx, numbered, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -68,6 +68,8 @@ pub struct PushedMany {
 impl Op for PushMany {
     const NAME: &'static str = "mail/push_many";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"messages":[{"mailbox":"builds"}]}"#;
     refuses![AlreadyFinished];
     type Reply = PushedMany;
     erased!();

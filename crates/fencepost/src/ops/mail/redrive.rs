@@ -9,7 +9,7 @@ use crate::{
     caller::Access,
     db::{Row, Stmt, Tx, by_keys},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -46,6 +46,8 @@ pub struct Redriven {
 impl Op for Redrive {
     const NAME: &'static str = "mail/redrive";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     refuses![NotReady];
     type Reply = Redriven;
     erased!();

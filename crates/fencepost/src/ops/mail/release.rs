@@ -8,7 +8,7 @@ use crate::{
     caller::Access,
     db::{Delivered, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -38,6 +38,8 @@ pub struct Released {
 impl Op for Release {
     const NAME: &'static str = "mail/release";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"tokens":["message/812@1"]}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Released;
     erased!();

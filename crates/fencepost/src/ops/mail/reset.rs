@@ -5,7 +5,7 @@ use super::{
 use crate::{
     caller::Access,
     db::{Row, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     lease::Under,
     limits::{TEXT_MAX, check},
@@ -44,6 +44,8 @@ pub struct WasReset {
 impl Op for Reset {
     const NAME: &'static str = "mail/reset";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = WasReset;
     erased!();
 

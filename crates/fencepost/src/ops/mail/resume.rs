@@ -2,7 +2,7 @@ use super::{configure::set_paused, pause::Changed};
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::check,
 };
@@ -19,6 +19,8 @@ pub struct Resume {
 impl Op for Resume {
     const NAME: &'static str = "mail/resume";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = Changed;
     erased!();
 

@@ -2,7 +2,7 @@ use super::{Changed, Message, now, record::require_message, view::full};
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
     params,
@@ -20,6 +20,8 @@ pub struct Show {
 impl Op for Show {
     const NAME: &'static str = "mail/show";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"message":1}"#;
     const READS: bool = true;
     type Reply = Changed;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::{Stmt, Tx, by_keys, set},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
     limits::check,
@@ -60,6 +60,8 @@ pub struct Box {
 impl Op for Stats {
     const NAME: &'static str = "mail/stats";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Mailboxes;
     erased!();

@@ -10,7 +10,7 @@ use crate::{
     clock::Millis,
     db::{Tx, by_keys},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -47,6 +47,8 @@ pub struct Taken {
 impl Op for Take {
     const NAME: &'static str = "mail/take";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"mailboxes":["builds"]}"#;
     refuses![NoneReady, Paused, AlreadyFinished];
     type Reply = Taken;
     erased!();

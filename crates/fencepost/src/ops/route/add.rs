@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -64,6 +64,8 @@ pub struct Added {
 impl Op for Add {
     const NAME: &'static str = "route/add";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"source":"slack","agent":"codex-1"}"#;
     type Reply = Added;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -35,6 +35,8 @@ pub struct Again {
 impl Op for Again {
     const NAME: &'static str = "route/again";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"message":1}"#;
     refuses![AlreadyClaimed, AlreadyFinished];
     type Reply = Delivered;
     erased!();

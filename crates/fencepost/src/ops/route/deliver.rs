@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -60,6 +60,8 @@ pub struct Deliver {
 impl Op for Deliver {
     const NAME: &'static str = "route/deliver";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"source":"slack","delivery":"Ev0PV52K21","text":"as it was agreed"}"#;
     refuses![AlreadyFinished];
     type Reply = Delivered;
     erased!();

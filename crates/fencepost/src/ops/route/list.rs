@@ -2,7 +2,7 @@ use super::{Route, in_force};
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
 };
 use schemars::JsonSchema;
@@ -21,6 +21,8 @@ pub struct Routes {
 impl Op for List {
     const NAME: &'static str = "route/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Routes;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::Result,
@@ -36,6 +36,8 @@ pub struct Removed {
 impl Op for Remove {
     const NAME: &'static str = "route/remove";
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"route":1}"#;
     type Reply = Removed;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
     lease::overdue::but,
@@ -46,6 +46,8 @@ pub struct Stray {
 impl Op for Unmatched {
     const NAME: &'static str = "route/unmatched";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Kept;
     erased!();

@@ -2,7 +2,7 @@ use super::{Lease, Run};
 use crate::{
     caller::Access,
     db::{RunRow, Tx},
-    engine::op::{Op, erased, refuses},
+    engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
     lease::{
         ending::{end, lock},
@@ -23,7 +23,7 @@ pub struct End {
     pub run: String,
     #[serde(default)]
     pub reason: Option<String>,
-    /// Only if it is still under this lease, as `run/doubt` showed it: nobody was heard since.
+    /// Only if it is still under this lease, as `run/suspect` showed it: nobody renewed it since.
     #[serde(default)]
     pub lease: Option<Lease>,
     /// The terminal or agent that the run worked for is gone. Nobody failed at the tasks it held, so their attempts do
@@ -40,6 +40,8 @@ pub struct Ended {
 impl Op for End {
     const NAME: &'static str = "run/end";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady];
     type Reply = Ended;
     erased!();

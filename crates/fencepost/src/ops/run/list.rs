@@ -2,7 +2,7 @@ use super::Run;
 use crate::{
     caller::Access,
     db::{Row, RunRow, Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     lease::claimable::leak,
     limits::check,
@@ -54,6 +54,8 @@ from run {which}",
 impl Op for List {
     const NAME: &'static str = "run/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = "{}";
     const READS: bool = true;
     type Reply = Runs;
     erased!();

@@ -5,7 +5,7 @@ use crate::{
     db::RunRow,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -34,6 +34,8 @@ pub struct Renewed {
 impl Op for Renew {
     const NAME: &'static str = "run/renew";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![LeaseExpired];
     type Reply = Renewed;
     erased!();

@@ -4,7 +4,7 @@ use crate::{
     caller::Access,
     db::{Batch, Row, RunRow, Stmt, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -65,8 +65,9 @@ pub struct Settled {
 impl Op for Settle {
     const NAME: &'static str = "run/settle";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Idempotent;
+    const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished];
-    const IDEMPOTENT: bool = true;
     type Reply = Settled;
     erased!();
 

@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -33,6 +33,8 @@ pub struct Accept {
 impl Op for Accept {
     const NAME: &'static str = "task/accept";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","agent":"codex-1"}"#;
     refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

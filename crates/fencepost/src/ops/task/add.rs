@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -82,6 +82,8 @@ pub struct Added {
 impl Op for Add {
     const NAME: &'static str = "task/add";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"title":"write the parser","board":"auth"}"#;
     type Reply = Added;
     erased!();
 

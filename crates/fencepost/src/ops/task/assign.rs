@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -26,6 +26,8 @@ pub struct Assign {
 impl Op for Assign {
     const NAME: &'static str = "task/assign";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","to":"codex-1"}"#;
     refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -28,6 +28,8 @@ pub struct Cancel {
 impl Op for Cancel {
     const NAME: &'static str = "task/cancel";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     refuses![AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

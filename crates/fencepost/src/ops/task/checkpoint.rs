@@ -7,7 +7,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -41,6 +41,8 @@ pub struct Saved {
 impl Op for SaveCheckpoint {
     const NAME: &'static str = "task/checkpoint";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","ordinal":1,"phase":"as it was agreed"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Saved;
     erased!();

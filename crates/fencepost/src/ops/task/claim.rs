@@ -4,7 +4,7 @@ use crate::{
     clock::{Millis, Time},
     db::{Delivered, Stmt, Subscription, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -78,6 +78,8 @@ pub struct Claimed {
 impl Op for Claim {
     const NAME: &'static str = "task/claim";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"run":"r-1","board":"auth"}"#;
     refuses![NoneReady, BoardFinished, AlreadyClaimed, NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Claimed;
     erased!();

@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -50,6 +50,8 @@ pub struct ClaimedMany {
 impl Op for ClaimMany {
     const NAME: &'static str = "task/claim_many";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"count":1,"run":"r-1"}"#;
     refuses![NoneReady, BoardFinished, LeaseExpired];
     type Reply = ClaimedMany;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -30,6 +30,8 @@ pub struct Depend {
 impl Op for Depend {
     const NAME: &'static str = "task/depend";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","after":"auth-2"}"#;
     refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

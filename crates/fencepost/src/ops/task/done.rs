@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Answer, Stmt, Tx, by_keys, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -40,6 +40,8 @@ impl Done {
 impl Op for Done {
     const NAME: &'static str = "task/done";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -7,7 +7,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -58,6 +58,8 @@ pub struct Outcome {
 impl Op for DoneMany {
     const NAME: &'static str = "task/done_many";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"tasks":[{"token":"task/auth-3@1"}]}"#;
     refuses![AlreadyFinished];
     type Reply = DidMany;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -41,6 +41,8 @@ pub struct Edit {
 impl Op for Edit {
     const NAME: &'static str = "task/edit";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","title":"write the parser"}"#;
     type Reply = Changed;
     erased!();
 

@@ -8,7 +8,7 @@ use crate::{
     clock::{Millis, Time},
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -45,6 +45,8 @@ impl Fail {
 impl Op for Fail {
     const NAME: &'static str = "task/fail";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::UnderClaim;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","reason":"as it was agreed"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -11,7 +11,7 @@ use crate::{
     clock::Time,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -275,6 +275,8 @@ impl Op for Import {
     const NAME: &'static str = "task/import";
     /// It writes a past that nobody here was part of.
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"tasks":[{"id":"auth-3","title":"write the parser"}]}"#;
     type Reply = Imported;
     erased!();
 

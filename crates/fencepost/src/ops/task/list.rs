@@ -2,7 +2,7 @@ use super::{Record, State, Task, columns, is_ready, load, not_found, overdue, st
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::TaskId,
     lease::overdue::but,
@@ -49,6 +49,8 @@ pub struct Tasks {
 impl Op for List {
     const NAME: &'static str = "task/list";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"board":"auth"}"#;
     const READS: bool = true;
     type Reply = Tasks;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::Result,
@@ -28,6 +28,8 @@ pub struct Note {
 impl Op for Note {
     const NAME: &'static str = "task/note";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","text":"as it was agreed"}"#;
     type Reply = Changed;
     erased!();
 

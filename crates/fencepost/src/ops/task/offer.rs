@@ -4,7 +4,7 @@ use crate::{
     clock::Time,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -27,6 +27,8 @@ pub struct Offer {
 impl Op for Offer {
     const NAME: &'static str = "task/offer";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","to":"codex-1"}"#;
     refuses![NotReady, AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -26,6 +26,8 @@ pub struct Park {
 impl Op for Park {
     const NAME: &'static str = "task/park";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","reason":"as it was agreed"}"#;
     refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

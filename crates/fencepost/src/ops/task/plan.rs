@@ -7,7 +7,7 @@ use crate::{
     caller::Access,
     db::{Stmt, Tx, set},
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Error, Result},
@@ -90,6 +90,8 @@ pub struct Planned {
 impl Op for Plan {
     const NAME: &'static str = "task/plan";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"tasks":[{"title":"write the parser"}]}"#;
     type Reply = Planned;
     erased!();
 

@@ -7,7 +7,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -37,6 +37,8 @@ impl Progress {
 impl Op for Progress {
     const NAME: &'static str = "task/progress";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","text":"as it was agreed"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -2,7 +2,7 @@ use super::{Record, Task, columns, overdue};
 use crate::{
     caller::Access,
     db::{Stmt, Tx, by_keys},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
     limits::check,
@@ -35,6 +35,8 @@ pub struct ReadyTasks {
 impl Op for Ready {
     const NAME: &'static str = "task/ready";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"board":"auth"}"#;
     const READS: bool = true;
     type Reply = ReadyTasks;
     erased!();

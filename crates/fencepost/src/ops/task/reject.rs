@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
@@ -33,6 +33,8 @@ pub struct Reject {
 impl Op for Reject {
     const NAME: &'static str = "task/reject";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","agent":"codex-1","reason":"as it was agreed"}"#;
     refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

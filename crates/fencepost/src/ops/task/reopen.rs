@@ -8,7 +8,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -45,6 +45,8 @@ pub struct Reopen {
 impl Op for Reopen {
     const NAME: &'static str = "task/reopen";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     refuses![NotReady, AlreadyFinished];
     type Reply = Added;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -27,6 +27,8 @@ pub struct Retry {
 impl Op for Retry {
     const NAME: &'static str = "task/retry";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     refuses![NotReady, AlreadyFinished];
     type Reply = Changed;
     erased!();

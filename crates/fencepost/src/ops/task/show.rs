@@ -2,7 +2,7 @@ use super::{Changed, Now, full, load, not_found, reopen};
 use crate::{
     caller::Access,
     db::{Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     ids::TaskId,
     params,
@@ -20,6 +20,8 @@ pub struct Show {
 impl Op for Show {
     const NAME: &'static str = "task/show";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     const READS: bool = true;
     type Reply = Changed;
     erased!();

@@ -6,7 +6,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased},
+        op::{OnRetry, Op, erased},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -33,6 +33,8 @@ pub struct Undepend {
 impl Op for Undepend {
     const NAME: &'static str = "task/undepend";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","after":"auth-2"}"#;
     type Reply = Changed;
     erased!();
 

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     db::Tx,
     engine::{
-        op::{Op, erased, refuses},
+        op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
@@ -25,6 +25,8 @@ pub struct Unpark {
 impl Op for Unpark {
     const NAME: &'static str = "task/unpark";
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::ByRequestId;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     refuses![NotReady, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::{Millis, Time},
     db::{Row, Stmt, Tx},
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     ids::TaskId,
     lease::overdue::but,
@@ -67,6 +67,8 @@ impl Wait {
 impl Op for Wait {
     const NAME: &'static str = "task/wait";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"tasks":["auth-3"]}"#;
     const READS: bool = true;
     type Reply = Waited;
     erased!();

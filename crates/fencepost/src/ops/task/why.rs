@@ -3,7 +3,7 @@ use crate::{
     caller::Access,
     clock::Time,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::TaskId,
 };
@@ -38,6 +38,8 @@ pub struct Reason {
 impl Op for Why {
     const NAME: &'static str = "task/why";
     const ACCESS: Access = Access::Reader;
+    const ON_RETRY: OnRetry = OnRetry::Reads;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3"}"#;
     const READS: bool = true;
     type Reply = Because;
     erased!();

@@ -2,7 +2,7 @@ use super::due::NextDue;
 use crate::{
     caller::Access,
     db::Tx,
-    engine::op::{Op, erased},
+    engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::expiry,
     ops::nouns,
@@ -10,15 +10,18 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Give back what the dead held, and wake what slept long enough: a bounded number at a time. Whoever claims does so
-/// anyway; a server does it without anyone asking.
+/// Expire dead runs, give back what they held, and wake what was delayed: one bounded batch. Every claim does this
+/// first, and a server does it by itself.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settle {}
+pub struct Expire {}
 
-impl Op for Settle {
-    const NAME: &'static str = "admin/settle";
+impl Op for Expire {
+    const NAME: &'static str = "admin/expire";
+    const FORMERLY: Option<&'static str> = Some("admin/settle");
     const ACCESS: Access = Access::Admin;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = "{}";
     type Reply = NextDue;
     erased!();
 

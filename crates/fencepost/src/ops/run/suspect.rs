@@ -4,7 +4,7 @@ use crate::{
     clock::Millis,
     db::RunRow,
     db::{Stmt, Tx},
-    engine::op::{Op, erased, refuses},
+    engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
     lease::{ending::lock, run::check_name},
     log::Event,
@@ -13,11 +13,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Doubt that anybody acts for a run any more. A quarter of its lease is used up at once, so that whoever is heard from
-/// now on moves its end, and `run/end` can be told to end it only if nobody was.
+/// Suspect that nobody acts for a run any more. A quarter of its lease is used up at once, so that every later renewal
+/// moves its end, and `run/end` can be told to end the run only if nobody renewed it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Doubt {
+pub struct Suspect {
     pub run: String,
     /// Only if it is still under this lease, as an earlier reply showed it.
     #[serde(default)]
@@ -25,18 +25,21 @@ pub struct Doubt {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Doubted {
+pub struct Suspected {
     pub run: Run,
 }
 
-impl Op for Doubt {
-    const NAME: &'static str = "run/doubt";
+impl Op for Suspect {
+    const NAME: &'static str = "run/suspect";
+    const FORMERLY: Option<&'static str> = Some("run/doubt");
     const ACCESS: Access = Access::Agent;
+    const ON_RETRY: OnRetry = OnRetry::Never;
+    const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady, LeaseExpired];
-    type Reply = Doubted;
+    type Reply = Suspected;
     erased!();
 
-    async fn run(self, tx: &mut Tx<'_>) -> Result<Doubted> {
+    async fn run(self, tx: &mut Tx<'_>) -> Result<Suspected> {
         check_name(&self.run)?;
         let alive = lock(tx, &self.run).await?.filter(|run| run.is_alive(tx.now));
         let Some(run) = alive else {
@@ -46,7 +49,7 @@ impl Op for Doubt {
             );
         };
         run.under(self.lease)?;
-        // Being heard is written when a quarter is used; from now on that is always so.
+        // A renewal is written when a quarter of the lease is used; from now on that is always so.
         let expires_at = run.expires_at.min(tx.now.plus(Millis(run.ttl.0 - run.ttl.0 / 4)));
         // The event wakes those who wait for the lease to end, which is earlier now.
         let event = Event {
@@ -58,6 +61,6 @@ impl Op for Doubt {
         tx.notes.due_changed = true;
         let shorten = "update run set expires_at = ?2 where key = ?1";
         tx.pipeline(vec![Stmt::write(shorten, params![run.key, expires_at]), event]).await?;
-        Ok(Doubted { run: RunRow { expires_at, ..run }.view(tx.now) })
+        Ok(Suspected { run: RunRow { expires_at, ..run }.view(tx.now) })
     }
 }
