@@ -1,8 +1,7 @@
 //! What can be set. The defaults are meant to be right.
 
-use crate::tls::Files;
 use opentelemetry_sdk::trace::SdkTracer;
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Where to listen, and a limit on everything.
 #[derive(Debug, Clone)]
@@ -12,7 +11,7 @@ pub struct Settings {
     /// The names by which clients call this server, beside its address and `localhost`.
     pub names: Vec<String>,
     /// The certificate to present; without one, what is said is not encrypted.
-    pub tls: Option<Files>,
+    pub tls: Option<TlsFiles>,
     /// The largest body of a request, in bytes.
     pub body_size: usize,
     /// The largest event of a provider, in bytes: it comes without a key.
@@ -112,6 +111,13 @@ impl Settings {
             tracer: None,
         }
     }
+}
+
+/// A certificate with its chain, and its key: PEM files.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 /// What a provider signs with, or a key's. It is never shown.

@@ -55,7 +55,7 @@ impl Serving {
 
     async fn until_connected(&self, n: usize) {
         let so_many = async {
-            while self.app.connected() != n {
+            while self.app.usage().connections != n {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -99,7 +99,7 @@ async fn who_reads_nothing_is_cut_off() {
         unread.push(serving.unread("/v1/events?since=start", 1).await);
     }
     serving.until_connected(0).await;
-    assert_eq!(serving.app.waiting(), 0, "nobody follows the log");
+    assert_eq!(serving.app.usage().waiters, 0, "nobody follows the log");
     let mut reader = serving.connect().await;
     reader.write_all(ask("/healthz").as_bytes()).await.expect("sent");
     begun(&mut reader).await;
@@ -116,7 +116,7 @@ async fn who_reads_nothing_does_not_keep_a_server_from_stopping() {
     let _unread = serving.unread("/v1/openapi.json", 200).await;
     serving.end().await;
     let cut = async {
-        while app.connected() > 0 {
+        while app.usage().connections > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

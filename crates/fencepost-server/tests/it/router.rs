@@ -167,7 +167,7 @@ async fn large_bodies_are_bounded_in_all() {
     };
     let buffered = async |n: usize| {
         let so_much = async {
-            while (world.app.buffered() > 0) != (n > 0) {
+            while (world.app.usage().body_bytes > 0) != (n > 0) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
@@ -180,7 +180,7 @@ async fn large_bodies_are_bounded_in_all() {
     half.abort();
     buffered(0).await;
     assert_eq!(world.send(large()).await.status(), 200, "it fits now");
-    assert_eq!(world.app.buffered(), 0);
+    assert_eq!(world.app.usage().body_bytes, 0);
 }
 
 /// What is not read yet is in memory, which is bounded. Claims that find no room for their reply are given back.

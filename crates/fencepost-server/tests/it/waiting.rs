@@ -299,7 +299,7 @@ async fn a_reader_that_is_too_slow_is_cut_off_and_can_come_back() {
     // It asks, and reads nothing until it was given up.
     let slow = Follower::of(&world, "/v1/events?since=start", None).await;
     let given_up = async {
-        while world.app.waiting() > 0 {
+        while world.app.usage().waiters > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
