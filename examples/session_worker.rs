@@ -15,7 +15,7 @@
 use fencepost::{Code, Fleet, Result, Row, mail, params};
 use fencepost_client::{
     Connection,
-    consumer::{Consumer, Letter, Options, Pairing, Stop},
+    consumer::{Consumer, Message, Options, Prompts, Stop},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -169,27 +169,27 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
         Options {
             prefetch: PREFETCH,
             ttl: LEASE,
-            // Asked before each claim: what is pending then stays pending.
+            // Received before each claim: what is pending then stays pending.
             stop: Stop::when(move || tokens.load(Ordering::Relaxed) >= TOKENS),
             ..Options::default()
         },
     );
     let mut progress = consumer.progress();
-    let (mut client, mut pairing) = open_client(mishap).await?;
+    let (mut client, mut prompts) = open_client(mishap).await?;
     let stopped = loop {
         tokio::select! {
             // Prompts are sent ahead, as many as may be in flight.
-            letter = consumer.next() => match letter.transpose()? {
-                Some(letter) => {
-                    let text = letter.payload()?;
-                    client.prompt(pairing.sent(letter), text).await?;
+            message = consumer.next() => match message.transpose()? {
+                Some(message) => {
+                    let text = message.payload()?;
+                    client.prompt(prompts.sent(message), text).await?;
                 }
                 None => break true,
             },
             answer = client.answer() => {
-                if let Err(parted) = take_in(&fleet, &mut pairing, answer?, &used).await? {
+                if let Err(parted) = take_in(&fleet, &mut prompts, answer?, &used).await? {
                     println!("{parted}; the client is started anew");
-                    (client, pairing) = open_client("none").await?;
+                    (client, prompts) = open_client("none").await?;
                 }
             }
             // Nothing to take and nothing in flight: all is done, or a worker that was killed still has the rest.
@@ -202,8 +202,8 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
         }
     };
     // What is in flight is finished; nothing more is claimed.
-    while pairing.waiting() > 0 {
-        if let Err(parted) = take_in(&fleet, &mut pairing, client.answer().await?, &used).await? {
+    while prompts.outstanding() > 0 {
+        if let Err(parted) = take_in(&fleet, &mut prompts, client.answer().await?, &used).await? {
             println!("{parted}");
         }
     }
@@ -223,21 +223,21 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
 /// Stores what the model said about the prompt that it belongs to.
 async fn take_in(
     fleet: &Fleet,
-    pairing: &mut Pairing,
+    prompts: &mut Prompts,
     answer: Option<Answer>,
     used: &AtomicU64,
 ) -> Anyhow<Result<(), String>> {
     let Some(answer) = answer else { return Err("the model's client ended".into()) };
-    let letter = match pairing.response(answer.to).await {
-        Ok(letter) => letter,
+    let message = match prompts.response(answer.to).await {
+        Ok(message) => message,
         // Everything in flight is pending again.
         Err(parted) => return Ok(Err(parted.to_string())),
     };
     used.fetch_add(answer.tokens, Ordering::Relaxed);
-    match letter {
-        Some(letter) => {
-            let id = letter.message.id;
-            match store_and_complete(letter, answer.observations).await {
+    match message {
+        Some(message) => {
+            let id = message.id;
+            match store_and_complete(message, answer.observations).await {
                 Ok(()) => println!("stored the observations of message {id}"),
                 // Whoever has it next asks the model again. Of this answer nothing is stored.
                 Err(e) if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished) => {
@@ -252,10 +252,10 @@ async fn take_in(
     Ok(Ok(()))
 }
 
-async fn open_client(mishap: &str) -> Anyhow<(Client, Pairing)> {
-    let (mut client, mut pairing) = (Client::start(mishap)?, Pairing::new());
-    client.prompt(pairing.sent_without_message(), "You watch a coding session.".into()).await?;
-    Ok((client, pairing))
+async fn open_client(mishap: &str) -> Anyhow<(Client, Prompts)> {
+    let (mut client, mut prompts) = (Client::start(mishap)?, Prompts::new());
+    client.prompt(prompts.sent_without_message(), "You watch a coding session.".into()).await?;
+    Ok((client, prompts))
 }
 
 // ---- The worker's own table --------------------------------------------------------------------------------------
@@ -266,9 +266,9 @@ async fn create_table(fleet: &Fleet) -> Result<()> {
 }
 
 /// The observations and the completion commit together, or not at all.
-async fn store_and_complete(letter: Letter, observations: Vec<String>) -> Result<()> {
-    let message = letter.message.id;
-    letter.complete_in(move |tx| insert(tx, Some(message), observations.clone())).await
+async fn store_and_complete(message: Message, observations: Vec<String>) -> Result<()> {
+    let id = message.id;
+    message.complete_in(move |tx| insert(tx, Some(id), observations.clone())).await
 }
 
 async fn store(fleet: &Fleet, observations: Vec<String>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Polls that race: every trigger reaches exactly one run, whichever server it asks.
 
-use crate::{consumer::LIMIT, everywhere, world::code};
+use crate::{consumer::LIMIT, on_every_fleet, world::code};
 use fencepost::{
     Code, Fleet,
     agent::{self, Poll, Role, Trigger, Type},
@@ -122,14 +122,14 @@ async fn at_once(ways: &[Connection], polls: Vec<Poll>) -> Vec<fencepost::Result
     join_all(asked).await.into_iter().map(|asked| asked.expect("no panic")).collect()
 }
 
-everywhere! {
+on_every_fleet! {
     /// For each kind fifty items (of finished tasks, more than one answer holds), and sixteen who poll for them.
-    async fn each_item_is_in_exactly_one_answer(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    async fn each_item_is_in_exactly_one_answer(setup: Setup) {
+        let ways = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
+            join(&setup.world.fleet, kind).await;
             let count = if kind == Type::TasksFinished { 120 } else { 50 };
-            seed(&desk.world.fleet, kind, count).await;
+            seed(&setup.world.fleet, kind, count).await;
             let start = Arc::new(Barrier::new(16));
             let pollers: Vec<_> = (0..16)
                 .map(|i| {
@@ -156,13 +156,13 @@ everywhere! {
         }
     }
 
-    /// Asked again with its run, a poll gives what it gave: the same to all who ask at once, on any server, also the
+    /// Received again with its run, a poll gives what it gave: the same to all who ask at once, on any server, also the
     /// first time.
-    async fn a_lost_answer_is_given_again(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    async fn a_lost_answer_is_given_again(setup: Setup) {
+        let ways = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
-            seed(&desk.world.fleet, kind, 8).await;
+            join(&setup.world.fleet, kind).await;
+            seed(&setup.world.fleet, kind, 8).await;
             let run = format!("run-{}", kind.as_str());
             let answers = at_once(&ways, vec![poll(kind, &run); 6]).await;
             let first = answers[0].as_ref().unwrap().clone().expect("a trigger");
@@ -170,32 +170,32 @@ everywhere! {
             if kind == Type::UnreadMentions {
                 // Another run of the agent reads meanwhile: what was given stays what it was.
                 let read = channel::Read { channel: "c0".into(), agent: agent_of(kind), ..Default::default() };
-                assert_eq!(desk.fleet.call(read).await.unwrap().cursor, 0);
+                assert_eq!(setup.fleet.call(read).await.unwrap().cursor, 0);
             }
             for answer in answers.into_iter().chain(at_once(&ways, vec![poll(kind, &run); 6]).await) {
                 assert_eq!(answer.unwrap().as_ref(), Some(&first), "{kind:?}");
             }
-            let rest = desk.fleet.call(poll(kind, format!("{run}-2"))).await.unwrap().trigger;
+            let rest = setup.fleet.call(poll(kind, format!("{run}-2"))).await.unwrap().trigger;
             let both: Vec<_> = rest.iter().chain([&first]).flat_map(items).collect();
             assert_eq!(both.iter().collect::<BTreeSet<_>>().len(), both.len(), "{kind:?}: {both:?}");
         }
-        assert_eq!(desk.world.times("run.triggered").await, 6 + 4, "two kinds were given whole");
+        assert_eq!(setup.world.times("run.triggered").await, 6 + 4, "two kinds were given whole");
     }
 
     /// The lease of a run that was killed is over: what it had goes to one other, and nothing of what it says counts.
-    async fn a_dead_runs_item_comes_back_once(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    async fn a_dead_runs_item_comes_back_once(setup: Setup) {
+        let ways = [setup.fleet.clone(), setup.other().await];
         // Notices first: what is done of the other kinds makes more of them.
         let notices_first = [Type::TasksFinished].into_iter().chain(KINDS.into_iter().filter(|&kind| kind != Type::TasksFinished));
         for kind in notices_first {
-            let fleet = &desk.fleet;
-            join(&desk.world.fleet, kind).await;
-            seed(&desk.world.fleet, kind, 1).await;
+            let fleet = &setup.fleet;
+            join(&setup.world.fleet, kind).await;
+            seed(&setup.world.fleet, kind, 1).await;
             let name = |what: &str| format!("{}-{what}", kind.as_str());
             let dead = fleet.call(poll(kind, name("dead"))).await.unwrap().trigger.expect("a trigger");
-            desk.world.pass(59);
+            setup.world.pass(59);
             assert_eq!(fleet.call(poll(kind, name("early"))).await.unwrap().trigger, None, "{kind:?}");
-            desk.world.pass(1);
+            setup.world.pass(1);
             let polls = (0..6).map(|i| poll(kind, name(&i.to_string()))).collect();
             let answers: Vec<_> = at_once(&ways, polls).await.into_iter().map(Result::unwrap).collect();
             let given: Vec<_> = answers.into_iter().flatten().collect();
@@ -208,33 +208,33 @@ everywhere! {
             assert_eq!(settled.settled.len(), usize::from(kind != Type::TaskOffered), "{kind:?}");
             late_answers(fleet, &dead).await;
             assert_eq!(code(fleet.call(poll(kind, name("dead"))).await), Code::LeaseExpired);
-            desk.world.pass(60);
+            setup.world.pass(60);
             assert_eq!(fleet.call(poll(kind, name("late"))).await.unwrap().trigger, None, "{kind:?}: once");
         }
     }
 
-    async fn an_agent_never_has_more_than_it_may(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    async fn an_agent_never_has_more_than_it_may(setup: Setup) {
+        let ways = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
+            join(&setup.world.fleet, kind).await;
             let limit = agent::Join { agent: agent_of(kind), max_concurrent: Some(3), ..Default::default() };
-            desk.world.fleet.call(limit).await.unwrap();
+            setup.world.fleet.call(limit).await.unwrap();
             // Enough for more than three, whatever one answer holds.
             let count = match kind {
                 Type::TasksFinished => 201,
                 Type::UnreadMentions => 81,
                 _ => 21,
             };
-            seed(&desk.world.fleet, kind, count).await;
+            seed(&setup.world.fleet, kind, count).await;
             let polls = (0..16).map(|i| poll(kind, format!("{kind:?}-{i}"))).collect();
             let answers: Vec<_> = at_once(&ways, polls).await.into_iter().map(Result::unwrap).collect();
             let mut given: Vec<_> = answers.into_iter().flatten().collect();
             assert_eq!(given.len(), 3, "{kind:?}");
-            let more = desk.fleet.call(poll(kind, format!("{kind:?}-more"))).await.unwrap();
+            let more = setup.fleet.call(poll(kind, format!("{kind:?}-more"))).await.unwrap();
             assert!(more.trigger.is_none() && more.held_back.is_some_and(|why| why.contains("3 of the 3 triggers")));
             // One that is over makes room for one.
             let run = given.remove(0).run;
-            desk.fleet.call(run::End { run, ..Default::default() }).await.unwrap();
+            setup.fleet.call(run::End { run, ..Default::default() }).await.unwrap();
             let polls = (0..4).map(|i| poll(kind, format!("{kind:?}-again-{i}"))).collect();
             let answers = at_once(&ways, polls).await;
             assert_eq!(answers.iter().filter(|answer| answer.as_ref().unwrap().is_some()).count(), 1, "{kind:?}");
@@ -243,15 +243,15 @@ everywhere! {
 
     /// The seed's load test: two agents that may have three triggers at a time, more who poll for each than that, and
     /// triggers of every kind. The first run of each agent dies.
-    async fn the_seeds_load_is_processed_once_each(desk: Desk) {
-        let fleet = &desk.world.fleet;
-        desk.story("
+    async fn the_seeds_load_is_processed_once_each(setup: Setup) {
+        let fleet = &setup.world.fleet;
+        setup.story("
             agent/join bob max_concurrent=3             -> agent.max_concurrent=3
             agent/join lead role=lead max_concurrent=3  -> agent.role=lead
             agent/join eve                              -> agent.name=eve
         ").await;
         for i in 0..5 {
-            desk.story(&format!("
+            setup.story(&format!("
                 add pool-{i}                                          -> status=unassigned
                 add mine-{i} to=bob                                   -> status=pending
                 add maybe-{i} offer=bob                               -> status=offered
@@ -263,7 +263,7 @@ everywhere! {
             ")).await;
         }
         let load = Arc::new(Load { left: AtomicUsize::new(20), ..Load::default() });
-        let ways = [desk.fleet.clone(), desk.other().await];
+        let ways = [setup.fleet.clone(), setup.other().await];
         for (agent, way) in ["bob", "lead"].into_iter().zip(&ways) {
             let poll = Poll { agent: agent.into(), run: format!("{agent}-dies"), ..Default::default() };
             assert!(way.call(poll).await.unwrap().trigger.is_some(), "{agent}");
@@ -281,7 +281,7 @@ everywhere! {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             let _between = load.at_work.write().await;
-            desk.world.pass(60);
+            setup.world.pass(60);
         };
         tokio::time::timeout(LIMIT, middle).await.expect("the others work on");
         for runner in runners {
@@ -289,7 +289,7 @@ everywhere! {
         }
         // 15 tasks of bob's make 15 notices; those of the lead none.
         for (kind, times) in [("task.completed", 20), ("mentions.read", 10), ("message.completed", 25)] {
-            assert_eq!(desk.world.times(kind).await, times, "{kind}");
+            assert_eq!(setup.world.times(kind).await, times, "{kind}");
         }
         let runs = fleet.call(run::List::default()).await.unwrap().runs;
         assert!(runs.is_empty(), "{runs:?}");

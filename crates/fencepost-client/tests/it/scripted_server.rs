@@ -1,29 +1,29 @@
-//! A server that answers by a script, and remembers what it was asked.
+//! A server that answers by a script and records the requests.
 
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    // Real time: how often a client asks is what some tests are about.
+    // Real time: some tests are about how often a client sends.
     time::Instant,
 };
 
-/// What it does about a request.
+/// How the server reacts to a request.
 #[derive(Debug, Clone)]
-pub enum Then {
-    /// A status and a body.
-    Say(u16, String),
-    /// It has read the request, and closes the connection.
+pub enum Action {
+    /// Answers with a status and a body.
+    Answer(u16, String),
+    /// Reads the request and closes the connection.
     HangUp,
-    /// It has read the request, and never answers.
+    /// Reads the request and never answers.
     Hold,
 }
 
 /// A request as it came in.
 #[derive(Debug, Clone)]
-pub struct Asked {
-    /// Which connection it came by.
+pub struct Received {
+    /// The number of its connection.
     pub connection: usize,
     pub at: Instant,
     pub path: String,
@@ -31,7 +31,7 @@ pub struct Asked {
     pub body: Value,
 }
 
-impl Asked {
+impl Received {
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
@@ -39,58 +39,58 @@ impl Asked {
 }
 
 #[derive(Debug)]
-pub struct Script {
+pub struct ScriptedServer {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<Received>>>,
 }
 
-impl Script {
-    /// Follows the script, and does the last of it for ever.
-    pub async fn of(script: impl Into<Vec<Then>>) -> Self {
+impl ScriptedServer {
+    /// Follows the script, and repeats its last action.
+    pub async fn of(script: impl Into<Vec<Action>>) -> Self {
         let script = script.into();
         Self::by(move |at, _| script[at.min(script.len() - 1)].clone()).await
     }
 
-    /// Does what is said of the request with this number and path.
-    pub async fn by(script: impl Fn(usize, &str) -> Then + Send + Sync + 'static) -> Self {
+    /// Reacts to each request by its number and path.
+    pub async fn by(script: impl Fn(usize, &str) -> Action + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (script, asked) = (Arc::new(script), Arc::new(Mutex::new(Vec::new())));
-        let all = asked.clone();
+        let (script, received) = (Arc::new(script), Arc::new(Mutex::new(Vec::new())));
+        let all = received.clone();
         tokio::spawn(async move {
             for connection in 0.. {
                 let (stream, _) = listener.accept().await.expect("a connection");
                 tokio::spawn(serve(stream, connection, script.clone(), all.clone()));
             }
         });
-        Self { url, asked }
+        Self { url, received }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("not poisoned").clone()
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().expect("not poisoned").clone()
     }
 }
 
 async fn serve(
     mut stream: TcpStream,
     connection: usize,
-    script: Arc<impl Fn(usize, &str) -> Then>,
-    all: Arc<Mutex<Vec<Asked>>>,
+    script: Arc<impl Fn(usize, &str) -> Action>,
+    all: Arc<Mutex<Vec<Received>>>,
 ) {
     while let Some((head, body)) = read(&mut stream).await {
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        let then = {
+        let action = {
             let mut all = all.lock().expect("not poisoned");
-            let then = script(all.len(), &path);
-            all.push(Asked { connection, at: Instant::now(), path, head, body });
-            then
+            let action = script(all.len(), &path);
+            all.push(Received { connection, at: Instant::now(), path, head, body });
+            action
         };
-        match then {
-            Then::HangUp => return,
-            Then::Hold => std::future::pending().await,
-            Then::Say(status, body) => {
+        match action {
+            Action::HangUp => return,
+            Action::Hold => std::future::pending().await,
+            Action::Answer(status, body) => {
                 let length = body.len();
-                let answer = format!("HTTP/1.1 {status} As Told\r\ncontent-length: {length}\r\n\r\n{body}");
+                let answer = format!("HTTP/1.1 {status} Scripted\r\ncontent-length: {length}\r\n\r\n{body}");
                 stream.write_all(answer.as_bytes()).await.expect("written");
             }
         }

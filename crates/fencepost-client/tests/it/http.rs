@@ -1,17 +1,17 @@
 //! What goes over the wire, and what comes of the answers.
 
-use crate::script::{Script, Then};
+use crate::scripted_server::{Action, ScriptedServer};
 use fencepost::{Code, lock, run, task};
 use fencepost_client::Connection;
 use serde_json::json;
 
-fn nothing() -> Then {
-    Then::Say(200, json!({ "tasks": [], "more": false }).to_string())
+fn nothing() -> Action {
+    Action::Answer(200, json!({ "tasks": [], "more": false }).to_string())
 }
 
 #[tokio::test]
 async fn who_calls_is_in_the_headers_and_connections_are_kept() {
-    let server = Script::of([nothing()]).await;
+    let server = ScriptedServer::of([nothing()]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     for _ in 0..3 {
         fleet.call(task::List::default()).await.expect("a list");
@@ -19,7 +19,7 @@ async fn who_calls_is_in_the_headers_and_connections_are_kept() {
     let known = fleet.with_key("fence_secret").expect("a key").as_agent("kim");
     assert!(!format!("{known:?}").contains("fence_secret"), "{known:?}");
     known.call(task::List::default()).await.expect("a list");
-    let asked = server.asked();
+    let asked = server.received();
     assert_eq!(asked.iter().map(|asked| asked.connection).collect::<Vec<_>>(), [0; 4]);
     assert_eq!(asked[0].path, "/v1/task/list");
     assert_eq!(asked[0].header("content-type"), Some("application/json"));
@@ -33,17 +33,17 @@ async fn a_refusal_arrives_as_it_was_made() {
     let refusal = json!({ "error": {
         "code": "already_claimed", "message": "held by run `a`", "hint": "fence ready", "holder": "a", "fence": 4,
     }});
-    let server = Script::of([Then::Say(409, refusal.to_string())]).await;
+    let server = ScriptedServer::of([Action::Answer(409, refusal.to_string())]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let error = fleet.call(lock::Claim::new("deploy", "b")).await.expect_err("it is held");
     assert_eq!(error.to_json(), refusal);
-    assert_eq!(server.asked().len(), 1, "a no is an answer");
+    assert_eq!(server.received().len(), 1, "a no is an answer");
 }
 
 #[tokio::test]
 async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
     for (status, body) in [(502, "<html>Bad Gateway</html>"), (200, "<html>Welcome</html>"), (404, "")] {
-        let server = Script::of([Then::Say(status, body.into())]).await;
+        let server = ScriptedServer::of([Action::Answer(status, body.into())]).await;
         let fleet = Connection::open(&server.url).await.expect("it opens");
         let error = fleet.call(task::List::default()).await.expect_err("no answer");
         assert_eq!(error.code(), Code::Unavailable, "{error:?}");
@@ -63,16 +63,16 @@ async fn a_reply_that_cannot_be_read_gives_its_claims_back() {
         |token: &str| format!(r#"{{"claim": {{"token": "{token}"}}, "message": {{"payload": 1e999}}}}"#);
     let claims = format!(r#"{{"claims": [{}, {}]}}"#, claim("message/1@1"), claim("message/2@1"));
     let released = json!({ "resource": "message/1", "status": "pending" }).to_string();
-    let server = Script::by(move |_, path| match path {
-        "/v1/mail/claim" => Then::Say(200, claims.clone()),
-        _ => Then::Say(200, released.clone()),
+    let server = ScriptedServer::by(move |_, path| match path {
+        "/v1/mail/claim" => Action::Answer(200, claims.clone()),
+        _ => Action::Answer(200, released.clone()),
     })
     .await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let request = json!({ "mailboxes": ["s"], "run": "a", "count": 2 });
     let error = fleet.call_by_name("mail/claim", &request.to_string()).await.expect_err("unreadable");
     assert!(error.message().contains("cannot be read"), "{error:?}");
-    let asked = server.asked();
+    let asked = server.received();
     let asked: Vec<_> =
         asked.iter().map(|asked| (asked.path.as_str(), asked.body["token"].as_str())).collect();
     let release = |token| ("/v1/claim/release", Some(token));
@@ -81,7 +81,7 @@ async fn a_reply_that_cannot_be_read_gives_its_claims_back() {
 
 #[tokio::test]
 async fn a_request_that_does_not_fit_is_not_sent() {
-    let server = Script::of([nothing()]).await;
+    let server = ScriptedServer::of([nothing()]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     for (name, request) in [("task/add", "{"), ("task/add", "[]"), ("task/list", r#"{"nonsense": 1}"#)] {
         let error = fleet.call_by_name(name, request).await.expect_err("it does not fit");
@@ -89,6 +89,6 @@ async fn a_request_that_does_not_fit_is_not_sent() {
     }
     let error = fleet.as_agent("a\nb").call(task::List::default()).await.expect_err("no name");
     assert_eq!((error.code(), error.field("field")), (Code::Invalid, Some(&"agent".into())));
-    assert_eq!(server.asked().len(), 0);
+    assert_eq!(server.received().len(), 0);
     fleet.call_by_name("task/list", "{}").await.expect("a list");
 }

@@ -1,9 +1,9 @@
-//! Letters: leases that are kept, leases that are lost, and what their verbs do.
+//! Messages: leases that are kept, leases that are lost, and what their verbs do.
 
 use crate::{
-    consumer::{Desk, LIMIT, letter, reach, text},
-    everywhere,
-    script::{Script, Then},
+    consumer::{LIMIT, Setup, reach, receive, text},
+    on_every_fleet,
+    scripted_server::{Action, ScriptedServer},
     world::{World, refused},
 };
 use fencepost::{BoxFuture, Code, Error, Json, Result, Tx, claim, mail, mail::Status, params};
@@ -21,54 +21,54 @@ use std::{
 };
 use tokio::time::timeout;
 
-everywhere! {
+on_every_fleet! {
     /// The worker hangs past its lease: another has the message, and whatever the first one says is refused.
-    async fn after_a_crash_it_comes_back_when_the_lease_is_over(desk: Desk) {
-        desk.push(&["one", "two"]).await;
-        let mut hung = desk.prefetch(2);
-        let (first, second) = (letter(&mut hung).await, letter(&mut hung).await);
-        let mut other = desk.prefetch(1);
+    async fn after_a_crash_it_comes_back_when_the_lease_is_over(setup: Setup) {
+        setup.push(&["one", "two"]).await;
+        let mut hung = setup.prefetch(2);
+        let (first, second) = (receive(&mut hung).await, receive(&mut hung).await);
+        let mut other = setup.prefetch(1);
         let mut progress = other.progress();
-        let asking = tokio::spawn(async move { (letter(&mut other).await, other) });
+        let asking = tokio::spawn(async move { (receive(&mut other).await, other) });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
-        desk.world.pass(59);
-        desk.world.pass(1);
-        let (again, _other) = asking.await.expect("a letter");
-        assert_eq!((text(&again), again.message.attempts), ("one".into(), 2));
+        setup.world.pass(59);
+        setup.world.pass(1);
+        let (again, _other) = asking.await.expect("a message");
+        assert_eq!((text(&again), again.attempts), ("one".into(), 2));
         assert_eq!(refused(first.complete([Json::from("late")]).await).code(), Code::LeaseExpired);
         assert!(!second.is_lost(), "nobody has told it yet");
         hung.renew().await.expect("an answer");
         timeout(LIMIT, second.lost()).await.expect("it is told");
         again.complete([Json::from("in time")]).await.expect("completed");
-        assert_eq!(desk.message(1).await.outputs, [Json::from("in time")]);
+        assert_eq!(setup.message(1).await.outputs, [Json::from("in time")]);
     }
 
     /// Renewed every third of its lease, slow work lasts as long as it takes.
-    async fn renewal_keeps_a_slow_letter_alive_past_its_lease(desk: Desk) {
-        desk.push(&["one", "two"]).await;
-        let mut consumer = desk.prefetch(2);
-        let (slow, slower) = (letter(&mut consumer).await, letter(&mut consumer).await);
+    async fn renewal_keeps_a_slow_letter_alive_past_its_lease(setup: Setup) {
+        setup.push(&["one", "two"]).await;
+        let mut consumer = setup.prefetch(2);
+        let (slow, slower) = (receive(&mut consumer).await, receive(&mut consumer).await);
         for _ in 0..10 {
-            desk.world.pass(20);
+            setup.world.pass(20);
             consumer.renew().await.expect("renewed");
         }
-        desk.world.pass(59);
+        setup.world.pass(59);
         assert!(!slow.is_lost() && !slower.is_lost());
         slow.complete([]).await.expect("completed");
         slower.complete([]).await.expect("completed");
     }
 
     /// The same, by the consumer's own timer: nobody asks it to. It counts in real time: renewed after 3 s, and every 4 s
-    /// from then on, a letter is lost when nothing could be done for 6 s.
-    async fn renewal_happens_by_itself(desk: Desk) {
-        let ids = desk.push(&["one"]).await;
-        let mut consumer = desk.consumer(Options { ttl: Duration::from_secs(12), ..Options::default() });
-        let slow = letter(&mut consumer).await;
+    /// from then on, a message is lost when nothing could be done for 6 s.
+    async fn renewal_happens_by_itself(setup: Setup) {
+        let ids = setup.push(&["one"]).await;
+        let mut consumer = setup.consumer(Options { ttl: Duration::from_secs(12), ..Options::default() });
+        let slow = receive(&mut consumer).await;
         for _ in 0..2 {
-            let before = desk.message(ids[0]).await.claim.expect("held").expires_at;
-            desk.world.pass(6);
+            let before = setup.message(ids[0]).await.claim.expect("held").expires_at;
+            setup.world.pass(6);
             let renewed = async {
-                while desk.message(ids[0]).await.claim.expect("held").expires_at == before {
+                while setup.message(ids[0]).await.claim.expect("held").expires_at == before {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
@@ -78,109 +78,109 @@ everywhere! {
     }
 
     /// An operator takes one of two away.
-    async fn a_loss_is_told_and_the_completion_refused(desk: Desk) {
-        let ids = desk.push(&["one", "two"]).await;
-        let mut consumer = desk.prefetch(2);
-        let (first, second) = (letter(&mut consumer).await, letter(&mut consumer).await);
+    async fn a_loss_is_told_and_the_completion_refused(setup: Setup) {
+        let ids = setup.push(&["one", "two"]).await;
+        let mut consumer = setup.prefetch(2);
+        let (first, second) = (receive(&mut consumer).await, receive(&mut consumer).await);
         let unclaim = claim::Unclaim { resource: format!("message/{}", ids[1]), reason: None };
-        desk.world.fleet.call(unclaim).await.expect("taken away");
+        setup.world.fleet.call(unclaim).await.expect("taken away");
         consumer.renew().await.expect("an answer");
         timeout(LIMIT, second.lost()).await.expect("it is told");
         assert!(second.is_lost() && !first.is_lost());
         assert_eq!(refused(second.complete([]).await).code(), Code::LeaseExpired);
         first.complete([]).await.expect("completed");
-        assert_eq!(desk.counts().await, (1, 0, 1));
-        assert_eq!(text(&letter(&mut consumer).await), "two");
+        assert_eq!(setup.counts().await, (1, 0, 1));
+        assert_eq!(text(&receive(&mut consumer).await), "two");
     }
 
-    /// The loss is also told by what the letter itself is refused.
-    async fn a_refused_checkpoint_tells_of_the_loss(desk: Desk) {
-        desk.push(&["one"]).await;
-        let mut consumer = desk.prefetch(1);
-        let mut first = letter(&mut consumer).await;
+    /// The loss is also told by what the message itself is refused.
+    async fn a_refused_checkpoint_tells_of_the_loss(setup: Setup) {
+        setup.push(&["one"]).await;
+        let mut consumer = setup.prefetch(1);
+        let mut first = receive(&mut consumer).await;
         first.checkpoint("read", Some(json!({ "line": 7 }))).await.expect("saved");
         first.checkpoint("asked", None).await.expect("saved");
-        desk.world.pass(60);
+        setup.world.pass(60);
         assert_eq!(refused(first.checkpoint("answered", None).await).code(), Code::LeaseExpired);
         assert!(first.is_lost());
-        let mut again = letter(&mut desk.prefetch(1)).await;
-        let checkpoint = again.message.checkpoint.clone().expect("kept");
+        let mut again = receive(&mut setup.prefetch(1)).await;
+        let checkpoint = again.checkpoint.clone().expect("kept");
         assert_eq!((checkpoint.ordinal, checkpoint.phase.as_str()), (2, "asked"));
         again.checkpoint("answered", None).await.expect("saved");
-        assert_eq!(again.message.checkpoint.as_ref().map(|last| last.ordinal), Some(3));
+        assert_eq!(again.checkpoint.as_ref().map(|last| last.ordinal), Some(3));
         again.complete([]).await.expect("completed");
     }
 
-    async fn failing_retrying_and_releasing(desk: Desk) {
-        let ids = desk.push(&["bad", "flaky", "other"]).await;
-        let mut consumer = desk.prefetch(1);
-        let failed = letter(&mut consumer).await.fail("cannot be read").await.expect("failed");
+    async fn failing_retrying_and_releasing(setup: Setup) {
+        let ids = setup.push(&["bad", "flaky", "other"]).await;
+        let mut consumer = setup.prefetch(1);
+        let failed = receive(&mut consumer).await.fail("cannot be read").await.expect("failed");
         assert_eq!((failed.status, failed.failure_reason.as_deref()), (Status::Failed, Some("cannot be read")));
-        let retried = letter(&mut consumer).await.retry("the net is down").await.expect("to be tried again");
+        let retried = receive(&mut consumer).await.retry("the net is down").await.expect("to be tried again");
         assert_eq!((retried.status, retried.attempts), (Status::Pending, 1));
-        let third = letter(&mut consumer).await;
+        let third = receive(&mut consumer).await;
         assert_eq!(text(&third), "other");
         third.release().await.expect("given back");
-        let again = letter(&mut consumer).await;
-        assert_eq!((text(&again), again.message.attempts), ("other".into(), 1));
+        let again = receive(&mut consumer).await;
+        assert_eq!((text(&again), again.attempts), ("other".into(), 1));
         again.complete([]).await.expect("completed");
-        desk.world.pass(10);
-        let again = letter(&mut consumer).await;
-        assert_eq!((again.message.id, again.message.attempts), (ids[1], 2));
+        setup.world.pass(10);
+        let again = receive(&mut consumer).await;
+        assert_eq!((again.id, again.attempts), (ids[1], 2));
     }
 
     /// Dropped unfinished it goes back, uncounted; dropped by a panic it failed, or it would go round for ever.
-    async fn a_dropped_letter_goes_back_and_a_panic_counts(desk: Desk) {
-        let ids = desk.push(&["one"]).await;
-        let mut consumer = desk.prefetch(1);
+    async fn a_dropped_letter_goes_back_and_a_panic_counts(setup: Setup) {
+        let ids = setup.push(&["one"]).await;
+        let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        drop(letter(&mut consumer).await);
-        assert_eq!(desk.until(ids[0], Status::Pending).await.attempts, 0);
+        drop(receive(&mut consumer).await);
+        assert_eq!(setup.until(ids[0], Status::Pending).await.attempts, 0);
         reach(&mut progress, |now| now.in_flight == 0).await;
-        let again = letter(&mut consumer).await;
+        let again = receive(&mut consumer).await;
         let worker = tokio::spawn(async move {
             let _at_work = again;
             // Not `panic!`, which would print: this is meant.
             std::panic::resume_unwind(Box::new("a poison message"));
         });
         assert!(worker.await.is_err());
-        let failed = desk.until(ids[0], Status::Pending).await;
+        let failed = setup.until(ids[0], Status::Pending).await;
         assert_eq!((failed.attempts, failed.failure_reason.as_deref()), (1, Some("its worker panicked")));
     }
 
     /// A run can hold more than a list of claims has room for. What is past its end is not lost for that; what is, is told.
-    async fn two_consumers_can_share_a_run_that_holds_more_than_is_listed(desk: Desk) {
+    async fn two_consumers_can_share_a_run_that_holds_more_than_is_listed(setup: Setup) {
         for _ in 0..2 {
             let item = || mail::push_many::Item { mailbox: "s".into(), ..Default::default() };
             let messages = (0..510).map(|_| item()).collect();
-            desk.fleet.call(mail::PushMany { messages, request: None }).await.expect("pushed");
+            setup.fleet.call(mail::PushMany { messages, request: None }).await.expect("pushed");
         }
         let shared =
-            || desk.consumer(Options { run: Some("shared".into()), prefetch: 510, ..Options::default() });
+            || setup.consumer(Options { run: Some("shared".into()), prefetch: 510, ..Options::default() });
         let (mut one, mut two) = (shared(), shared());
-        let _first = letter(&mut one).await;
+        let _first = receive(&mut one).await;
         let mut others = Vec::new();
         for _ in 0..510 {
-            others.push(letter(&mut two).await);
+            others.push(receive(&mut two).await);
         }
         let taken = others.pop().expect("the last of all");
-        let unclaim = claim::Unclaim { resource: format!("message/{}", taken.message.id), reason: None };
-        desk.fleet.call(unclaim).await.expect("taken away");
+        let unclaim = claim::Unclaim { resource: format!("message/{}", taken.id), reason: None };
+        setup.fleet.call(unclaim).await.expect("taken away");
         two.renew().await.expect("an answer");
         assert!(taken.is_lost());
-        assert_eq!(others.iter().filter(|letter| letter.is_lost()).count(), 0);
+        assert_eq!(others.iter().filter(|message| message.is_lost()).count(), 0);
     }
 }
 
 /// A completion that is refused for what it says is not asked again at once: the model would be, for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completion_that_is_too_large_counts_as_an_attempt() {
-    let desk = Desk::here(&World::sqlite().await).await;
-    let ids = desk.push(&["one"]).await;
-    let letter = letter(&mut desk.prefetch(1)).await;
+    let setup = Setup::here(&World::sqlite().await).await;
+    let ids = setup.push(&["one"]).await;
+    let message = receive(&mut setup.prefetch(1)).await;
     let large = Json::from("x".repeat(2 << 20).as_str());
-    assert_eq!(refused(letter.complete([large]).await).code(), Code::TooLarge);
-    let failed = desk.until(ids[0], Status::Pending).await;
+    assert_eq!(refused(message.complete([large]).await).code(), Code::TooLarge);
+    let failed = setup.until(ids[0], Status::Pending).await;
     assert!(failed.attempts == 1 && failed.delayed_until.is_some(), "{failed:?}");
 }
 
@@ -191,33 +191,33 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
         Box::pin(async move { tx.execute("create table seen(what text not null)", params![]).await })
     });
     table.await?;
-    let desk = Desk::here(&world).await;
-    desk.push(&["one", "two", "three", "four"]).await;
-    let mut consumer = desk.prefetch(1);
-    let first = letter(&mut consumer).await;
+    let setup = Setup::here(&world).await;
+    setup.push(&["one", "two", "three", "four"]).await;
+    let mut consumer = setup.prefetch(1);
+    let first = receive(&mut consumer).await;
     first.complete_in(|tx| insert(tx, Some("one"))).await?;
 
     // The embedder's own error: nothing is stored, and the attempt counts, or it would go round for ever.
-    let second = letter(&mut consumer).await;
+    let second = receive(&mut consumer).await;
     let failed = second.complete_in(|tx| insert(tx, None)).await;
     assert_eq!(refused(failed).code(), Code::Internal);
-    let failed = desk.until(2, Status::Pending).await;
+    let failed = setup.until(2, Status::Pending).await;
     assert!(failed.failure_reason.expect("a reason").starts_with("internal: "));
     world.pass(10);
-    let second = letter(&mut consumer).await;
-    assert_eq!((text(&second), second.message.attempts), ("two".into(), 2));
+    let second = receive(&mut consumer).await;
+    assert_eq!((text(&second), second.attempts), ("two".into(), 2));
 
     // A lease that is over: neither.
     world.pass(60);
     assert_eq!(refused(second.complete_in(|tx| insert(tx, Some("late"))).await).code(), Code::LeaseExpired);
 
     // A commit that fails is asked for again.
-    let second = letter(&mut desk.prefetch(1)).await;
+    let second = receive(&mut setup.prefetch(1)).await;
     let ready = Arc::new(AtomicBool::new(true));
     second.complete_in(unsure(&ready)).await?;
 
     // One whose answer was lost had been accepted, and is not done twice.
-    let third = letter(&mut consumer).await;
+    let third = receive(&mut consumer).await;
     ready.store(false, Ordering::SeqCst);
     let done = mail::Done::new(third.token());
     let completing = tokio::spawn(third.complete_in(unsure(&ready)));
@@ -226,7 +226,7 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     completing.await.expect("no panic")?;
 
     // Written out by hand.
-    let fourth = letter(&mut desk.prefetch(1)).await;
+    let fourth = receive(&mut setup.prefetch(1)).await;
     let done = mail::Done::new(fourth.token());
     let both = fleet.transaction(move |tx| {
         let done = done.clone();
@@ -236,7 +236,7 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
         })
     });
     both.await?;
-    fourth.settled();
+    fourth.mark_finished();
     let rows = fleet.transaction(|tx| {
         Box::pin(async move {
             let rows = tx.query("select what from seen order by what", params![]).await?;
@@ -244,7 +244,7 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
         })
     });
     assert_eq!(rows.await?, ["four", "one", "unsure"]);
-    assert_eq!(desk.counts().await, (0, 0, 4));
+    assert_eq!(setup.counts().await, (0, 0, 4));
     Ok(())
 }
 
@@ -275,21 +275,21 @@ async fn completes_with_its_own_tables_on_postgres() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_http_there_is_no_transaction() {
-    let desk = Desk::served(&World::sqlite().await).await;
-    let ids = desk.push(&["one"]).await;
-    let letter = letter(&mut desk.prefetch(1)).await;
-    assert_eq!(refused(letter.complete_in(|tx| insert(tx, None)).await).code(), Code::Invalid);
-    desk.until(ids[0], Status::Pending).await;
+    let setup = Setup::served(&World::sqlite().await).await;
+    let ids = setup.push(&["one"]).await;
+    let message = receive(&mut setup.prefetch(1)).await;
+    assert_eq!(refused(message.complete_in(|tx| insert(tx, None)).await).code(), Code::Invalid);
+    setup.until(ids[0], Status::Pending).await;
 }
 
 /// A run that was given by name may be another's, too: whoever closes leaves it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_consumers_can_share_a_run() {
-    let desk = Desk::here(&World::sqlite().await).await;
-    desk.push(&["one", "two"]).await;
-    let shared = || desk.consumer(Options { run: Some("shared".into()), ..Options::default() });
+    let setup = Setup::here(&World::sqlite().await).await;
+    setup.push(&["one", "two"]).await;
+    let shared = || setup.consumer(Options { run: Some("shared".into()), ..Options::default() });
     let (mut one, mut two) = (shared(), shared());
-    let (first, second) = (letter(&mut one).await, letter(&mut two).await);
+    let (first, second) = (receive(&mut one).await, receive(&mut two).await);
     first.complete([]).await.expect("completed");
     one.close().await;
     two.renew().await.expect("an answer");
@@ -302,19 +302,19 @@ async fn two_consumers_can_share_a_run() {
 async fn a_fleet_that_does_not_answer_is_a_lost_lease() {
     let world = World::sqlite().await;
     let (url, stop) = crate::consumer::serve(&world.fleet).await;
-    let desk = Desk { fleet: Connection::open(&url).await.expect("it opens"), world };
-    desk.push(&["one"]).await;
-    let mut consumer = desk.consumer(Options { ttl: Duration::from_secs(1), ..Options::default() });
-    let letter = letter(&mut consumer).await;
+    let setup = Setup { fleet: Connection::open(&url).await.expect("it opens"), world };
+    setup.push(&["one"]).await;
+    let mut consumer = setup.consumer(Options { ttl: Duration::from_secs(1), ..Options::default() });
+    let message = receive(&mut consumer).await;
     stop.send(()).expect("the server is there");
-    timeout(LIMIT, letter.lost()).await.expect("it is told");
+    timeout(LIMIT, message.lost()).await.expect("it is told");
 }
 
 /// The completion is accepted, and its answer late: there is nothing to renew, and no reason to ask all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
     let world = World::sqlite().await;
-    let message = world.fleet.call(mail::Push::new("s", "one")).await.expect("pushed").message;
+    let pushed = world.fleet.call(mail::Push::new("s", "one")).await.expect("pushed").message;
     let ttl = Duration::from_secs(16);
     let claim = mail::Claim {
         mailboxes: vec!["s".into()],
@@ -328,27 +328,27 @@ async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
     let claimed = json!(claimed).to_string();
     let over = json!({ "error": { "code": "already_finished", "message": "it is done" } }).to_string();
     let done = AtomicBool::new(false);
-    let server = Script::by(move |_, path| match path {
-        "/v1/mail/claim" => Then::Say(200, claimed.clone()),
+    let server = ScriptedServer::by(move |_, path| match path {
+        "/v1/mail/claim" => Action::Answer(200, claimed.clone()),
         "/v1/mail/done" => {
             done.store(true, Ordering::SeqCst);
-            Then::Hold
+            Action::Hold
         }
         // Before it is completed it is the worker's own.
-        _ if !done.load(Ordering::SeqCst) => Then::Say(200, renewed.clone()),
-        _ => Then::Say(409, over.clone()),
+        _ if !done.load(Ordering::SeqCst) => Action::Answer(200, renewed.clone()),
+        _ => Action::Answer(409, over.clone()),
     })
     .await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let options = Options { ttl, ..Options::default() };
     let mut consumer = fencepost_client::consumer::Consumer::start(&fleet, ["s"], options);
-    let letter = letter(&mut consumer).await;
-    assert_eq!(letter.message.id, message.id);
-    let completing = tokio::spawn(letter.complete([]));
-    // Asked all the time, it would be hundreds. It is one a second, and one more for each that was not answered in time.
+    let message = receive(&mut consumer).await;
+    assert_eq!(message.id, pushed.id);
+    let completing = tokio::spawn(message.complete([]));
+    // Without a pause there would be hundreds. There is one a second, and one more for each that was not answered in time.
     let for_a_second = async {
         loop {
-            let asked = server.asked();
+            let asked = server.received();
             let since = asked.iter().skip_while(|ask| ask.path != "/v1/mail/done");
             let renewals: Vec<_> = since.filter(|ask| ask.path == "/v1/claim/renew").collect();
             assert!(renewals.len() <= 5, "{} renewals", renewals.len());
