@@ -72,21 +72,18 @@ impl App {
     pub fn waiter(&self, caller: &str) -> Result<Permit> {
         self.waiters.acquire(caller.to_owned()).map_err(|reached| {
             let (message, setting) = match reached {
-                LimitReached::Total => (
-                    format!("{} requests are waiting already, which is the most", self.settings.waiters),
-                    "waiters",
-                ),
+                LimitReached::Total => {
+                    let total = self.settings.waiters;
+                    (format!("the limit of {total} waiting requests is reached"), "waiters")
+                }
                 LimitReached::Caller => {
                     let each = self.settings.key_waiters;
-                    (
-                        format!("{each} requests of {caller} are waiting already, which is its share"),
-                        "key-waiters",
-                    )
+                    (format!("{caller} has reached its limit of {each} waiting requests"), "key-waiters")
                 }
             };
-            Error::new(Code::RateLimited, message).with("retry_after_ms", 1000).hint(format!(
-                "ask again later, or without waiting; fence serve --{setting} says how many may"
-            ))
+            Error::new(Code::RateLimited, message)
+                .with("retry_after_ms", 1000)
+                .hint(format!("retry later, or without waiting; fence serve --{setting} sets the limit"))
         })
     }
 
@@ -108,7 +105,7 @@ impl App {
 
 /// The answer to a waiting client when the server stops.
 pub fn stopping() -> Error {
-    Error::unavailable("the server is stopping").hint("ask again: nothing was taken for you")
+    Error::unavailable("the server is stopping").hint("retry: nothing was claimed for you")
 }
 
 impl std::ops::Deref for App {

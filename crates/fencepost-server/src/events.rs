@@ -137,9 +137,9 @@ impl Follower {
 fn filter(query: &str) -> Result<event::List> {
     let fields = Fields::of(&(op::find(event::List::NAME)?.request)().to_value());
     let request = fields.read(query)?;
-    for unfit in ["last", "from", "within_ms", "limit", "wait_ms"] {
-        if request.get(unfit).is_some() {
-            return Err(Error::invalid(unfit, "is of `event/list`: this goes on without end"));
+    for field in ["last", "from", "within_ms", "limit", "wait_ms"] {
+        if request.get(field).is_some() {
+            return Err(Error::invalid(field, "belongs to `event/list`: this stream has no end"));
         }
     }
     op::decode(request.to_string())
@@ -156,12 +156,13 @@ fn as_text(events: &[event::Entry]) -> String {
     events.iter().map(line).collect()
 }
 
-/// The last message. It has no id, so that the client reads on from the last event it saw.
+/// The last message. It has no id, so that a client continues after the last event that it received.
 fn error(error: &Error) -> Bytes {
     format!("event: error\ndata: {}\n\n", error.to_json()).into()
 }
 
 fn too_slow() -> Error {
-    Error::new(Code::RateLimited, "what was sent was not read in time")
-        .hint("come back with the header Last-Event-ID, or since=, and the id of the last event that you saw")
+    Error::new(Code::RateLimited, "the client did not read the events in time").hint(
+        "reconnect with the id of the last event that you received, in the header Last-Event-ID or as since=",
+    )
 }

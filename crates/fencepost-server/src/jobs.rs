@@ -1,21 +1,21 @@
-//! What is done without anyone asking: giving back what the dead held, and pruning.
+//! Background jobs: expiring the claims of dead runs, and pruning.
 //!
-//! With several servers on one database, each job is done by one of them at a time: by whoever holds its lock, taken
-//! through the ordinary ops and only while there is something to do. A fleet with nothing to do has no trace of it.
-//! (What is measured is read when it is asked for, so there is no job for it.)
+//! With several servers on one database, one of them does a job at a time: it holds the job's lock, claimed with the
+//! ordinary ops and only while there is work. A fleet with nothing to do has no trace of its servers. Metrics need no
+//! job, because they are read on each scrape.
 
 use crate::app::App;
 use fencepost::{Code, Error, Millis, Result, admin, claim, event, lock, run};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// A server that dies at work is waited for no longer than this.
+/// The lease of a job's lock: another server takes over this long after one died at work.
 const LEASE: Millis = Millis::minutes(1);
 
-/// At most so many at one go: what another transaction has in hand is due still, and left for the next.
+/// Batches of expiry in one round. Rows that another transaction has locked stay due, and are left to the next round.
 const BATCHES: usize = 100;
 
-/// Works until the server stops.
+/// Runs the jobs until the server stops.
 pub async fn run(app: App) {
     tokio::join!(
         repeat(&app, "expiry", app.settings.tick, expire),
@@ -25,7 +25,7 @@ pub async fn run(app: App) {
 
 async fn repeat(app: &App, job: &str, every: Duration, work: impl AsyncFn(&App) -> Result<()>) {
     loop {
-        // Real time paces it; what is due is for the fleet's own clock to say. Not in step with other servers.
+        // Real time sets the pace; the fleet's clock decides what is due. The random part keeps servers out of step.
         let pause = every.mul_f64(0.9 + fastrand::f64() / 5.0);
         tokio::select! {
             () = sleep(pause) => {}
@@ -37,53 +37,53 @@ async fn repeat(app: &App, job: &str, every: Duration, work: impl AsyncFn(&App) 
     }
 }
 
-/// Claims would do it, too; but a fleet in which nobody asks must come to rest as well.
+/// Claims expire dead runs, too. This job does it for a fleet in which nobody claims.
 async fn expire(app: &App) -> Result<()> {
     if !app.fleet.call(admin::Due {}).await?.due {
         return Ok(());
     }
-    let Some(place) = Place::take(app, "expiry").await? else { return Ok(()) };
+    let Some(lock) = JobLock::claim(app, "expiry").await? else { return Ok(()) };
     let done = async {
         for _ in 0..BATCHES {
             if !app.fleet.call(admin::Settle {}).await?.due {
                 break;
             }
-            place.keep(app).await?;
+            lock.renew(app).await?;
         }
         Ok(())
     };
     let done = done.await;
-    place.leave(app).await?;
+    lock.release(app).await?;
     done
 }
 
 async fn prune(app: &App) -> Result<()> {
     let Some(history) = app.settings.history else { return Ok(()) };
     let older_than_ms = Some(Millis(i64::try_from(history.as_millis()).unwrap_or(i64::MAX)));
-    let Some(place) = Place::take(app, "prune").await? else { return Ok(()) };
+    let Some(lock) = JobLock::claim(app, "prune").await? else { return Ok(()) };
     let done = async {
         while app.fleet.call(admin::Prune { older_than_ms }).await?.more {
-            place.keep(app).await?;
+            lock.renew(app).await?;
         }
         while app.fleet.call(event::Prune { older_than_ms }).await?.more {
-            place.keep(app).await?;
+            lock.renew(app).await?;
         }
         Ok(())
     };
     let done = done.await;
-    place.leave(app).await?;
+    lock.release(app).await?;
     done
 }
 
-/// A job that is ours alone for now.
-struct Place {
+/// The lock of a job, held by this server.
+struct JobLock {
     run: String,
     token: String,
 }
 
-impl Place {
-    /// `None` if another server is at it.
-    async fn take(app: &App, job: &str) -> Result<Option<Self>> {
+impl JobLock {
+    /// `None` if another server holds it.
+    async fn claim(app: &App, job: &str) -> Result<Option<Self>> {
         let run = format!("fence/serve-{:016x}", fastrand::u64(..));
         let claim = lock::Claim { ttl_ms: Some(LEASE), ..lock::Claim::new(format!("fence/{job}"), &run) };
         match app.fleet.call(claim).await {
@@ -93,13 +93,13 @@ impl Place {
         }
     }
 
-    /// Still ours? If not, another server goes on with it.
-    async fn keep(&self, app: &App) -> Result<()> {
+    /// Renews the lease. An error if the lock is lost: another server then continues the job.
+    async fn renew(&self, app: &App) -> Result<()> {
         app.fleet.call(claim::Renew::new(&self.token)).await.map(drop)
     }
 
-    /// Ending the run gives back the lock, and leaves nothing that could become due.
-    async fn leave(self, app: &App) -> Result<()> {
+    /// Ends the run, which releases the lock and leaves nothing that could become due.
+    async fn release(self, app: &App) -> Result<()> {
         let end = run::End { run: self.run, ..run::End::default() };
         app.fleet.call(end).await.map(drop).or_else(|error: Error| match error.code() {
             Code::NotFound | Code::LeaseExpired => Ok(()),

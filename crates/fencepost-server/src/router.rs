@@ -1,4 +1,4 @@
-//! The paths: each op of the registry, and what there is beside them.
+//! The paths: one for each op of the registry, and those beside them.
 
 use crate::{
     app::App,
@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-/// How long the database may take to say that it is there.
+/// How long the database may take to answer a check of readiness.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 pub fn router(app: App) -> Router {
@@ -81,9 +81,9 @@ async fn health() -> Response {
 
 /// The database answers, too.
 async fn readiness(State(app): State<App>) -> Response {
-    // Real time: nobody who asks this can wait longer.
-    let asked = tokio::time::timeout(READY_WITHIN, app.about()).await;
-    let answer = asked.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
+    // Real time: whoever checks readiness does not wait longer.
+    let answer = tokio::time::timeout(READY_WITHIN, app.about()).await;
+    let answer = answer.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
     match answer {
         Ok(facts) => {
             let facts = json!({ "ok": true, "database": facts.database.kind, "now": facts.now });
@@ -105,7 +105,7 @@ async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
     Ok(response)
 }
 
-/// It is the same as long as the process lives.
+/// Made once: it never changes while the process lives.
 async fn openapi_document() -> Response {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
     response::json(StatusCode::OK, DOCUMENT.as_str())
@@ -123,18 +123,18 @@ async fn not_found(request: Request) -> Refusal {
     let error = match path.strip_prefix("/v1/").map(op::find) {
         Some(Err(error)) => error,
         _ => Error::new(Code::NotFound, format!("there is nothing at {path}"))
-            .hint("ops are at /v1/<noun>/<verb>, such as POST /v1/task/claim; /docs shows them all"),
+            .hint("ops are at /v1/<noun>/<verb>, such as POST /v1/task/claim; /docs lists them"),
     };
     error.into()
 }
 
-/// Which there are is in the header `Allow`.
+/// The header `Allow` lists the methods.
 async fn wrong_method(method: Method, request: Request) -> Refusal {
     let path = request.uri().path();
     let hint = match path.starts_with("/v1/") && method == Method::GET {
-        true => "it changes something: POST it, as JSON",
-        false => "the header Allow says how",
+        true => "this op writes: send it as POST with a JSON body",
+        false => "the header Allow lists the methods",
     };
-    let error = Error::new(Code::Invalid, format!("{path} cannot be asked by {method}")).hint(hint);
+    let error = Error::new(Code::Invalid, format!("{path} does not accept {method}")).hint(hint);
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error)
 }

@@ -1,4 +1,4 @@
-//! Listening: connections in, the router's answers out.
+//! Listening: accepts connections and serves the router on them.
 
 mod tls;
 mod write_timeout;
@@ -31,16 +31,15 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use write_timeout::WriteTimeout;
 
-/// Out of file descriptors, most likely: those who hang up give some back.
-const REST: Duration = Duration::from_millis(100);
+/// After a failed accept. The process most likely has no file descriptor left, and a closed connection frees one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A peer that says nothing for so long is asked whether it is there, so often and in such steps: one that waits for a
-/// claim, and whose machine is gone, is forgotten after 30 s.
-const SILENCE: Duration = Duration::from_secs(15);
-const PROBE: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
+/// TCP keepalive: a waiting client whose machine is gone is noticed after 30 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 
-/// A fleet that is about to be served: the address is taken.
+/// A server that is bound to its address and accepts no connection yet.
 #[derive(Debug)]
 pub struct Server {
     app: App,
@@ -55,47 +54,47 @@ impl Server {
             let listen = app.settings.listen;
             app.access.check_exposure(&app.fleet, &app.settings).await?;
             let tls = app.settings.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
-            let taken = |e: std::io::Error| {
+            let cannot_listen = |e: std::io::Error| {
                 Error::unavailable(format!("cannot listen on {listen}: {e}"))
                     .hint("--listen names another address; port 0 takes any that is free")
             };
-            let listener = TcpListener::bind(listen).await.map_err(taken)?;
-            let address = listener.local_addr().map_err(taken)?;
+            let listener = TcpListener::bind(listen).await.map_err(cannot_listen)?;
+            let address = listener.local_addr().map_err(cannot_listen)?;
             Ok(Self { app, listener, address, tls })
         })
     }
 
-    /// Where it listens, with the port that it was given.
+    /// The address that it listens on, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where clients find it.
+    /// The address for clients.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Reads the certificate again, when it was renewed.
-    pub fn renewal(&self) -> impl Fn() -> Result<()> + Send + 'static {
+    /// A function that reads the TLS certificate again. Call it when the files have changed.
+    pub fn certificate_reloader(&self) -> impl Fn() -> Result<()> + Send + 'static {
         let tls = self.tls.clone();
-        move || tls.as_ref().map_or(Ok(()), |tls| tls.read_again())
+        move || tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
-    /// Serves until told to stop: then nobody is let in any more, those who wait are asked to come back, and what
-    /// was begun is finished, if that does not take too long.
+    /// Serves until `stop` returns. Then it accepts no more connections, ends every wait with an error, and finishes the
+    /// running calls, up to [`Settings::stop_time`].
     pub fn run<'s>(self, stop: impl Future<Output = ()> + Send + 's) -> BoxFuture<'s, Result<()>> {
         self.run_until(Box::pin(stop))
     }
 
-    /// Not generic, so that the server is compiled here and not by whoever runs it.
+    /// Not generic, so that it is compiled in this crate and not in every crate that calls it.
     fn run_until<'s>(self, mut stop: BoxFuture<'s, ()>) -> BoxFuture<'s, Result<()>> {
         Box::pin(async move {
             let router = router(self.app.clone());
             let open = GracefulShutdown::new();
             let cut = CancellationToken::new();
             self.app.running.spawn(jobs::run(self.app.clone()));
-            let mut is_short = false;
+            let mut failing = false;
             loop {
                 let accepted = tokio::select! {
                     () = &mut stop => break,
@@ -103,18 +102,18 @@ impl Server {
                 };
                 match accepted {
                     Ok((stream, peer)) => {
-                        is_short = false;
+                        failing = false;
                         self.connection(stream, Peer(peer), &router, open.watcher(), cut.child_token());
                     }
-                    // Its client is gone already, which says nothing about the next one.
+                    // Its client is gone already. The next accept may succeed.
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
                     Err(e) => {
-                        if !std::mem::replace(&mut is_short, true) {
+                        if !std::mem::replace(&mut failing, true) {
                             tracing::warn!("a connection could not be accepted: {e}");
                         }
                         tokio::select! {
                             () = &mut stop => break,
-                            () = sleep(REST) => {}
+                            () = sleep(ACCEPT_PAUSE) => {}
                         }
                     }
                 }
@@ -126,10 +125,10 @@ impl Server {
                 self.app.running.close();
                 self.app.running.wait().await;
             };
-            // Real time: whoever stops us waits no longer.
+            // Real time: it limits how long a stop takes.
             if timeout(self.app.settings.stop_time, finished).await.is_err() {
                 let left = self.app.usage().connections;
-                tracing::warn!("not all was finished in time: {left} connections are cut off");
+                tracing::warn!("not every call finished in time: {left} connections are closed");
                 cut.cancel();
             }
             Ok(())
@@ -148,47 +147,48 @@ impl Server {
             Ok(permit) => permit,
             Err(reached) => return self.refuse(stream, peer, reached),
         };
-        // A reply is one write, and nobody should wait for the next one.
+        // A reply is one write: send it at once.
         let _ = stream.set_nodelay(true);
-        watch_peer(&stream, self.app.settings.slow_reader);
+        detect_dead_peer(&stream, self.app.settings.slow_reader);
         let (router, settings) = (router.clone(), self.app.settings.clone());
         let acceptor = self.tls.as_ref().map(|tls| tls.acceptor());
         tokio::spawn(async move {
             let _permit = permit;
             let stream = WriteTimeout::new(stream, settings.slow_reader);
-            let conversation = async {
+            let serving = async {
                 let Some(acceptor) = acceptor else {
-                    return converse(stream, peer, router, open, &settings).await;
+                    return serve_connection(stream, peer, router, open, &settings).await;
                 };
-                // Real time: who does not finish the handshake is not waited for.
+                // Real time: it limits the handshake.
                 match timeout(settings.header_time, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, peer, router, open, &settings).await,
+                    Ok(Ok(stream)) => serve_connection(stream, peer, router, open, &settings).await,
                     Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
                     Err(_) => tracing::debug!("a TLS handshake took too long"),
                 }
             };
-            let _ = cut.run_until_cancelled(conversation).await;
+            let _ = cut.run_until_cancelled(serving).await;
         });
     }
 
-    /// Says so in one write, without waiting. (In TLS there is nothing to be said before the handshake.)
+    /// Sends a refusal in one write, without waiting. A TLS connection is only closed: before the handshake nothing can be
+    /// sent.
     fn refuse(&self, stream: TcpStream, peer: Peer, reached: LimitReached) {
         self.app.telemetry.metrics.refused_connections.inc();
         let (settings, from) = (&self.app.settings, peer.network());
         let error = match reached {
             LimitReached::Total => {
-                Error::unavailable(format!("{} are connected, which is the most", settings.connections))
-                    .hint("ask again later; fence serve --connections says how many may")
+                Error::unavailable(format!("the limit of {} connections is reached", settings.connections))
+                    .hint("retry later; fence serve --connections sets the limit")
             }
             LimitReached::Caller => {
                 let most = settings.address_connections;
-                let message = format!("{most} are connected from {from}, which is the most of one address");
+                let message = format!("the limit of {most} connections from {from} is reached");
                 Error::new(Code::RateLimited, message).hint(
-                    "close some; behind a proxy all come from its address: fence serve --address-connections",
+                    "close some; behind a proxy all have its address: fence serve --address-connections sets the limit",
                 )
             }
         };
-        tracing::debug!("a connection from {from} was turned away: {}", error.message());
+        tracing::debug!("a connection from {from} was refused: {}", error.message());
         if self.tls.is_none()
             && let Ok(mut stream) = stream.into_std()
         {
@@ -199,13 +199,13 @@ impl Server {
     }
 }
 
-/// The system sees what we cannot: that a peer is gone without a word, and that what it took from us is not taken by the
-/// other end, or not read there.
-fn watch_peer(stream: &TcpStream, patience: Duration) {
+/// Lets the system notice a peer that is gone without closing its connection, and a peer that does not acknowledge or
+/// read what was sent.
+fn detect_dead_peer(stream: &TcpStream, patience: Duration) {
     let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, SILENCE);
-    let _ = sockopt::set_tcp_keepintvl(stream, PROBE);
-    let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES);
     #[cfg(target_os = "linux")]
     let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
     #[cfg(not(target_os = "linux"))]
@@ -213,7 +213,7 @@ fn watch_peer(stream: &TcpStream, patience: Duration) {
 }
 
 /// Serves one connection to its end.
-async fn converse(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
     router: Router,

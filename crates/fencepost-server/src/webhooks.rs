@@ -114,7 +114,7 @@ impl Provider {
         let body = limits.read(&head.headers, body).await;
         let body = body.map_err(|refusal| self.add_hint(refusal))?;
         if !signature.is_valid(secrets, &body) {
-            return Err(unsigned("the signature is not that of our secret".into()).into());
+            return Err(unsigned("the signature does not match".into()).into());
         }
         if let Some(at) = &signature.at {
             // The fleet's clock decides, as everywhere.
@@ -164,11 +164,10 @@ impl Provider {
             Provider::Slack => ("Slack", "--slack-secret", "FENCE_SLACK_SECRET"),
             Provider::GitHub => ("GitHub", "--github-secret", "FENCE_GITHUB_SECRET"),
         };
-        Error::new(
-            Code::NotFound,
-            format!("nothing is taken from {name} here: the server has no secret for it"),
-        )
-        .hint(format!("fence serve {flag}, {variable} or fence.toml sets the one that {name} signs with"))
+        Error::new(Code::NotFound, format!("webhooks of {name} are off: the server has no secret for them"))
+            .hint(format!(
+                "set the secret that {name} signs with: fence serve {flag}, {variable} or fence.toml"
+            ))
     }
 
     /// Names the provider's own setting. Providers also sign forms, which this server does not read.
@@ -178,7 +177,7 @@ impl Provider {
         }
         let hint = match self {
             Provider::Slack => {
-                "only Slack's Events API is understood, which sends JSON; slash commands are not"
+                "only Slack's Events API is supported, which sends JSON; slash commands are not"
             }
             Provider::GitHub => "set the webhook's content type to application/json",
         };
@@ -193,8 +192,7 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 }
 
 fn unsigned(why: String) -> Error {
-    Error::new(Code::Unauthorized, why)
-        .hint("what is sent here must be signed with the secret that was agreed")
+    Error::new(Code::Unauthorized, why).hint("sign the request with the secret that the server was given")
 }
 
 /// A signature from the headers, not yet compared with the body.
@@ -244,7 +242,7 @@ fn digest(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The examples of both providers' own documentation.
+    /// The examples of both providers' documentation.
     #[test]
     fn signatures_are_as_the_providers_make_them() {
         let secrets = |text: &str| vec![Secret::new("another").unwrap(), Secret::new(text).unwrap()];

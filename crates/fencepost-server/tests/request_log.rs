@@ -1,7 +1,7 @@
-//! What is told of a request, in the log and in spans.
+//! The request log and the spans.
 //!
-//! A process of its own: whether a line is caught is decided once for the whole process, by the thread that first
-//! writes it. Beside other tests, that could be a thread of theirs, where nobody listens.
+//! This is a test binary of its own: `tracing` decides once for the process, in the thread that first writes a line,
+//! whether anybody wants it. Beside other tests that could be a thread without a subscriber.
 
 use axum::{Router, body::Body, http::Request, response::Response};
 use fencepost::Fleet;
@@ -23,20 +23,20 @@ use tracing::{
     span,
 };
 
-/// Everything that lines and spans say, by field.
+/// The fields of all lines and spans.
 #[derive(Debug, Clone, Default)]
-struct Told(Arc<Mutex<Vec<(String, String)>>>);
+struct Recorded(Arc<Mutex<Vec<(String, String)>>>);
 
-impl Told {
+impl Recorded {
     fn add(&self, field: &str, text: String) {
-        self.0.lock().expect("what was told").push((field.into(), text));
+        self.0.lock().expect("not poisoned").push((field.into(), text));
     }
     fn take(&self) -> Vec<(String, String)> {
-        std::mem::take(&mut self.0.lock().expect("what was told"))
+        std::mem::take(&mut self.0.lock().expect("not poisoned"))
     }
 }
 
-impl Visit for Told {
+impl Visit for Recorded {
     fn record_str(&mut self, field: &Field, text: &str) {
         self.add(field.name(), text.into());
     }
@@ -45,7 +45,7 @@ impl Visit for Told {
     }
 }
 
-impl Subscriber for Told {
+impl Subscriber for Recorded {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "fence::request"
     }
@@ -61,52 +61,52 @@ impl Subscriber for Told {
     fn exit(&self, _: &span::Id) {}
 }
 
-impl SpanExporter for Told {
+impl SpanExporter for Recorded {
     async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
-        for said in spans.into_iter().flat_map(|span| span.attributes) {
-            self.add(said.key.as_str(), said.value.to_string());
+        for attribute in spans.into_iter().flat_map(|span| span.attributes) {
+            self.add(attribute.key.as_str(), attribute.value.to_string());
         }
         Ok(())
     }
 }
 
-/// One thread: lines are caught where they are written.
+/// On one thread, because the subscriber is that of the thread.
 #[tokio::test]
-async fn of_an_unchecked_text_only_the_beginning_is_told() {
-    let told = Told::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(told.clone()).build();
+async fn only_the_beginning_of_an_unchecked_text_is_logged() {
+    let recorded = Recorded::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(recorded.clone()).build();
     let dir = tempfile::tempdir().expect("a directory");
     let fleet =
         Fleet::open(&dir.path().join("fence.db").display().to_string()).await.expect("the fleet opens");
     let mut settings = Settings::new("127.0.0.1:7373".parse().expect("an address"));
     settings.tracer = Some(provider.tracer("test"));
     let router = router(App::new(fleet, settings));
-    let _caught = tracing::subscriber::set_default(told.clone());
+    let _subscriber = tracing::subscriber::set_default(recorded.clone());
 
     // Three bytes each: cut between characters.
     let long = "語".repeat(100_000);
     let begins = format!("{}…", "語".repeat(200));
     let request = json!({ "run": long, "agent": long, "token": long }).to_string();
     assert_eq!(send(&router, "POST", "/v1/task/claim", request).await.status(), 400);
-    let said = told.take();
+    let fields = recorded.take();
     for field in ["run", "agent", "token", "fence.run", "fence.agent", "fence.token"] {
-        let text = said.iter().find_map(|(name, text)| (name == field).then_some(text));
+        let text = fields.iter().find_map(|(name, text)| (name == field).then_some(text));
         assert!(text == Some(&begins), "{field} has {:?} bytes", text.map(String::len));
     }
 
-    let nowhere = format!("/v1/{}", "x".repeat(10_000));
-    assert_eq!(send(&router, "GET", &nowhere, String::new()).await.status(), 404);
-    let said = told.take();
-    let path = said.iter().find_map(|(name, text)| (name == "path").then_some(text)).expect("its path");
+    let unknown = format!("/v1/{}", "x".repeat(10_000));
+    assert_eq!(send(&router, "GET", &unknown, String::new()).await.status(), 404);
+    let fields = recorded.take();
+    let path = fields.iter().find_map(|(name, text)| (name == "path").then_some(text)).expect("its path");
     assert_eq!(*path, format!("/v1/{}…", "x".repeat(196)));
 
-    // The longest token that there can be is told whole.
+    // The longest possible token is logged whole.
     let token = format!("task/{}-{max}@{max}", "b".repeat(128), max = i64::MAX);
     let request = json!({ "token": token }).to_string();
     assert_eq!(send(&router, "POST", "/v1/task/done", request).await.status(), 404);
-    let said = told.take();
-    assert!(said.contains(&("token".into(), token.clone())), "{said:?}");
-    assert!(said.contains(&("fence.token".into(), token)), "{said:?}");
+    let fields = recorded.take();
+    assert!(fields.contains(&("token".into(), token.clone())), "{fields:?}");
+    assert!(fields.contains(&("fence.token".into(), token)), "{fields:?}");
 }
 
 async fn send(router: &Router, method: &str, path: &str, body: String) -> Response {

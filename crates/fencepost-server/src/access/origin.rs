@@ -64,8 +64,8 @@ impl Names {
         if self.names.contains(&name) || (self.any_address && is_address()) {
             return Ok(());
         }
-        Err(Error::new(Code::Forbidden, format!("this server is not called `{name}`"))
-            .hint(format!("fence serve --name {name} lets it be called so")))
+        Err(Error::new(Code::Forbidden, format!("this server does not answer to the name `{name}`"))
+            .hint(format!("fence serve --name {name} adds the name")))
     }
 }
 
@@ -73,8 +73,8 @@ impl Names {
 pub fn check_once(headers: &HeaderMap) -> Result<()> {
     match ONCE.iter().find(|name| headers.get_all(**name).iter().nth(1).is_some()) {
         None => Ok(()),
-        Some(name) => Err(Error::new(Code::Invalid, format!("the header `{name}` is there more than once"))
-            .hint("send it once; if there is a proxy, see to what it adds")),
+        Some(name) => Err(Error::new(Code::Invalid, format!("the header `{name}` is sent more than once"))
+            .hint("send it once; if there is a proxy, check which headers it adds")),
     }
 }
 
@@ -91,11 +91,11 @@ pub fn check_direct(headers: &HeaderMap) -> Result<()> {
 
 /// The server that the client means. The request line and the header Host may both name it, and must agree.
 fn host(request: &Request) -> Result<Authority> {
-    let invalid = || Error::new(Code::Invalid, "the request has no header Host, or not a name in it");
+    let invalid = || Error::new(Code::Invalid, "the request has no valid Host header");
     let host = request.headers().get(header::HOST).map(|host| Authority::try_from(host.as_bytes()));
     match (host.transpose().map_err(|_| invalid())?, request.uri().authority()) {
         (Some(host), Some(other)) if host != *other => {
-            Err(Error::new(Code::Invalid, "the request's line and its header Host name two servers"))
+            Err(Error::new(Code::Invalid, "the request line and the Host header name different servers"))
         }
         (Some(host), _) => Ok(host),
         (None, other) => other.cloned().ok_or_else(invalid),
@@ -108,16 +108,16 @@ fn check_origin(headers: &HeaderMap, host: &Authority) -> Result<()> {
     if let Some(origin) = text(header::ORIGIN) {
         let own = origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host.as_str()));
         if !own {
-            return Err(other_site(format!("a page of `{origin}`")));
+            return Err(other_site(format!("a web page of `{origin}`")));
         }
     }
     match text(SITE) {
         None | Some("same-origin" | "none") => Ok(()),
-        Some(_) => Err(other_site("a page of another site".into())),
+        Some(_) => Err(other_site("a web page of another site".into())),
     }
 }
 
 fn other_site(page: String) -> Error {
-    Error::new(Code::Forbidden, format!("{page} may not talk to this server"))
-        .hint("use the command line, or a program that is no web page")
+    Error::new(Code::Forbidden, format!("{page} may not call this server"))
+        .hint("use the command line, or a program outside the browser")
 }

@@ -1,9 +1,9 @@
-//! What there is to say about each op, from its schema and its doc comments: for the OpenAPI document and for people.
+//! The description of each op, from its schema and its doc comments.
 
 use fencepost::{Code, op::Entry};
 use serde_json::{Map, Value, json};
 
-/// An op, as its users see it.
+/// An op as its users see it.
 #[derive(Debug)]
 pub struct Chapter {
     pub entry: Entry,
@@ -60,24 +60,24 @@ impl Chapter {
         fields(&self.reply)
     }
 
-    /// The least that can be asked, with values as people write them.
+    /// The smallest valid request, with realistic values.
     pub fn example(&self) -> Value {
         let mut example = Samples { noun: self.noun(), root: &self.request }.least(&self.request);
-        // Some ask for one of several fields, and some say more with one that may be left out.
-        let besides = match self.entry.name {
+        // Some ops need one of several optional fields, and some examples are clearer with an optional field.
+        let more = match self.entry.name {
             "task/add" | "task/claim" | "task/list" | "task/ready" => json!({ "board": "auth" }),
             "task/wait" => json!({ "tasks": ["auth-3"] }),
             "mail/reset" | "mail/redrive" => json!({ "mailbox": "builds" }),
             "task/edit" => json!({ "title": "write the parser" }),
             _ => json!({}),
         };
-        for (name, value) in besides.as_object().into_iter().flatten() {
+        for (name, value) in more.as_object().into_iter().flatten() {
             example[name] = value.clone();
         }
         example
     }
 
-    /// The codes of its refusals and errors. What only reads has no unknown outcome.
+    /// The codes of its refusals and errors. An op that only reads has no unknown outcome.
     pub fn codes(&self) -> Vec<Code> {
         let mut codes: Vec<Code> =
             Code::OF_EVERY_OP.into_iter().chain(self.entry.refuses.iter().copied()).collect();
@@ -126,15 +126,15 @@ fn kind(schema: &Value) -> String {
     }
 }
 
-/// Values such as people give, for the fields of one op.
+/// Realistic values for the fields of one op.
 struct Samples<'a> {
     noun: &'a str,
-    /// What schemas refer to is in here.
+    /// The schema whose `$defs` others refer to.
     root: &'a Value,
 }
 
 impl Samples<'_> {
-    /// Only what must be there.
+    /// Only the required fields.
     fn least(&self, schema: &Value) -> Value {
         let schema = self.resolve(schema);
         let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);

@@ -8,31 +8,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
-    let mut paths = beside();
+    let mut paths = other_paths();
     for chapter in op::registry().into_iter().map(Chapter::new) {
         let path = chapter.path();
         paths.insert(path, methods(&chapter, &mut schemas));
     }
-    // Not `Error`: that is the name of what is within, also where a part of a reply is one.
-    schemas.made.insert("Refusal".into(), refusal());
+    // Not `Error`: that is the name of the object inside it, which also occurs in replies.
+    schemas.components.insert("Refusal".into(), refusal());
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Fencepost",
             "summary": "Exactly-once work for fleets of AI agents",
             "description": "At-least-once execution, at most one accepted completion. A claim is held under a lease \
-                and a fencing token, and every write checks it. Whatever carries a `request` id can be asked again \
-                and is done once.",
+                and a fencing token, and every write checks it. A request with a `request` id may be retried and is \
+                carried out once.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "MIT OR Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
-        // A loopback server with no key in its fleet asks for none.
+        // A loopback server whose fleet has no key needs none.
         "security": [{ "key": [] }, {}],
         "paths": paths,
         "components": {
             "securitySchemes": { "key": { "type": "http", "scheme": "bearer", "description": "`fence key add` makes one." } },
-            "schemas": schemas.made,
+            "schemas": schemas.components,
         },
     })
 }
@@ -53,7 +53,7 @@ fn methods(chapter: &Chapter, schemas: &mut Schemas) -> Value {
     };
     let mut post = about(&id);
     post["requestBody"] = json!({
-        // Nothing at all is a request with nothing in it.
+        // No body at all is an empty request.
         "required": chapter.fields().iter().any(|field| field.required),
         "content": { "application/json": { "schema": request, "example": chapter.example() } },
     });
@@ -73,7 +73,7 @@ fn parameter(field: &Field<'_>, chapter: &Chapter, schemas: &mut Schemas) -> Val
         "in": "query",
         "required": field.required,
         "description": field.about,
-        // A parameter that is not given is not there: there is no null in a query string.
+        // A query string has no null: an absent parameter is left out.
         "schema": without_null(moved(field.schema, &names)),
     })
 }
@@ -100,7 +100,7 @@ fn responses(chapter: &Chapter, reply: &Value) -> Value {
     for code in chapter.codes() {
         by_status.entry(code.http_status()).or_default().insert(code.as_str());
     }
-    // What HTTP itself has a word for.
+    // Errors that HTTP has its own status for.
     for status in [405, 408, 415] {
         by_status.entry(status).or_default().insert(Code::Invalid.as_str());
     }
@@ -120,12 +120,12 @@ fn refusal() -> Value {
         op::registry().into_iter().map(Chapter::new).flat_map(|c| c.codes()).map(Code::as_str).collect();
     json!({
         "type": "object",
-        "description": "An expected no is a value with a code, and says what to do next.",
+        "description": "An error or a refusal: a code, a message, and a hint what to do next.",
         "required": ["error"],
         "properties": {
             "error": {
                 "type": "object",
-                "description": "Beside these, fields such as `holder`, `expires_at`, `fence`, `field`, `retry_after_ms`.",
+                "description": "More fields depend on the code, such as `holder`, `expires_at`, `fence`, `field`, `retry_after_ms`.",
                 "required": ["code", "message"],
                 "properties": {
                     "code": { "type": "string", "enum": codes },
@@ -138,8 +138,8 @@ fn refusal() -> Value {
     })
 }
 
-/// What there is beside the ops.
-fn beside() -> Map<String, Value> {
+/// The paths beside those of the ops.
+fn other_paths() -> Map<String, Value> {
     let get = |id: &str, summary: &str, kind: &str| {
         let done = json!({ "description": "Done.", "content": { kind: {} } });
         let refused = json!({
@@ -152,12 +152,12 @@ fn beside() -> Map<String, Value> {
         } })
     };
     let mut events = get("events", "Follow the log as server-sent events", "text/event-stream");
-    let text = |name: &str, place: &str, about: &str| json!({ "name": name, "in": place, "description": about, "schema": { "type": "string" } });
+    let text = |name: &str, location: &str, about: &str| json!({ "name": name, "in": location, "description": about, "schema": { "type": "string" } });
     events["get"]["parameters"] = json!([
         text(
             "since",
             "query",
-            "Only what came after this position; `start` for the oldest; from now on if left out."
+            "Only events after this position; `start` for the oldest event; default: events from now on."
         ),
         text(
             "kind",
@@ -165,18 +165,18 @@ fn beside() -> Map<String, Value> {
             "Only events of this kind, such as `task.completed`, or of a noun, such as `task`."
         ),
         text("resource", "query", "Only events of this resource, such as `task/auth-3`."),
-        text("Last-Event-ID", "header", "The same as `since`: browsers send it by themselves."),
+        text("Last-Event-ID", "header", "The same as `since`. Browsers send it by themselves."),
     ]);
     let hook = |id: &str, provider: &str, signature: &str| {
-        let reply = json!({ "description": "Routed, kept or dropped as a repeat; or the answer to a greeting.",
+        let reply = json!({ "description": "Routed, stored as unmatched, or dropped as a repeat; or the reply to a handshake.",
             "content": { "application/json": {} } });
         let refused = json!({
-            "description": "Refused: not signed as agreed, or no secret was agreed.",
+            "description": "Refused: the signature is wrong, or the server has no secret for this provider.",
             "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
         });
         json!({ "post": {
-            "operationId": id, "tags": ["hooks"], "summary": format!("Where {provider} tells of its events"),
-            "description": format!("No key: the header `{signature}` is checked. The same event is taken once."),
+            "operationId": id, "tags": ["hooks"], "summary": format!("Webhook for events of {provider}"),
+            "description": format!("Needs no key: the header `{signature}` is checked. The same event is accepted once."),
             "security": [],
             "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } },
             "responses": { "200": reply, "default": refused },
@@ -195,49 +195,49 @@ fn beside() -> Map<String, Value> {
     paths
 }
 
-/// The schemas of all ops in one place. A name that stands for two things is told apart by its noun.
+/// The schemas of all ops. If two ops use one name for different schemas, the noun is put before it.
 #[derive(Debug, Default)]
 struct Schemas {
-    made: BTreeMap<String, Value>,
-    /// What each name stands for, with all that it refers to.
-    meant: BTreeMap<String, Value>,
+    components: BTreeMap<String, Value>,
+    /// The schema behind each name, with all schemas that it refers to.
+    resolved: BTreeMap<String, Value>,
 }
 
 impl Schemas {
-    /// Adds a schema and what it refers to, and gives a reference to it.
+    /// Adds a schema and the schemas that it refers to. Returns a reference to it.
     fn add(&mut self, name: &str, noun: &str, schema: &Value) -> Value {
         let names = self.names(noun, schema);
         for (from, to) in &names {
-            if !self.made.contains_key(to) {
-                self.made.insert(to.clone(), moved(&schema["$defs"][from], &names));
+            if !self.components.contains_key(to) {
+                self.components.insert(to.clone(), moved(&schema["$defs"][from], &names));
             }
         }
         let mut own = moved(schema, &names);
         if let Some(fields) = own.as_object_mut() {
             fields.retain(|name, _| !["$defs", "$schema", "title"].contains(&name.as_str()));
         }
-        self.made.insert(name.into(), own);
+        self.components.insert(name.into(), own);
         json!({ "$ref": format!("#/components/schemas/{name}") })
     }
 
-    /// What the parts of a schema are called here.
+    /// The names of a schema's definitions in this document.
     fn names(&mut self, noun: &str, schema: &Value) -> BTreeMap<String, String> {
         let parts = schema["$defs"].as_object().into_iter().flatten();
-        parts.map(|(name, _)| (name.clone(), self.name(noun, name, &meaning(schema, name)))).collect()
+        parts.map(|(name, _)| (name.clone(), self.name(noun, name, &resolve(schema, name)))).collect()
     }
 
-    fn name(&mut self, noun: &str, name: &str, meaning: &Value) -> String {
+    fn name(&mut self, noun: &str, name: &str, resolved: &Value) -> String {
         let mut candidate = name.to_owned();
-        while self.meant.get(&candidate).is_some_and(|meant| meant != meaning) {
+        while self.resolved.get(&candidate).is_some_and(|known| known != resolved) {
             candidate = format!("{}{candidate}", camel(noun));
         }
-        self.meant.insert(candidate.clone(), meaning.clone());
+        self.resolved.insert(candidate.clone(), resolved.clone());
         candidate
     }
 }
 
-/// A part of a schema with everything that it refers to.
-fn meaning(schema: &Value, name: &str) -> Value {
+/// A definition with all definitions that it refers to.
+fn resolve(schema: &Value, name: &str) -> Value {
     let mut found: BTreeMap<String, Value> = BTreeMap::new();
     let mut todo = vec![name.to_owned()];
     while let Some(name) = todo.pop() {
@@ -264,7 +264,7 @@ fn collect(value: &Value, todo: &mut Vec<String>, found: &BTreeMap<String, Value
     }
 }
 
-/// The same, referring to where things are now.
+/// The same schema with references to the components of this document.
 fn moved(value: &Value, names: &BTreeMap<String, String>) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,5 @@
-// Without this the page says the same; with it, lines are those of this very server, can be copied, and ops be found.
+// The page works without this script. The script puts the server's own address into the commands, lets them be copied, and
+// searches ops.
 const lines = [...document.querySelectorAll(".copy pre")];
 for (const pre of lines) {
   pre.textContent = pre.textContent.replace("http://127.0.0.1:7373", location.origin);
@@ -9,7 +10,7 @@ for (const pre of lines) {
     button.textContent = "copied";
     setTimeout(() => { button.textContent = "copy"; }, 1500);
   };
-  // Only a page that was sent safely, or from this machine, may do it.
+  // Browsers offer the clipboard only to secure pages and to pages of this machine.
   if (navigator.clipboard) pre.parentElement.append(button);
 }
 const key = document.querySelector("label input");

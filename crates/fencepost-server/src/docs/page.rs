@@ -1,4 +1,4 @@
-//! `GET /docs`: every op on one page that needs nothing but itself.
+//! `GET /docs`: every op on one page that loads nothing else.
 
 use super::manual::{Chapter, Field};
 use fencepost::op;
@@ -7,7 +7,7 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// What the page may load: nothing that is not in it.
+/// Lets the page load nothing from elsewhere.
 pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -16,47 +16,47 @@ const BEGIN: &str = r#"<h1>Fencepost</h1>
 under a lease and a fencing token, such as <code>task/auth-3@1</code>, and every write checks it.</p>
 <p>Each op is <code>POST /v1/noun/verb</code> with JSON; those that only read also take
 <code>GET</code> with a query string. Durations are whole milliseconds in fields that end in <code>_ms</code>, times are
-RFC 3339. A no is a status and <code>{"error": {"code", "message", "hint"}}</code>. Give each request that changes something
-a <code>request</code> id of its own: asked again with the same id, it is answered and not done twice.
+RFC 3339. A refusal is a status and <code>{"error": {"code", "message", "hint"}}</code>. Give each request that writes
+a <code>request</code> id of its own: a retry with the same id returns the first reply and acts once.
 <a href="/v1/openapi.json">OpenAPI</a> · <code>GET /v1/events</code> follows the log as server-sent events.</p>
-<p>Where the fleet has keys, each line needs <code>-H "Authorization: Bearer $FENCE_KEY"</code>.
-<label hidden><input type="checkbox"> Put it into the lines below</label></p>
-<p>Slack's Events API and GitHub's webhooks can be pointed at <code>/hooks/slack</code> and <code>/hooks/github</code>: what they
-sign with the secret that <code>fence serve</code> was given goes to an agent's inbox by the rules of <code>route/add</code>,
-once, and what fits no rule is kept for <code>route/unmatched</code>.</p>
+<p>If the fleet has keys, each command needs <code>-H "Authorization: Bearer $FENCE_KEY"</code>.
+<label hidden><input type="checkbox"> Add it to the commands below</label></p>
+<p>Slack's Events API and GitHub's webhooks can be pointed at <code>/hooks/slack</code> and <code>/hooks/github</code>. Events
+signed with the secret that <code>fence serve</code> was given go to an agent's inbox by the rules of <code>route/add</code>,
+once; events that match no rule are kept for <code>route/unmatched</code>.</p>
 <h2>A task's life</h2>
-<p>On a fleet that has no board <code>demo</code> yet these lines work as they stand. Otherwise put in the id and the token
-that you are given.</p>
+<p>On a fleet without a board <code>demo</code> these commands work as they stand. Otherwise replace the id and the token
+by those in the replies.</p>
 "#;
 
-/// What one does, one after the other, and the line that does it.
+/// The steps of a task's life, each with its op and request.
 const LIFE: [(&str, &str, &str); 8] = [
-    ("Someone has work.", "task/add", r#"{"board":"demo","title":"write the parser","request":"add-1"}"#),
+    ("Somebody adds a task.", "task/add", r#"{"board":"demo","title":"write the parser","request":"add-1"}"#),
     (
-        "You take it. The run is your name for this session, and the reply has your token: <code>task/demo-1@1</code>. \
-         You promise to be heard from every minute.",
+        "You claim it. The run is your name for this session, and the reply has your token: <code>task/demo-1@1</code>. \
+         The lease is one minute: renew it before it expires.",
         "task/claim",
         r#"{"board":"demo","run":"r-1","ttl_ms":60000,"request":"claim-1"}"#,
     ),
     (
-        "Nobody else can have it now: <code>409</code>, and who holds it until when. \
-         (With <code>\"wait_ms\":30000</code> the answer waits until something is ready.)",
+        "Nobody else can claim it now: <code>409</code> with the holder and the end of its lease. \
+         (With <code>\"wait_ms\":30000</code> the call waits until something is ready.)",
         "task/claim",
         r#"{"task":"demo-1","run":"r-2","request":"claim-2"}"#,
     ),
-    ("You are still at it.", "claim/renew", r#"{"token":"task/demo-1@1"}"#),
+    ("You renew the lease while you work.", "claim/renew", r#"{"token":"task/demo-1@1"}"#),
     (
-        "Before anything that cannot be undone, ask whether it is still yours: <code>\"ok\":true</code>.",
+        "Before anything that cannot be undone, check that the claim is still yours: <code>\"ok\":true</code>.",
         "claim/guard",
         r#"{"token":"task/demo-1@1"}"#,
     ),
     (
-        "You are done. Who lost the claim meanwhile is refused here: <code>409</code>, <code>lease_expired</code>.",
+        "You complete it. A holder that lost its claim is refused here: <code>409</code>, <code>lease_expired</code>.",
         "task/done",
         r#"{"token":"task/demo-1@1","output":"it parses"}"#,
     ),
-    ("What became of it.", "task/show", r#"{"task":"demo-1"}"#),
-    ("And how.", "event/list", r#"{"resource":"task/demo-1"}"#),
+    ("You read the result.", "task/show", r#"{"task":"demo-1"}"#),
+    ("You read its history.", "event/list", r#"{"resource":"task/demo-1"}"#),
 ];
 
 const FIND: &str = "<input type=\"search\" placeholder=\"Find an op\" aria-label=\"Find an op\" hidden>\n";
@@ -79,7 +79,7 @@ pub fn html() -> String {
 
 fn life() -> String {
     let step = |(what, op, body): &(&str, &str, &str)| {
-        format!("<li>{what}\n{}</li>\n", copied(&curl(&format!("/v1/{op}"), body)))
+        format!("<li>{what}\n{}</li>\n", copyable(&curl(&format!("/v1/{op}"), body)))
     };
     format!("<ol>\n{}</ol>\n", LIFE.iter().map(step).collect::<String>())
 }
@@ -97,28 +97,28 @@ fn chapter(chapter: &Chapter) -> String {
          <span class=\"role\">{role}</span></summary>\n<div>\n<p>{about}</p>\n\
          <p class=\"kind\">{methods} <code>/v1/{name}</code> · needs the role {role}</p>\n\
          <h3>Request</h3>\n{request}<h3>Example</h3>\n{curl}\
-         <h3>Reply</h3>\n{reply}<h3>Instead of it</h3>\n<p>{codes}</p>\n</div>\n</details>\n",
+         <h3>Reply</h3>\n{reply}<h3>Errors</h3>\n<p>{codes}</p>\n</div>\n</details>\n",
         id = name.replace('/', "-"),
         summary = escaped(&chapter.summary()),
         about = prose(&chapter.about()),
         role = chapter.access(),
         request = fields(&chapter.fields(), "required"),
         reply = fields(&chapter.reply_fields(), "always"),
-        curl = copied(&curl(&chapter.path(), &chapter.example().to_string())),
+        curl = copyable(&curl(&chapter.path(), &chapter.example().to_string())),
         codes = codes.join(" · "),
     )
 }
 
-/// A line that can be pasted into a shell.
+/// A command that can be pasted into a shell.
 fn curl(path: &str, body: &str) -> String {
     format!("curl -s --json '{}' http://127.0.0.1:7373{path}", body.replace('\'', r"'\''"))
 }
 
-fn copied(line: &str) -> String {
+fn copyable(line: &str) -> String {
     format!("<div class=\"copy\"><pre>{}</pre></div>\n", escaped(line))
 }
 
-/// `needed` is said of those that must be, or always are, there.
+/// `needed` marks the fields that are required in a request or always present in a reply.
 fn fields(fields: &[Field<'_>], needed: &str) -> String {
     if fields.is_empty() {
         return "<p class=\"kind\">no fields</p>\n".into();
@@ -138,7 +138,7 @@ fn fields(fields: &[Field<'_>], needed: &str) -> String {
     format!("<dl>\n{}</dl>\n", fields.iter().map(line).collect::<String>())
 }
 
-/// Doc comments say `code` with backticks.
+/// Doc comments mark code with backticks.
 fn prose(text: &str) -> String {
     let parts = text.split('`').enumerate();
     parts

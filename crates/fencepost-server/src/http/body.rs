@@ -60,7 +60,7 @@ impl BodyLimits<'_> {
         let mut buffer = self.memory.buffer();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| {
-                let error = Error::new(Code::Invalid, format!("the request's body broke off: {e}"));
+                let error = Error::new(Code::Invalid, format!("the request's body ended early: {e}"));
                 Refusal::from(error).and_close()
             })?;
             let Ok(data) = frame.into_data() else { continue };
@@ -90,9 +90,9 @@ pub async fn drain(mut body: Body) {
 }
 
 fn out_of_memory() -> Refusal {
-    let error = Error::unavailable("the memory for large requests is taken by others")
+    let error = Error::unavailable("the memory for large requests is full of other requests")
         .with("retry_after_ms", 1000)
-        .hint("ask again later, or send less at once; fence serve --body-memory says how much there is");
+        .hint("retry later, or send less at once; fence serve --body-memory sets the limit");
     Refusal::from(error).and_close()
 }
 
@@ -102,14 +102,14 @@ fn is_json(given: Option<&str>) -> bool {
 }
 
 fn wrong_type(given: Option<&str>) -> Refusal {
-    let given = given.map_or("has no content type".into(), |kind| format!("is `{kind}`"));
-    let error = Error::new(Code::Invalid, format!("the request {given}, and must be JSON"))
+    let given = given.map_or("no content type".into(), |kind| format!("the content type `{kind}`"));
+    let error = Error::new(Code::Invalid, format!("the request has {given} and must be JSON"))
         .hint("send the header Content-Type: application/json");
     Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error)
 }
 
 fn too_slow(limit: Duration) -> Refusal {
     let error = Error::new(Code::Invalid, format!("the request's body did not arrive within {limit:?}"))
-        .hint("send it in one go");
+        .hint("send the whole body at once");
     Refusal::new(StatusCode::REQUEST_TIMEOUT, error).and_close()
 }

@@ -1,15 +1,15 @@
-//! A query string as the request that it stands for: the op's schema says which fields are numbers, booleans or lists.
+//! A query string as the JSON request that it stands for. The op's schema says which fields are numbers, booleans or lists.
 
 use fencepost::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, hash_map};
 
-/// What a field of a request is made of.
+/// The type of a field.
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
     Text,
-    Whole,
-    Truth,
+    Integer,
+    Boolean,
     List(Box<Kind>),
 }
 
@@ -23,16 +23,16 @@ impl Fields {
         Self(fields.map(|(name, field)| (name.clone(), Kind::of(schema, field))).collect())
     }
 
-    /// `board=auth&limit=5&tasks=auth-1&tasks=auth-2`. What is not a field is left for the op to refuse.
+    /// `board=auth&limit=5&tasks=auth-1&tasks=auth-2`. Unknown fields are left to the op to refuse.
     pub fn read(&self, query: &str) -> Result<Value> {
         let mut given: HashMap<String, Vec<String>> = HashMap::new();
         let mut order = Vec::new();
         for (name, text) in form_urlencoded::parse(query.as_bytes()) {
             match given.entry(name.into_owned()) {
                 hash_map::Entry::Occupied(mut texts) => texts.get_mut().push(text.into_owned()),
-                hash_map::Entry::Vacant(place) => {
-                    order.push(place.key().clone());
-                    place.insert(vec![text.into_owned()]);
+                hash_map::Entry::Vacant(entry) => {
+                    order.push(entry.key().clone());
+                    entry.insert(vec![text.into_owned()]);
                 }
             }
         }
@@ -51,7 +51,7 @@ impl Kind {
         if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
             return Kind::of(root, &root["$defs"][name]);
         }
-        // `anyOf` is how a schema says "or null".
+        // Schemas write "or null" as `anyOf`.
         let choices = schema["anyOf"].as_array().into_iter().flatten();
         if let Some(choice) = choices.into_iter().find(|choice| choice["type"] != "null") {
             return Kind::of(root, choice);
@@ -60,8 +60,8 @@ impl Kind {
             schema["type"] == name || schema["type"].as_array().is_some_and(|all| all.contains(&name.into()))
         };
         match () {
-            () if is("integer") => Kind::Whole,
-            () if is("boolean") => Kind::Truth,
+            () if is("integer") => Kind::Integer,
+            () if is("boolean") => Kind::Boolean,
             () if is("array") => Kind::List(Box::new(Kind::of(root, &schema["items"]))),
             () => Kind::Text,
         }
@@ -72,13 +72,13 @@ impl Kind {
             return texts.into_iter().map(|text| item.read(name, vec![text])).collect();
         }
         if texts.len() > 1 {
-            return Err(Error::invalid(name, format!("is given {} times, and is no list", texts.len())));
+            return Err(Error::invalid(name, format!("is given {} times and is not a list", texts.len())));
         }
         let text = texts.pop().unwrap_or_default();
-        let unfit = |what| Error::invalid(name, format!("is {what}, and `{text}` is not"));
+        let wrong = |what| Error::invalid(name, format!("must be {what}, not `{text}`"));
         match self {
-            Kind::Whole => text.parse::<i64>().map(Value::from).map_err(|_| unfit("a whole number")),
-            Kind::Truth => text.parse::<bool>().map(Value::from).map_err(|_| unfit("true or false")),
+            Kind::Integer => text.parse::<i64>().map(Value::from).map_err(|_| wrong("a whole number")),
+            Kind::Boolean => text.parse::<bool>().map(Value::from).map_err(|_| wrong("true or false")),
             Kind::Text | Kind::List(_) => Ok(Value::String(text)),
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_says_what_a_field_is() {
+    fn the_schema_gives_each_field_its_type() {
         let read = fields().read("board=7&limit=5&wait_ms=100&any=true&tasks=a&tasks=7&fences=1&x=y%20z");
         let wanted = json!({
             "board": "7", "limit": 5, "wait_ms": 100, "any": true, "tasks": ["a", "7"], "fences": [1], "x": "y z"
@@ -114,12 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_by_field() {
+    fn an_error_names_its_field() {
         for (query, field, message) in [
-            ("limit=five", "limit", "`limit` is a whole number, and `five` is not"),
-            ("limit=1&limit=2", "limit", "`limit` is given 2 times, and is no list"),
-            ("any=yes", "any", "`any` is true or false, and `yes` is not"),
-            ("fences=1&fences=x", "fences", "`fences` is a whole number, and `x` is not"),
+            ("limit=five", "limit", "`limit` must be a whole number, not `five`"),
+            ("limit=1&limit=2", "limit", "`limit` is given 2 times and is not a list"),
+            ("any=yes", "any", "`any` must be true or false, not `yes`"),
+            ("fences=1&fences=x", "fences", "`fences` must be a whole number, not `x`"),
         ] {
             let error = fields().read(query).unwrap_err();
             assert_eq!((error.field("field"), error.message()), (Some(&json!(field)), message));

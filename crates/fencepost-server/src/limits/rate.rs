@@ -65,7 +65,9 @@ fn next(
         let retry = (ahead - Duration::from_secs(1)).as_millis().max(1);
         return Err(Error::new(Code::RateLimited, "too many requests a second")
             .with("retry_after_ms", u64::try_from(retry).unwrap_or(u64::MAX))
-            .hint("ask for more at once (claim_many, done_many), or wait instead of asking again"));
+            .hint(
+                "send more in one request (claim_many, done_many), or wait with wait_ms instead of polling",
+            ));
     }
     Ok(until)
 }

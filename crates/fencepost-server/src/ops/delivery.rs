@@ -61,7 +61,7 @@ pub async fn run_to_end<T: Send + 'static>(
 
 fn timed_out(code: Code, limit: Duration) -> Error {
     Error::new(code, format!("there was no answer within {limit:?}"))
-        .hint("ask again with the same request id: what was done is answered, and not done twice")
+        .hint("retry with the same request id: a request that was carried out is answered, not repeated")
 }
 
 /// A reply with claims. They count as delivered when the connection takes it.
@@ -84,9 +84,9 @@ pub fn body(app: &App, reads: bool, served: Served) -> Result<Body> {
 }
 
 pub fn out_of_memory(code: Code) -> Error {
-    Error::new(code, "the memory for large replies is taken by clients that have not read theirs")
+    Error::new(code, "the memory for large replies is full of replies that clients have not read")
         .with("retry_after_ms", 1000)
-        .hint("ask again later, or for less at once; fence serve --reply-memory says how much there is")
+        .hint("retry later, or ask for less at once; fence serve --reply-memory sets the limit")
 }
 
 impl HttpBody for ClaimingReply {

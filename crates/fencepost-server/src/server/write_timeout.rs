@@ -1,5 +1,5 @@
-//! A stream whose other end must take what is written. How long the whole takes is nobody's concern; but a write that
-//! gets no further for a while fails, and with it the connection.
+//! A stream with a write timeout: a slow reader is disconnected. A reply may take any time as a whole, but a write that
+//! makes no progress for this long fails, and with it the connection.
 
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -15,24 +15,24 @@ use tokio::{
 #[derive(Debug)]
 pub struct WriteTimeout<S> {
     stream: S,
-    patience: Duration,
-    /// The end of patience, while a write is stuck. Real time: a client is awaited.
-    stuck: Option<Pin<Box<Sleep>>>,
+    limit: Duration,
+    /// Runs while a write makes no progress. Real time: it limits a slow client.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteTimeout<S> {
-    pub fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None }
+    pub fn new(stream: S, limit: Duration) -> Self {
+        Self { stream, limit, timer: None }
     }
 
     fn timed<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.stuck = None;
+            self.timer = None;
             return polled;
         }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(self.patience)));
-        ready!(stuck.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "what was sent is not read")))
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.limit)));
+        ready!(timer.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(ErrorKind::TimedOut, "the client does not read")))
     }
 }
 

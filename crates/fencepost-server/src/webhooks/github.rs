@@ -23,7 +23,7 @@ pub fn signature(headers: &HeaderMap) -> Result<Signature> {
     Ok(Signature { mac, at: None })
 }
 
-/// What it tells of. The headers are not signed: under another id the same body is known by its digest.
+/// Reads an event. GitHub does not sign the headers, so a copy under another delivery id is recognised by its digest.
 pub fn read(headers: &HeaderMap, body: Value, digest: String) -> Result<Sent> {
     let missing = |name: &str| Error::new(Code::Invalid, format!("the header {name} is missing"));
     let event = header(headers, EVENT).ok_or_else(|| missing(EVENT))?;
@@ -39,8 +39,8 @@ pub fn read(headers: &HeaderMap, body: Value, digest: String) -> Result<Sent> {
         source: "github".into(),
         delivery: delivery.into(),
         digest: Some(digest),
-        text: said(&body).unwrap_or_else(|| event.clone()),
-        // Where it is talked about: the same for all that is said there.
+        text: text_of(&body).unwrap_or_else(|| event.clone()),
+        // The page of the discussion: the same for every event in it.
         thread: name(
             &body,
             &[
@@ -61,8 +61,8 @@ pub fn read(headers: &HeaderMap, body: Value, digest: String) -> Result<Sent> {
     })))
 }
 
-/// What somebody wrote: a comment or a review as it is, else the title and the text of what it is about.
-fn said(body: &Value) -> Option<String> {
+/// The text of a comment or a review, or else the title and the text of the issue or the like.
+fn text_of(body: &Value) -> Option<String> {
     let own = text(body, &["/comment/body", "/review/body"]);
     own.or_else(|| {
         ["issue", "pull_request", "discussion", "release"].into_iter().find_map(|thing| {
@@ -79,18 +79,18 @@ fn said(body: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(event: &'static str, body: Value) -> route::Deliver {
+    fn event(kind: &'static str, body: Value) -> route::Deliver {
         let mut headers = HeaderMap::new();
-        headers.insert(EVENT, event.parse().unwrap());
+        headers.insert(EVENT, kind.parse().unwrap());
         headers.insert(DELIVERY, "72d3162e".parse().unwrap());
         match read(&headers, body, "d1ge57".into()).unwrap() {
-            Sent::Event(told) => *told,
+            Sent::Event(event) => *event,
             Sent::Handshake(reply) => panic!("{reply}"),
         }
     }
 
     #[test]
-    fn what_is_said_where_and_by_whom() {
+    fn an_event_has_a_text_a_thread_and_a_sender() {
         let about = |more: Value| {
             let mut body = json!({
                 "action": "opened", "repository": { "full_name": "acme/api" },
@@ -100,7 +100,7 @@ mod tests {
             body
         };
         let issue = json!({ "number": 7, "title": "it fails", "body": "always", "html_url": "https://github.com/acme/api/issues/7" });
-        let opened = told("issues", about(json!({ "issue": issue })));
+        let opened = event("issues", about(json!({ "issue": issue })));
         assert_eq!(
             (opened.event.as_deref(), opened.text.as_str()),
             (Some("issues.opened"), "it fails\n\nalways")
@@ -111,9 +111,9 @@ mod tests {
             (opened.delivery.as_str(), opened.digest.as_deref(), opened.bot),
             ("72d3162e", Some("d1ge57"), false)
         );
-        let comment = told("issue_comment", about(json!({ "issue": issue, "comment": { "body": "why?" } })));
+        let comment = event("issue_comment", about(json!({ "issue": issue, "comment": { "body": "why?" } })));
         assert_eq!((comment.text.as_str(), comment.thread), ("why?", opened.thread));
-        let review = told(
+        let review = event(
             "pull_request_review",
             about(json!({
                 "pull_request": { "title": "a fix", "html_url": "https://github.com/acme/api/pull/8" }, "review": { "body": null },
@@ -123,7 +123,7 @@ mod tests {
             (review.text.as_str(), review.thread.as_deref()),
             ("a fix", Some("https://github.com/acme/api/pull/8"))
         );
-        let push = told(
+        let push = event(
             "push",
             json!({ "ref": "refs/heads/main", "head_commit": { "message": "mend it", "url": "u" } }),
         );
@@ -131,10 +131,10 @@ mod tests {
             (push.event.as_deref(), push.text.as_str(), push.thread.as_deref()),
             (Some("push"), "mend it", Some("u"))
         );
-        let bot = told("issues", about(json!({ "sender": { "login": "dependabot[bot]", "type": "Bot" } })));
+        let bot = event("issues", about(json!({ "sender": { "login": "dependabot[bot]", "type": "Bot" } })));
         assert_eq!((bot.bot, bot.text.as_str()), (true, "issues.opened"), "there is always a text");
         for odd in [json!([]), json!(null), json!({ "issue": [1], "sender": "kim" })] {
-            assert_eq!(told("star", odd).text, "star");
+            assert_eq!(event("star", odd).text, "star");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What is in a provider's JSON, as an inbox can hold it.
+//! Fields of a provider's JSON, in a size that an inbox can store.
 
 use serde_json::{Map, Value, json};
 
-/// Both providers allow less for what a person can write at once.
+/// Both providers allow less for one text of a person.
 const TEXT_MAX: usize = 64 * 1024;
-/// Of names and addresses.
+/// For names and addresses.
 const NAME_MAX: usize = 512;
-/// With a text of the greatest length, each of its letters escaped, it fits into a message.
+/// Together with the longest text, all of it escaped, it fits into a message.
 const DATA_MAX: usize = 512 * 1024;
 
-/// The first of these that is there, as a name: itself, or the `id` of what it is.
+/// The first of these fields that exists, as a name: its text, or the `id` of its object.
 pub fn name(of: &Value, pointers: &[&str]) -> Option<String> {
     pointers.iter().find_map(|pointer| {
         let found = of.pointer(pointer)?;
@@ -18,19 +18,19 @@ pub fn name(of: &Value, pointers: &[&str]) -> Option<String> {
     })
 }
 
-/// The first of these that has something to say.
+/// The first of these fields that has a text.
 pub fn text(of: &Value, pointers: &[&str]) -> Option<String> {
     pointers.iter().find_map(|pointer| clip(of.pointer(pointer)?.as_str()?, TEXT_MAX))
 }
 
-/// Not too long, and without what PostgreSQL's text cannot hold.
+/// Shortened, and without the NUL characters that PostgreSQL's text cannot store. `None` if nothing is left.
 pub fn clip(text: &str, most: usize) -> Option<String> {
     let mut text = text[..text.floor_char_boundary(most)].replace('\0', "\u{fffd}");
     text.truncate(text.floor_char_boundary(most));
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// As much of it as fits. The largest parts are left out first, and named.
+/// As many fields as fit. The largest are left out first, and listed in `omitted`.
 pub fn fitting(data: Value) -> Value {
     let Value::Object(mut parts) = data else { return data };
     let mut sizes: Vec<(usize, String)> =
@@ -51,7 +51,7 @@ pub fn fitting(data: Value) -> Value {
     Value::Object(parts)
 }
 
-/// Without these fields of it.
+/// The object without these fields.
 pub fn without(data: Value, names: &[&str]) -> Value {
     match data {
         Value::Object(parts) => Value::Object(
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_large_is_left_out_by_name() {
+    fn fields_that_are_too_large_are_left_out_and_listed() {
         let small = json!({ "a": 1, "b": "x" });
         assert_eq!(fitting(small.clone()), small);
         let large = json!({ "a": 1, "commits": "x".repeat(DATA_MAX), "b": "y".repeat(1000) });
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_clipped_between_letters() {
+    fn texts_are_clipped_between_characters() {
         assert_eq!(clip("müll", 2).as_deref(), Some("m"));
         assert_eq!(clip("a\0b", 9).as_deref(), Some("a\u{fffd}b"));
         assert_eq!(clip(" \n", 9), None);

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 const SIGNATURE: &str = "x-slack-signature";
 const TIMESTAMP: &str = "x-slack-request-timestamp";
 
-/// What was signed longer ago, or later than now, is somebody's copy. As Slack advises.
+/// A request signed earlier or later than this is refused as a replay, as Slack advises.
 const WINDOW: Millis = Millis::minutes(5);
 
-/// Ids are no longer: what the fleet takes as a key.
+/// The longest id that the fleet accepts as a key.
 const ID_MAX: usize = 128;
 
 pub fn signature(headers: &HeaderMap) -> Result<Signature> {
@@ -30,18 +30,18 @@ pub fn signature(headers: &HeaderMap) -> Result<Signature> {
 pub fn check_time(at: &str, now: Time) -> Result<()> {
     let seconds: i64 =
         at.parse().map_err(|_| unsigned(format!("the header {TIMESTAMP} is not a time in seconds")))?;
-    if is_of_now(Time(seconds.saturating_mul(1000)), now) {
+    if is_recent(Time(seconds.saturating_mul(1000)), now) {
         return Ok(());
     }
-    Err(unsigned(format!("it was signed at {seconds}, which is more than {WINDOW} from now"))
-        .hint("if it was not sent again by somebody, see to the clock of the fleet's machine"))
+    Err(unsigned(format!("the request was signed at {seconds}, more than {WINDOW} from now"))
+        .hint("if nobody replayed it, check the clock of the fleet's machine"))
 }
 
-fn is_of_now(signed: Time, now: Time) -> bool {
+fn is_recent(signed: Time, now: Time) -> bool {
     now.0.saturating_sub(signed.0).saturating_abs() <= WINDOW.0
 }
 
-/// What it tells of. Of a kind that is not known here, as much as can be seen.
+/// Reads an event. Of an unknown kind, it takes the fields that all kinds share.
 pub fn read(body: Value, digest: String) -> Sent {
     if body["type"] == "url_verification" {
         return Sent::Handshake(json!({ "challenge": body["challenge"] }));
@@ -54,7 +54,7 @@ pub fn read(body: Value, digest: String) -> Sent {
     };
     let channel = name(event, &["/channel", "/item/channel"]);
     let team = name(&body, &["/team_id"]).unwrap_or_default();
-    // A mention comes as a message, too.
+    // Slack sends a mention twice: as a mention and as a message. Both have this item.
     let item =
         channel.as_ref().zip(name(event, &["/ts"])).map(|(channel, ts)| format!("{team}/{channel}/{ts}"));
     Sent::Event(Box::new(route::Deliver {
@@ -62,20 +62,21 @@ pub fn read(body: Value, digest: String) -> Sent {
         delivery: name(&body, &["/event_id"]).filter(|id| id.len() <= ID_MAX).unwrap_or(digest),
         text: text(event, &["/text", "/message/text"]).unwrap_or_else(|| kind.clone()),
         item: item.filter(|item| item.len() <= ID_MAX),
-        // Who answers a post begins a thread under it.
+        // A reply to a post begins a thread under it.
         thread: name(event, &["/thread_ts", "/message/thread_ts", "/ts", "/item/ts"]),
         sender: name(event, &["/user", "/message/user"]),
-        bot: is_by_a_program(event),
+        bot: is_automatic(event),
         event: Some(kind),
         channel,
-        // The token is an older kind of secret.
+        // The token is a secret of an older protocol.
         data: Some(fitting(without(body, &["token"]))),
         ..route::Deliver::default()
     }))
 }
 
-/// Sent by an app, which may be ours; or a change that changes no word, as when Slack shows what a link leads to.
-fn is_by_a_program(event: &Value) -> bool {
+/// Whether an app sent it, possibly ours; or whether a change leaves the text as it was, as when Slack adds a preview of
+/// a link.
+fn is_automatic(event: &Value) -> bool {
     let by_bot = |of: &Value| of["bot_id"].is_string() || of["subtype"] == "bot_message";
     let unchanged = event["subtype"] == "message_changed"
         && event["message"]["text"].is_string()
@@ -87,9 +88,9 @@ fn is_by_a_program(event: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn told(body: Value) -> route::Deliver {
+    fn event(body: Value) -> route::Deliver {
         match read(body, "d1ge57".into()) {
-            Sent::Event(told) => *told,
+            Sent::Event(event) => *event,
             Sent::Handshake(reply) => panic!("{reply}"),
         }
     }
@@ -97,7 +98,7 @@ mod tests {
     #[test]
     fn a_message_and_a_mention_are_the_same_post() {
         let post = |kind: &str, id: &str| {
-            told(json!({
+            event(json!({
                 "token": "old", "type": "event_callback", "team_id": "T1", "event_id": id,
                 "event": { "type": kind, "channel": "C1", "user": "U1", "text": "hi <@U9>", "ts": "1.2" },
             }))
@@ -113,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_in_its_thread_and_who_said_it_may_be_an_object() {
-        let reply = told(
+    fn a_reply_is_in_its_thread_and_its_sender_may_be_an_object() {
+        let reply = event(
             json!({ "event": { "type": "message", "thread_ts": "1.0", "ts": "1.2", "user": { "id": "U3" } } }),
         );
         assert_eq!((reply.thread.as_deref(), reply.sender.as_deref()), (Some("1.0"), Some("U3")));
@@ -126,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_say_is_known_as_that() {
-        let bot = |event: Value| told(json!({ "event_id": "Ev1", "event": event })).bot;
+    fn automatic_events_are_marked_as_bots() {
+        let bot = |sent: Value| event(json!({ "event_id": "Ev1", "event": sent })).bot;
         assert!(bot(json!({ "type": "message", "bot_id": "B1", "text": "beep" })));
         assert!(bot(json!({ "type": "message", "subtype": "bot_message", "text": "beep" })));
         let change = |now: &str, before: &str| {
@@ -137,7 +138,7 @@ mod tests {
             })
         };
         assert!(bot(change("see https://a.b", "see https://a.b")) && !bot(change("see it", "see")));
-        let changed = told(json!({ "event": change("see it", "see") }));
+        let changed = event(json!({ "event": change("see it", "see") }));
         assert_eq!(
             (changed.event.as_deref(), changed.text.as_str()),
             (Some("message.message_changed"), "see it")
@@ -146,15 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_here_is_told_all_the_same() {
+    fn events_of_unknown_kinds_are_read_as_far_as_possible() {
         for body in
             [json!({}), json!([]), json!(7), json!({ "type": "app_rate_limited", "minute_rate_limited": 1 })]
         {
-            let told = told(body);
-            assert!(!told.text.is_empty() && told.delivery == "d1ge57", "{told:?}");
+            let event = event(body);
+            assert!(!event.text.is_empty() && event.delivery == "d1ge57", "{event:?}");
         }
         let reaction =
-            told(json!({ "event": { "type": "reaction_added", "item": { "channel": "C1", "ts": "1.2" } } }));
+            event(json!({ "event": { "type": "reaction_added", "item": { "channel": "C1", "ts": "1.2" } } }));
         assert_eq!(
             (reaction.channel.as_deref(), reaction.thread.as_deref(), reaction.item),
             (Some("C1"), Some("1.2"), None)
@@ -162,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn five_minutes_in_both_directions() {
+    fn the_window_is_five_minutes_in_both_directions() {
         let now = Time(10_000_000);
         for (signed, fits) in
             [(0, true), (300_000, true), (-300_000, true), (300_001, false), (-300_001, false)]
         {
-            assert_eq!(is_of_now(Time(now.0 + signed), now), fits, "{signed}");
+            assert_eq!(is_recent(Time(now.0 + signed), now), fits, "{signed}");
         }
-        assert!(!is_of_now(Time(i64::MAX), now) && !is_of_now(Time(i64::MIN), now));
+        assert!(!is_recent(Time(i64::MAX), now) && !is_recent(Time(i64::MIN), now));
     }
 }

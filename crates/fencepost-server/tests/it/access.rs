@@ -1,4 +1,4 @@
-//! Who may come in: not a web page, and not too often.
+//! Access: the headers Host and Origin, and web pages of other sites.
 
 use crate::world::{World, get};
 use axum::{body::Body, http::Request};
@@ -14,7 +14,7 @@ async fn status(world: &World, headers: &[(&'static str, &str)]) -> u16 {
 #[tokio::test]
 async fn a_web_page_cannot_reach_it() {
     let world = World::sqlite().await;
-    for (fine, headers) in [
+    for (accepted, headers) in [
         (true, &[("host", "127.0.0.1:7373")][..]),
         (true, &[("host", "localhost:7373")]),
         (true, &[("host", "LOCALHOST")]),
@@ -31,20 +31,20 @@ async fn a_web_page_cannot_reach_it() {
         (false, &[("host", "localhost:7373"), ("sec-fetch-site", "cross-site")]),
         (false, &[("host", "localhost:7373"), ("sec-fetch-site", "same-site")]),
     ] {
-        assert_eq!(status(&world, headers).await, if fine { 200 } else { 403 }, "{headers:?}");
+        assert_eq!(status(&world, headers).await, if accepted { 200 } else { 403 }, "{headers:?}");
     }
-    assert_eq!(status(&world, &[]).await, 400, "nobody was named");
+    assert_eq!(status(&world, &[]).await, 400, "there is no Host");
     let mut request = get("/healthz");
     request.headers_mut().insert("host", "evil.example".parse().unwrap());
-    let host = world.tell(request).await;
+    let host = world.exchange(request).await;
     let mut request = get("/v1/task/list");
     request.headers_mut().insert("origin", "https://evil.example".parse().unwrap());
-    insta::assert_snapshot!(format!("{host}\n\n{}", world.tell(request).await));
+    insta::assert_snapshot!(format!("{host}\n\n{}", world.exchange(request).await));
 }
 
-/// What one program reads as ours, another on the way may read as something else.
+/// A proxy may read another value than this server does.
 #[tokio::test]
-async fn what_decides_who_may_come_in_is_said_once() {
+async fn a_header_that_decides_access_must_not_be_repeated() {
     let world = World::sqlite().await;
     let own = ("host", "localhost:7373");
     for headers in [
@@ -63,12 +63,16 @@ async fn what_decides_who_may_come_in_is_said_once() {
 }
 
 #[tokio::test]
-async fn names_can_be_given_and_every_address_may_be_meant() {
+async fn a_server_may_have_names_and_every_address_of_its_machine() {
     let world = World::sqlite().await;
     let named = world.with(|settings| settings.names = vec!["Fleet.example".into()]);
     assert_eq!(status(&named, &[("host", "fleet.example")]).await, 200);
     assert_eq!(status(&named, &[("host", "other.example")]).await, 403);
     let everywhere = world.with(|settings| settings.listen = "0.0.0.0:7373".parse().unwrap());
-    assert_eq!(status(&everywhere, &[("host", "10.0.0.1:7373")]).await, 200, "a page's name is no address");
+    assert_eq!(
+        status(&everywhere, &[("host", "10.0.0.1:7373")]).await,
+        200,
+        "a web page cannot choose the address"
+    );
     assert_eq!(status(&everywhere, &[("host", "evil.example")]).await, 403);
 }

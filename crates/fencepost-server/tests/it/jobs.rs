@@ -1,4 +1,4 @@
-//! What servers do without anyone asking.
+//! Background jobs.
 
 use crate::{LIMIT, on_both, world::World};
 use fencepost::lock;
@@ -6,27 +6,27 @@ use fencepost_server::App;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Several servers at work on one fleet.
+/// Several servers with jobs on one fleet.
 fn servers(world: &World, n: usize) -> Vec<(App, tokio::task::JoinHandle<()>)> {
-    let quick = |settings: &mut fencepost_server::Settings| {
+    let often = |settings: &mut fencepost_server::Settings| {
         settings.tick = Duration::from_millis(5);
         settings.prune_every = Duration::from_millis(5);
     };
     let server = |_| {
-        let app = world.with(quick).app;
+        let app = world.with(often).app;
         (app.clone(), tokio::spawn(fencepost_server::run_jobs(app)))
     };
     (0..n).map(server).collect()
 }
 
 async fn stop(servers: Vec<(App, tokio::task::JoinHandle<()>)>) {
-    for (app, working) in servers {
+    for (app, jobs) in servers {
         app.stop();
-        working.await.expect("it ends when the server stops");
+        jobs.await.expect("it ends when the server stops");
     }
 }
 
-/// What the log says, as it is stored.
+/// The kinds of the resource's events, from the table.
 async fn kinds(world: &World, resource: &'static str) -> Vec<String> {
     let rows = world.fleet.transaction(move |tx| {
         Box::pin(async move {
@@ -40,17 +40,17 @@ async fn kinds(world: &World, resource: &'static str) -> Vec<String> {
     rows.await.expect("the log")
 }
 
-async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
-    let looking = async {
-        while !look().await {
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !holds().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, looking).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"));
+    tokio::time::timeout(LIMIT, waiting).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"));
 }
 
 on_both! {
-    async fn what_a_dead_run_held_comes_back_without_anyone_asking(world: World) {
+    async fn a_dead_runs_task_becomes_free_without_a_claim(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         world.ok("task/claim", json!({ "run": "dead", "ttl_ms": 1000 })).await;
         let servers = servers(&world, 3);
@@ -62,7 +62,7 @@ on_both! {
         stop(servers).await;
         assert_eq!(kinds(&world, "task/auth-1").await.iter().filter(|kind| *kind == "task.lapsed").count(), 1);
         let left = world.ok("claim/list", json!({})).await;
-        assert_eq!(left["claims"], json!([]), "the servers hold nothing when there is nothing to do");
+        assert_eq!(left["claims"], json!([]), "servers hold nothing while there is nothing to do");
     }
 
     async fn a_fleet_with_nothing_to_do_has_no_trace_of_its_servers(world: World) {
@@ -77,11 +77,11 @@ on_both! {
         world.ok("task/add", json!({ "board": "auth", "title": "old" })).await;
         world.ok("task/cancel", json!({ "task": "auth-1" })).await;
         world.pass_in_use(40 * 86_400).await;
-        // Another server is at it.
+        // Another server holds the lock.
         let held = world.fleet.call(lock::Claim::new("fence/prune", "another")).await.expect("the lock").claim.token;
         let servers = servers(&world, 3);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(world.post("task/show", json!({ "task": "auth-1" })).await.0, 200, "it is left to the other");
+        assert_eq!(world.post("task/show", json!({ "task": "auth-1" })).await.0, 200, "the other server prunes");
         world.ok("claim/release", json!({ "token": held })).await;
         until("the old task is gone", async || world.post("task/show", json!({ "task": "auth-1" })).await.0 == 404).await;
         stop(servers).await;

@@ -1,4 +1,4 @@
-//! Hooks: what Slack and GitHub sign is taken once; what anybody else sends is not.
+//! Webhooks: a signed event of Slack or GitHub is accepted once; everything else is refused.
 
 use crate::{
     LIMIT, on_both,
@@ -26,7 +26,7 @@ fn signature(secret: &str, text: &str) -> String {
     mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a provider sends. Its Host is whatever leads here.
+/// A provider's request. It may name any Host that leads here.
 fn request(path: &str, body: &str, headers: &[(&str, String)]) -> Request<Body> {
     let request = Request::builder().method("POST").uri(path).header("host", "hooks.example.com");
     let request = request.header("content-type", "application/json");
@@ -45,7 +45,7 @@ fn slack(body: &str) -> Request<Body> {
     slack_at(start(), body)
 }
 
-/// When every world begins.
+/// The time at which every test begins.
 fn start() -> i64 {
     "2026-01-01T12:00:00Z".parse::<Time>().expect("a time").0 / 1000
 }
@@ -74,12 +74,12 @@ fn issue(action: &str, title: &str) -> String {
     .to_string()
 }
 
-/// Served with both secrets.
-fn hooked(world: &World) -> World {
-    hooked_with(world, |_| {})
+/// The fleet, served with both secrets.
+fn with_secrets(world: &World) -> World {
+    with_secrets_and(world, |_| {})
 }
 
-fn hooked_with(world: &World, change: impl FnOnce(&mut Settings)) -> World {
+fn with_secrets_and(world: &World, change: impl FnOnce(&mut Settings)) -> World {
     world.with(|settings| {
         change(settings);
         settings.slack_secret = Secret::new(SLACK).into_iter().collect();
@@ -89,12 +89,12 @@ fn hooked_with(world: &World, change: impl FnOnce(&mut Settings)) -> World {
 
 impl World {
     /// The status, and the outcome or the code.
-    async fn hook(&self, request: Request<Body>) -> (u16, String) {
+    async fn send_webhook(&self, request: Request<Body>) -> (u16, String) {
         let response = self.send(request).await;
         let status = response.status().as_u16();
         let reply: Value = serde_json::from_str(&text(response).await).expect("JSON");
-        let said = reply["outcome"].as_str().or(reply["error"]["code"].as_str());
-        (status, said.unwrap_or("-").to_owned())
+        let outcome = reply["outcome"].as_str().or(reply["error"]["code"].as_str());
+        (status, outcome.unwrap_or("-").to_owned())
     }
 
     async fn route(&self, source: &str, agent: &str) {
@@ -113,12 +113,12 @@ fn ok(outcome: &str) -> (u16, String) {
     (200, outcome.to_owned())
 }
 
-/// All at the same moment: how many were routed, and how many were repeats.
+/// Sends all at the same moment. Returns how many were routed and how many were repeats.
 async fn at_once(world: &World, make: impl Fn() -> Request<Body>, times: usize) -> (usize, usize) {
     let calls: Vec<_> = (0..times)
         .map(|_| {
             let (world, request) = (world.clone(), make());
-            tokio::spawn(async move { world.hook(request).await })
+            tokio::spawn(async move { world.send_webhook(request).await })
         })
         .collect();
     let mut counts = (0, 0);
@@ -133,25 +133,24 @@ async fn at_once(world: &World, make: impl Fn() -> Request<Body>, times: usize) 
 }
 
 on_both! {
-    /// Slack asks up to three more times, each time signed anew; also at the same moment, and of a server that was
-    /// started since.
+    /// Slack retries up to three times, each time signed anew; also at the same moment, and to a restarted server.
     async fn slacks_retries_make_one_message(world: World) {
-        let world = hooked(&world);
+        let world = with_secrets(&world);
         world.route("slack", "bob").await;
         let body = post_of("Ev1", "hello");
         assert_eq!(at_once(&world, || slack(&body), 16).await, (1, 15));
-        let restarted = hooked(&world);
+        let restarted = with_secrets(&world);
         for retry in 1..=3 {
             world.clock.advance(Duration::from_secs(60));
             let mut again = slack_at(start() + 60 * retry, &body);
             again.headers_mut().insert("x-slack-retry-num", retry.to_string().parse().expect("a number"));
-            assert_eq!(restarted.hook(again).await, ok("repeated"), "retry {retry}");
+            assert_eq!(restarted.send_webhook(again).await, ok("repeated"), "retry {retry}");
         }
         assert_eq!(texts(&world.fleet, "bob").await, ["hello"]);
     }
 
     async fn a_storm_of_one_event_is_one_message(world: World) {
-        let world = hooked(&world);
+        let world = with_secrets(&world);
         world.route("slack", "bob").await;
         world.route("github", "lead").await;
         let (post, opened) = (post_of("Ev1", "hello"), issue("opened", "it fails"));
@@ -159,17 +158,17 @@ on_both! {
         assert_eq!(at_once(&world, || github("issues", "d1", &opened), 100).await, (1, 99));
         assert_eq!(texts(&world.fleet, "bob").await, ["hello"]);
         assert_eq!(texts(&world.fleet, "lead").await, ["it fails"]);
-        let told = text(world.send(get("/metrics")).await).await;
+        let metrics = text(world.send(get("/metrics")).await).await;
         for line in [
             r#"fence_ops_total{op="hooks/slack",outcome="routed"} 1"#,
             r#"fence_ops_total{op="hooks/slack",outcome="repeated"} 99"#,
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+            assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
         }
     }
 
-    async fn what_is_not_signed_as_agreed_is_refused(world: World) {
-        let world = hooked(&world);
+    async fn a_wrong_signature_is_refused(world: World) {
+        let world = with_secrets(&world);
         world.route("slack", "bob").await;
         world.route("github", "bob").await;
         let now = start();
@@ -198,51 +197,51 @@ on_both! {
                 Request::from_parts(head, Body::from(post_of("Ev2", "hello")))
             }),
             ("an old time", slack_at(now - 301, &body)),
-            ("a time to come", slack_at(now + 301, &body)),
+            ("a future time", slack_at(now + 301, &body)),
             ("the end of time", slack_at(i64::MAX, &body)),
         ] {
-            assert_eq!(world.hook(request).await, (401, "unauthorized".into()), "{why}");
+            assert_eq!(world.send_webhook(request).await, (401, "unauthorized".into()), "{why}");
         }
         let opened = issue("opened", "it fails");
         let mut unsigned = github("issues", "d1", &opened);
         unsigned.headers_mut().remove("x-hub-signature-256");
-        assert_eq!(world.hook(unsigned).await, (401, "unauthorized".into()));
+        assert_eq!(world.send_webhook(unsigned).await, (401, "unauthorized".into()));
         let mut forged = github("issues", "d1", &opened);
         *forged.body_mut() = Body::from(issue("closed", "it fails"));
-        assert_eq!(world.hook(forged).await, (401, "unauthorized".into()));
+        assert_eq!(world.send_webhook(forged).await, (401, "unauthorized".into()));
         assert!(texts(&world.fleet, "bob").await.is_empty());
         let kept = world.fleet.call(route::Unmatched::default()).await.expect("a list");
         assert!(kept.messages.is_empty(), "{kept:?}");
 
-        // And what is, is taken, up to the edges of the window.
+        // Valid signatures are accepted up to the edges of the window.
         for (id, at) in [("Ev1", now - 300), ("Ev02", now + 300)] {
-            assert_eq!(world.hook(slack_at(at, &post_of(id, "hello"))).await, ok("routed"), "{id}");
+            assert_eq!(world.send_webhook(slack_at(at, &post_of(id, "hello"))).await, ok("routed"), "{id}");
         }
-        // Somebody's copy of it: the same at once, refused once it is old.
+        // A replay is a repeat at first, and refused once it is old.
         let copy = || slack_at(now - 300, &post_of("Ev1", "hello"));
-        assert_eq!(world.hook(copy()).await, ok("repeated"));
+        assert_eq!(world.send_webhook(copy()).await, ok("repeated"));
         world.clock.advance(Duration::from_secs(1));
-        assert_eq!(world.hook(copy()).await, (401, "unauthorized".into()));
+        assert_eq!(world.send_webhook(copy()).await, (401, "unauthorized".into()));
         assert_eq!(texts(&world.fleet, "bob").await.len(), 2);
     }
 
-    /// GitHub does not sign the delivery's id.
+    /// GitHub does not sign the delivery id.
     async fn a_copy_under_another_delivery_id_is_dropped(world: World) {
-        let world = hooked(&world);
+        let world = with_secrets(&world);
         world.route("github", "lead").await;
         let opened = issue("opened", "it fails");
-        assert_eq!(world.hook(github("issues", "d1", &opened)).await, ok("routed"));
-        assert_eq!(world.hook(github("issues", "d1", &opened)).await, ok("repeated"));
-        assert_eq!(world.hook(github("issues", "d2", &opened)).await, ok("repeated"));
-        assert_eq!(world.hook(github("push", "d3", &opened)).await, ok("repeated"), "nor the event");
+        assert_eq!(world.send_webhook(github("issues", "d1", &opened)).await, ok("routed"));
+        assert_eq!(world.send_webhook(github("issues", "d1", &opened)).await, ok("repeated"));
+        assert_eq!(world.send_webhook(github("issues", "d2", &opened)).await, ok("repeated"));
+        assert_eq!(world.send_webhook(github("push", "d3", &opened)).await, ok("repeated"), "nor does it sign the event");
         world.clock.advance(Duration::from_secs(6 * 24 * 60 * 60));
-        assert_eq!(hooked(&world).hook(github("issues", "d4", &opened)).await, ok("repeated"));
-        assert_eq!(world.hook(github("issues", "d5", &issue("closed", "it fails"))).await, ok("routed"));
+        assert_eq!(with_secrets(&world).send_webhook(github("issues", "d4", &opened)).await, ok("repeated"));
+        assert_eq!(world.send_webhook(github("issues", "d5", &issue("closed", "it fails"))).await, ok("routed"));
         assert_eq!(texts(&world.fleet, "lead").await.len(), 2);
     }
 
-    async fn what_fits_no_rule_is_kept_and_what_nobody_knows_too(world: World) {
-        let world = hooked(&world);
+    async fn events_that_match_no_rule_are_kept(world: World) {
+        let world = with_secrets(&world);
         let beep = json!({ "type": "message", "bot_id": "B1", "channel": "C1", "text": "beep", "ts": "9.1" });
         let bodies = [
             post_of("Ev1", "hello"),
@@ -252,13 +251,13 @@ on_both! {
             json!(["odd"]).to_string(),
         ];
         for body in &bodies {
-            assert_eq!(world.hook(slack(body)).await, ok("unmatched"), "{body}");
-            assert_eq!(world.hook(slack(body)).await, ok("repeated"), "{body}");
+            assert_eq!(world.send_webhook(slack(body)).await, ok("unmatched"), "{body}");
+            assert_eq!(world.send_webhook(slack(body)).await, ok("repeated"), "{body}");
         }
-        assert_eq!(world.hook(github("issues", "d1", &issue("opened", "it fails"))).await, ok("unmatched"));
+        assert_eq!(world.send_webhook(github("issues", "d1", &issue("opened", "it fails"))).await, ok("unmatched"));
         let kept = world.fleet.call(route::Unmatched::default()).await.expect("a list").messages;
-        let told: Vec<_> = kept.iter().filter_map(|stray| Some(stray.content.as_ref()?.text.as_str())).collect();
-        assert_eq!(told, ["hello", "beep", "new_kind", "app_rate_limited", "unknown", "it fails"]);
+        let texts_kept: Vec<_> = kept.iter().filter_map(|stray| Some(stray.content.as_ref()?.text.as_str())).collect();
+        assert_eq!(texts_kept, ["hello", "beep", "new_kind", "app_rate_limited", "unknown", "it fails"]);
         world.route("slack", "bob").await;
         for stray in &kept {
             world.ok("route/again", json!({ "message": stray.id })).await;
@@ -269,10 +268,10 @@ on_both! {
     }
 }
 
-/// What a rule sees, from end to end.
+/// From the provider's request to the inbox.
 #[tokio::test]
-async fn rules_see_what_providers_say() {
-    let world = hooked(&World::sqlite().await);
+async fn rules_match_the_fields_of_events() {
+    let world = with_secrets(&World::sqlite().await);
     let add = |body: Value| world.ok("route/add", body);
     add(json!({ "source": "github", "repository": "acme/api", "event": "issues.opened", "agent": "triage" }))
         .await;
@@ -299,28 +298,28 @@ async fn rules_see_what_providers_say() {
     assert_eq!(content["data"]["issue"]["title"], "a");
 }
 
-/// Before a provider sends anything it wants to see that we are who we say; that is signed, too.
+/// Before it sends events, a provider tests the address. These requests are signed, too.
 #[tokio::test]
-async fn providers_are_greeted() {
-    let world = hooked(&World::sqlite().await);
+async fn a_handshake_is_answered() {
+    let world = with_secrets(&World::sqlite().await);
     let verify = r#"{"type":"url_verification","challenge":"3eZbrw1a","token":"old"}"#;
     assert_eq!(text(world.send(slack(verify)).await).await, r#"{"challenge":"3eZbrw1a"}"#);
     let ping = r#"{"zen":"Design for failure.","hook_id":7}"#;
     assert_eq!(text(world.send(github("ping", "d1", ping)).await).await, r#"{"pong":"Design for failure."}"#);
     let mut unsigned = slack(verify);
     unsigned.headers_mut().remove("x-slack-signature");
-    assert_eq!(world.hook(unsigned).await.0, 401);
+    assert_eq!(world.send_webhook(unsigned).await.0, 401);
     let old = slack_at(start() - 301, verify);
-    assert_eq!(world.hook(old).await.0, 401);
+    assert_eq!(world.send_webhook(old).await.0, 401);
     let kept = world.fleet.call(route::Unmatched::default()).await.expect("a list");
-    assert!(kept.messages.is_empty(), "a greeting is no event");
+    assert!(kept.messages.is_empty(), "a handshake is no event");
 }
 
 #[tokio::test]
-async fn who_has_no_secret_takes_nothing_and_says_so() {
+async fn a_refused_webhook_gets_a_clear_error() {
     let bare = World::sqlite().await;
     let empty = bare.with(|settings| settings.github_secret = Secret::new("").into_iter().collect());
-    let world = hooked(&bare);
+    let world = with_secrets(&bare);
     let body = post_of("Ev1", "hello");
     let form = {
         let mut request = github("issues", "d1", "payload=%7B%7D");
@@ -341,59 +340,61 @@ async fn who_has_no_secret_takes_nothing_and_says_so() {
         request.headers_mut().remove("x-github-delivery");
         request
     };
-    // With a secret of no letters anybody could sign.
+    // Anybody could sign with an empty secret.
     let open = {
         let mut request = github("issues", "d1", "{}");
         let signed = format!("sha256={}", signature("", "{}"));
         request.headers_mut().insert("x-hub-signature-256", signed.parse().expect("a value"));
         request
     };
-    let small = hooked_with(&bare, |settings| settings.hook_size = 100);
-    let mut told = Vec::new();
+    let small = with_secrets_and(&bare, |settings| settings.hook_size = 100);
+    let mut answers = Vec::new();
     for (what, answer) in [
-        ("no secret for Slack", bare.tell(slack(&body)).await),
-        ("no secret for GitHub", bare.tell(github("issues", "d1", "{}")).await),
-        ("an empty secret", empty.tell(open).await),
-        ("a form of GitHub's", world.tell(form).await),
-        ("a slash command", world.tell(command).await),
-        ("no delivery id", world.tell(nameless).await),
-        ("not JSON", world.tell(slack("{")).await),
-        ("a cut emoji", world.tell(slack(r#"{"type": "\ud83d"}"#)).await),
-        ("too large", small.tell(slack(&body)).await),
-        ("too old", world.tell(slack_at(0, &body)).await),
-        ("not signed", world.tell(request("/hooks/slack", &body, &[])).await),
+        ("no secret for Slack", bare.exchange(slack(&body)).await),
+        ("no secret for GitHub", bare.exchange(github("issues", "d1", "{}")).await),
+        ("an empty secret", empty.exchange(open).await),
+        ("a form of GitHub's", world.exchange(form).await),
+        ("a slash command", world.exchange(command).await),
+        ("no delivery id", world.exchange(nameless).await),
+        ("not JSON", world.exchange(slack("{")).await),
+        ("a cut emoji", world.exchange(slack(r#"{"type": "\ud83d"}"#)).await),
+        ("too large", small.exchange(slack(&body)).await),
+        ("too old", world.exchange(slack_at(0, &body)).await),
+        ("not signed", world.exchange(request("/hooks/slack", &body, &[])).await),
         (
-            "another way",
-            world.tell(Request::builder().uri("/hooks/slack").body(Body::empty()).expect("a request")).await,
+            "GET",
+            world
+                .exchange(Request::builder().uri("/hooks/slack").body(Body::empty()).expect("a request"))
+                .await,
         ),
     ] {
-        told.push(format!("# {what}\n{answer}"));
+        answers.push(format!("# {what}\n{answer}"));
     }
-    insta::assert_snapshot!("webhooks", told.join("\n\n"));
+    insta::assert_snapshot!("webhooks", answers.join("\n\n"));
 }
 
-/// A provider has no key, and is called from anywhere; whoever else comes still needs one.
+/// A provider needs no key. All other paths still do.
 #[tokio::test]
-async fn a_hook_needs_no_key_and_opens_nothing_else() {
-    let world = hooked(&World::sqlite().await);
+async fn a_webhook_needs_no_key_and_opens_no_other_path() {
+    let world = with_secrets(&World::sqlite().await);
     world.fleet.call(key::Add::new("lead", fencepost::Access::Admin)).await.expect("a key");
     let page = {
         let mut request = slack(&post_of("Ev1", "hello"));
         request.headers_mut().insert("origin", "https://evil.example".parse().expect("an origin"));
         request
     };
-    assert_eq!(world.hook(page).await, ok("unmatched"));
+    assert_eq!(world.send_webhook(page).await, ok("unmatched"));
     for path in ["/hooks/slack/", "/hooks", "/hooks/other", "/v1/route/unmatched"] {
         assert_eq!(world.send(get(path)).await.status(), 401, "{path}");
     }
     assert_eq!(world.send(post("route/deliver", "{}")).await.status(), 401);
 }
 
-/// Nobody waits for, or keeps, the body of what cannot be signed as agreed.
+/// The body is neither waited for nor kept in memory.
 #[tokio::test]
-async fn what_the_headers_do_not_sign_is_refused_before_its_body() {
+async fn wrong_signature_headers_are_refused_before_the_body_is_read() {
     let world =
-        hooked_with(&World::sqlite().await, |settings| settings.body_time = Duration::from_secs(3600));
+        with_secrets_and(&World::sqlite().await, |settings| settings.body_time = Duration::from_secs(3600));
     let without = |mut request: Request<Body>, name: &str, value: Option<&str>| {
         request.headers_mut().remove(name);
         if let Some(value) = value {
@@ -417,49 +418,50 @@ async fn what_the_headers_do_not_sign_is_refused_before_its_body() {
     // Their bodies never end.
     let refused = requests.into_iter().map(async |mut request| {
         *request.body_mut() = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-        world.hook(request).await
+        world.send_webhook(request).await
     });
     for (n, refused) in futures_util::future::join_all(refused).await.into_iter().enumerate() {
         assert_eq!(refused, (401, "unauthorized".into()), "{n}");
     }
 }
 
-/// Guessing is slow, and who signs as agreed is not slowed down by those who guess.
+/// Wrong signatures are slowed down; valid requests from the same address are not.
 #[tokio::test]
-async fn guesses_are_counted() {
-    let world = hooked(&World::sqlite().await);
-    // Twenty at once, and twenty a second: how many that is depends on the machine.
+async fn wrong_signatures_are_rate_limited() {
+    let world = with_secrets(&World::sqlite().await);
+    // Twenty at once and twenty a second: how many are accepted depends on the machine.
     let mut guesses = 0;
     loop {
         let mut guess = slack(&post_of("Ev1", "hello"));
         guess
             .headers_mut()
             .insert("x-slack-signature", format!("v0={}", "0".repeat(64)).parse().expect("a value"));
-        match world.hook(guess).await.0 {
+        match world.send_webhook(guess).await.0 {
             401 => guesses += 1,
             status => break assert_eq!((status, guesses >= 20), (429, true), "{guesses} guesses"),
         }
-        assert!(guesses < 1000, "nobody is slowed down");
+        assert!(guesses < 1000, "guessing is not slowed down");
     }
-    assert_eq!(world.hook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
+    assert_eq!(world.send_webhook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
 }
 
-/// Two secrets while one is changed for another.
+/// Two secrets are valid during a change.
 #[tokio::test]
 async fn a_secret_can_be_changed_without_a_gap() {
     let world = World::sqlite().await;
     let world = world.with(|settings| {
         settings.slack_secret = ["new", SLACK].into_iter().filter_map(Secret::new).collect();
     });
-    assert_eq!(world.hook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
-    assert!(!format!("{:?}", world.app).contains(SLACK), "a secret is for nobody's eyes");
+    assert_eq!(world.send_webhook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
+    assert!(!format!("{:?}", world.app).contains(SLACK), "`Debug` hides secrets");
 }
 
-/// What the database cannot take now the provider is asked to send again; what was begun is finished meanwhile.
+/// The provider is told to retry, and the call runs to its end meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_does_not_answer_is_a_503() {
-    let world =
-        hooked_with(&World::postgres().await, |settings| settings.request_time = Duration::from_millis(200));
+    let world = with_secrets_and(&World::postgres().await, |settings| {
+        settings.request_time = Duration::from_millis(200)
+    });
     let (gate, held) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (open, holds, fleet) = (gate.clone(), held.clone(), world.fleet.clone());
     let holder = tokio::spawn(async move {
@@ -475,7 +477,7 @@ async fn a_database_that_does_not_answer_is_a_503() {
         hold.await
     });
     drop(holds.acquire().await);
-    let first = world.hook(slack(&post_of("Ev1", "hello"))).await;
+    let first = world.send_webhook(slack(&post_of("Ev1", "hello"))).await;
     assert_eq!(first, (503, "outcome_unknown".into()));
     open.add_permits(1);
     holder.await.expect("no panic").expect("committed");
@@ -485,21 +487,21 @@ async fn a_database_that_does_not_answer_is_a_503() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, finished).await.expect("what was begun is finished");
-    // The retry knows it.
-    assert_eq!(hooked(&world).hook(slack(&post_of("Ev1", "hello"))).await, ok("repeated"));
+    tokio::time::timeout(LIMIT, finished).await.expect("the call runs to its end");
+    // The retry is a repeat.
+    assert_eq!(with_secrets(&world).send_webhook(slack(&post_of("Ev1", "hello"))).await, ok("repeated"));
     assert_eq!(kept().await, 1);
 }
 
-/// A delivery that failed was not seen.
+/// A delivery that failed does not count as seen.
 #[tokio::test]
-async fn what_failed_is_taken_when_it_comes_again() {
-    let world = hooked(&World::sqlite().await);
+async fn a_failed_delivery_is_accepted_when_it_is_retried() {
+    let world = with_secrets(&World::sqlite().await);
     let execute = |sql: &'static str| {
         world.fleet.transaction(move |tx| Box::pin(async move { tx.execute(sql, vec![]).await }))
     };
     execute("alter table message_doc rename to gone").await.expect("broken");
-    assert_eq!(world.hook(slack(&post_of("Ev1", "hello"))).await, (500, "internal".into()));
+    assert_eq!(world.send_webhook(slack(&post_of("Ev1", "hello"))).await, (500, "internal".into()));
     execute("alter table gone rename to message_doc").await.expect("mended");
-    assert_eq!(world.hook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
+    assert_eq!(world.send_webhook(slack(&post_of("Ev1", "hello"))).await, ok("unmatched"));
 }
