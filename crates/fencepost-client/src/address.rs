@@ -17,20 +17,20 @@ impl Address {
 
     fn parse(url: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::new(Code::Invalid, format!("the address of the server {why}"))
-                .hint("it is like https://fence.example.com or http://127.0.0.1:7373")
+            Error::new(Code::Invalid, format!("the server's address {why}"))
+                .hint("for example https://fence.example.com or http://127.0.0.1:7373")
         };
-        let uri: Uri = url.parse().map_err(|e| wrong(&format!("does not fit: {e}")))?;
+        let uri: Uri = url.parse().map_err(|e| wrong(&format!("is malformed: {e}")))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return Err(wrong("begins with neither http:// nor https://"));
+            return Err(wrong("must begin with http:// or https://"));
         }
         let authority = uri.authority().ok_or_else(|| wrong("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("has a name or a password in it, and takes none")
-                .hint("a key goes into FENCE_KEY; fence key add makes one"));
+            return Err(wrong("must not have a user name or a password")
+                .hint("put a key into FENCE_KEY; fence key add makes one"));
         }
         if uri.query().is_some() {
-            return Err(wrong("has a `?` in it"));
+            return Err(wrong("must not have a `?`"));
         }
         Ok(Self { base: url.trim_end_matches('/').to_owned() })
     }
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn an_address_may_have_a_path_and_no_secrets() {
         let of = |url| Address::parse(url).map(|at| at.of_op("task/claim").expect("an address").to_string());
-        assert_eq!(of("http://localhost:7373").expect("it fits"), "http://localhost:7373/v1/task/claim");
-        assert_eq!(of("https://host/fence/").expect("it fits"), "https://host/fence/v1/task/claim");
+        assert_eq!(of("http://localhost:7373").expect("it is valid"), "http://localhost:7373/v1/task/claim");
+        assert_eq!(of("https://host/fence/").expect("it is valid"), "https://host/fence/v1/task/claim");
         for url in
             ["http://kim:secret@host", "http://key@host", "http://", "http://ho st", "http://host/?a=1"]
         {

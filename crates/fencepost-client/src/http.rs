@@ -79,23 +79,22 @@ impl Reason {
     }
 }
 
-const NOT_HTTP: &str =
-    "is it the address of a `fence serve`? one that has a certificate is called with https://";
+const NOT_HTTP: &str = "is this the address of a `fence serve`? use https:// if it has a certificate";
 
 fn hint_for(distrust: Distrust) -> &'static str {
     match distrust {
         Distrust::Signer => {
-            "if its certificate is of your own making, --ca or FENCE_CA names the certificate of who signed it"
+            "if you made its certificate yourself, name its signer's certificate with --ca or FENCE_CA"
         }
         Distrust::IsAuthority => {
-            "a server's own certificate says CA:FALSE and is signed by an authority: docs/server.md says how to make one"
+            "a server's own certificate has CA:FALSE and is signed by an authority: docs/server.md shows how to make one"
         }
         Distrust::Name => {
-            "call the server by a name that is in its certificate, or have that name added to it"
+            "use a name that is in the server's certificate, or add this name to the certificate"
         }
-        Distrust::Time => "its owner has to renew it; or is the clock of this machine right?",
-        Distrust::NotTls => "a `fence serve` without --tls-cert is called with http://",
-        Distrust::Other => "is it the address of a `fence serve`, and is its certificate right?",
+        Distrust::Time => "its owner must renew it; or is the clock of this machine wrong?",
+        Distrust::NotTls => "use http:// for a `fence serve` without --tls-cert",
+        Distrust::Other => "is this the address of a `fence serve`, and is its certificate right?",
     }
 }
 
@@ -207,8 +206,11 @@ fn read(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 fn unusable(file: &Path, why: impl std::fmt::Display) -> Error {
-    Error::new(Code::Invalid, format!("the authorities in `{}` cannot be trusted: {why}", file.display()))
-        .hint("--ca or FENCE_CA names a PEM file with the certificate of who signed the server's")
+    Error::new(
+        Code::Invalid,
+        format!("the certificate authorities in `{}` cannot be used: {why}", file.display()),
+    )
+    .hint("--ca or FENCE_CA names a PEM file with the certificate that signed the server's")
 }
 
 #[cfg(test)]

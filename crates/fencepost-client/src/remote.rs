@@ -96,8 +96,8 @@ impl Remote {
 
     pub fn with_key(mut self, key: &str) -> Result<Self> {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
-            Error::new(Code::Invalid, "the key has characters in it that no key has")
-                .hint("FENCE_KEY is what fence key add printed, and nothing else")
+            Error::new(Code::Invalid, "the key has characters that no key can have")
+                .hint("set FENCE_KEY to exactly what fence key add printed")
         })?;
         bearer.set_sensitive(true);
         self.headers.insert(header::AUTHORIZATION, bearer);
@@ -204,14 +204,14 @@ impl Remote {
             let reply = decode(body);
             self.known.answered.store(reply.is_ok(), Ordering::Relaxed);
             return reply
-                .map_err(|e| unexpected(format!("answered with something else than fence does: {e}")));
+                .map_err(|e| unexpected(format!("answered with something that is no reply of fence: {e}")));
         }
         match serde_json::from_slice::<Refused>(body) {
             Ok(refused) => {
                 self.known.answered.store(true, Ordering::Relaxed);
                 Err(Failure::Refused(refused.error))
             }
-            Err(_) => Err(unexpected(format!("answered {status}, and not as fence does"))),
+            Err(_) => Err(unexpected(format!("answered {status} with something that is no reply of fence"))),
         }
     }
 

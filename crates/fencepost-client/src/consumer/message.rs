@@ -98,8 +98,8 @@ impl Message {
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<()>> + Send + Sync + 'static,
     {
         let Some(fleet) = self.in_flight.connection.fleet().cloned() else {
-            return Err(Error::new(Code::Invalid, "the database is not opened in this process")
-                .hint("over HTTP the outputs of `complete` are what is stored with the completion"));
+            return Err(Error::new(Code::Invalid, "this process did not open the database")
+                .hint("over HTTP, `complete` stores its outputs together with the completion"));
         };
         let (work, done) = (Arc::new(work), mail::Done::new(self.token()));
         let both = || {

@@ -70,14 +70,14 @@ impl Prompts {
     pub async fn response(&mut self, to: u64) -> Result<Option<Message>, Mismatch> {
         let oldest = self.outstanding.front().map(|(number, _)| *number);
         let what = match oldest {
-            _ if self.broken => format!("a response to prompt {to} came after prompts and responses parted"),
+            _ if self.broken => format!("a response to prompt {to} came after a mismatch"),
             Some(number) if number == to => {
                 return Ok(self.outstanding.pop_front().and_then(|(_, message)| message));
             }
             Some(number) if to > number && to <= self.sent => {
                 format!("a response to prompt {to} came, and none to prompt {number}")
             }
-            _ => format!("a response to prompt {to} came, and that is not waited for"),
+            _ => format!("a response to prompt {to} came, and that prompt is not outstanding"),
         };
         Err(self.mismatch(what).await)
     }

@@ -56,8 +56,8 @@ impl Outgoing {
             Failure::NotSent(error) | Failure::Lost(error) | Failure::NotAFence(error) if unknown => {
                 let error = Error::new(Code::OutcomeUnknown, error.message().to_owned());
                 error.hint(match self.repeat.is_safe() {
-                    true => "it may have been done; asking again is safe",
-                    false => "it may have been done: look before you ask again",
+                    true => "it may have been done; a retry is safe",
+                    false => "it may have been done: check before you retry",
                 })
             }
             failure => failure.into_error(),
@@ -111,9 +111,8 @@ impl Failure {
 
 /// The error if another program answered.
 pub fn not_a_fence(server: &Address, what: &str) -> Error {
-    Error::unavailable(format!("{server} {what}")).hint(
-        "is it the address of a `fence serve`? something that stands before it may have answered instead",
-    )
+    Error::unavailable(format!("{server} {what}"))
+        .hint("is this the address of a `fence serve`? a proxy in front of it may have answered instead")
 }
 
 /// The error if nothing answered.

@@ -1,4 +1,4 @@
-//! Consumers: what they claim, when they stop, and what becomes of what they had in hand.
+//! Consumers: what they claim, when they stop, and what becomes of the messages in flight.
 
 use crate::{
     scripted_server::{Action, ScriptedServer},
@@ -20,18 +20,18 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// Defines each test once and runs it on both databases, opened here and behind a server.
+/// Defines each test once and runs it on both databases, opened in this process and behind a server.
 #[macro_export]
 macro_rules! on_every_fleet {
     ($($(#[$doc:meta])* async fn $name:ident($setup:ident: Setup) $body:block)*) => {
         $($(#[$doc])* async fn $name($setup: $crate::consumer::Setup) $body)*
-        $crate::on_every_fleet!(@in sqlite, sqlite, here, $($name)*);
-        $crate::on_every_fleet!(@in postgres, postgres, here, $($name)*);
+        $crate::on_every_fleet!(@in sqlite, sqlite, local, $($name)*);
+        $crate::on_every_fleet!(@in postgres, postgres, local, $($name)*);
         $crate::on_every_fleet!(@in sqlite_over_http, sqlite, served, $($name)*);
         $crate::on_every_fleet!(@in postgres_over_http, postgres, served, $($name)*);
     };
-    (@in $place:ident, $database:ident, $way:ident, $($name:ident)*) => {
-        mod $place {
+    (@in $module:ident, $database:ident, $way:ident, $($name:ident)*) => {
+        mod $module {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 let world = $crate::world::World::$database().await;
@@ -42,7 +42,7 @@ macro_rules! on_every_fleet {
     };
 }
 
-/// A fleet and a way to it.
+/// A fleet, and a connection to it.
 #[derive(Clone)]
 pub struct Setup {
     pub world: World,
@@ -53,7 +53,7 @@ pub struct Setup {
 pub const LIMIT: Duration = Duration::from_secs(300);
 
 impl Setup {
-    pub async fn here(world: &World) -> Self {
+    pub async fn local(world: &World) -> Self {
         Self { world: world.clone(), fleet: world.fleet.clone().into() }
     }
 
@@ -62,7 +62,7 @@ impl Setup {
         Self { world: world.clone(), fleet: Connection::open(&url).await.expect("it opens") }
     }
 
-    /// The same fleet by another way: another process, or another server.
+    /// Another connection to the same fleet: of another process, or through another server.
     pub async fn other(&self) -> Connection {
         let fleet = self.world.again().await;
         match self.fleet.fleet() {
@@ -75,7 +75,7 @@ impl Setup {
         self.world.story_through(&self.fleet, text).await;
     }
 
-    /// Pushes messages with these payloads, and gives their ids.
+    /// Pushes messages with these payloads and returns their ids.
     pub async fn push(&self, payloads: &[&str]) -> Vec<i64> {
         let mut ids = Vec::new();
         for payload in payloads {
@@ -88,7 +88,7 @@ impl Setup {
         Consumer::start(&self.fleet, ["s"], options)
     }
 
-    /// How many messages may be in flight.
+    /// A consumer with at most this many messages in flight.
     pub fn prefetch(&self, prefetch: usize) -> Consumer {
         self.consumer(Options { prefetch, ..Options::default() })
     }
@@ -97,7 +97,7 @@ impl Setup {
         self.world.fleet.call(mail::Show { message: id }).await.expect("the message").message
     }
 
-    /// Until the message is in this state.
+    /// Waits until the message has this status.
     pub async fn until(&self, id: i64, status: Status) -> mail::Message {
         let reached = async {
             loop {
@@ -111,7 +111,7 @@ impl Setup {
         timeout(LIMIT, reached).await.unwrap_or_else(|_| panic!("message {id} is never {status:?}"))
     }
 
-    /// Pending, processing, processed.
+    /// The numbers of pending, processing and processed messages.
     pub async fn counts(&self) -> (i64, i64, i64) {
         let stats = mail::Stats { mailbox: Some("s".into()), ..mail::Stats::default() };
         let mailbox = self.world.fleet.call(stats).await.expect("stats").mailboxes.remove(0);
@@ -125,14 +125,14 @@ impl Door for Connection {
     }
 }
 
-/// A server of this fleet; sending says stop.
+/// A server of this fleet. Sending on the channel stops it.
 pub async fn serve(fleet: &Fleet) -> (String, tokio::sync::oneshot::Sender<()>) {
     let settings = Settings::new("127.0.0.1:0".parse().expect("an address"));
     let server = Server::bind(App::new(fleet.clone(), settings)).await.expect("a port");
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let url = server.url();
     tokio::spawn(server.run(async move {
-        // Who does not keep the sender wants it to serve for ever.
+        // A dropped sender stops nothing.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -160,12 +160,12 @@ pub fn text(message: &Message) -> String {
 
 pub fn flag() -> (Arc<AtomicBool>, Stop) {
     let flag = Arc::new(AtomicBool::new(false));
-    let asked = flag.clone();
-    (flag, Stop::when(move || asked.load(Ordering::SeqCst)))
+    let condition = flag.clone();
+    (flag, Stop::when(move || condition.load(Ordering::SeqCst)))
 }
 
 on_every_fleet! {
-    /// The result and the completion are one: nothing is stored before, and a second completion is refused.
+    /// The outputs are stored with the completion, and a second completion is refused.
     async fn processing_is_atomic(setup: Setup) {
         let ids = setup.push(&["one", "two"]).await;
         let mut consumer = setup.consumer(Options { agent: Some("kim".into()), ..Options::default() });
@@ -180,7 +180,7 @@ on_every_fleet! {
         let other = mail::Done { outputs: vec![Json::from("c")], ..mail::Done::new(token) };
         assert_eq!(refused(setup.fleet.call(other).await).code(), Code::AlreadyFinished);
 
-        // Nothing to store completes, too.
+        // A completion needs no outputs.
         let second = receive(&mut consumer).await;
         let done = second.complete_as("skipped", []).await.expect("completed");
         assert_eq!((done.status, done.outcome.as_deref()), (Status::Processed, Some("skipped")));
@@ -188,7 +188,7 @@ on_every_fleet! {
         assert_eq!(setup.counts().await, (0, 0, 2));
     }
 
-    /// The token threshold is passed while a message is worked on: the next is not claimed, and a restart goes on there.
+    /// The context is full while a message is worked on: the next is not claimed, and a restart continues there.
     async fn a_rollover_stops_before_claiming_and_keeps_the_rest_pending(setup: Setup) {
         let ids = setup.push(&["one", "two", "three"]).await;
         let (full, stop) = flag();
@@ -200,9 +200,9 @@ on_every_fleet! {
         first.complete([]).await.expect("completed");
         assert!(next(&mut consumer).await.is_none());
         assert!(consumer.safe_to_restart() && progress.borrow_and_update().activity == Activity::Idle);
-        assert_eq!(setup.counts().await, (2, 0, 1), "the rest is pending, and nobody holds it");
+        assert_eq!(setup.counts().await, (2, 0, 1), "the rest is pending");
         assert_eq!(setup.message(ids[1]).await.attempts, 0);
-        assert_eq!(setup.world.times("message.claimed").await, 1, "it was asked before the claim, not after");
+        assert_eq!(setup.world.times("message.claimed").await, 1, "the condition is checked before the claim");
 
         let mut restarted = setup.prefetch(1);
         for expected in ["two", "three"] {
@@ -212,8 +212,8 @@ on_every_fleet! {
         }
     }
 
-    /// What was claimed ahead goes back before the stream ends, so that who comes next finds it in its place.
-    async fn a_stop_gives_back_what_was_claimed_ahead(setup: Setup) {
+    /// Messages claimed ahead are pending again before the stream ends, at their old position.
+    async fn a_stop_gives_back_messages_claimed_ahead(setup: Setup) {
         setup.push(&["one", "two", "three"]).await;
         let (switch, stop) = flag();
         let mut consumer = setup.consumer(Options { prefetch: 3, stop, ..Options::default() });
@@ -224,11 +224,11 @@ on_every_fleet! {
         assert_eq!(setup.counts().await, (2, 1, 0));
         assert!(!consumer.safe_to_restart(), "one is in flight");
         first.complete([]).await.expect("what was started is finished");
-        assert!(consumer.safe_to_restart(), "the queue is not empty, and that does not matter");
+        assert!(consumer.safe_to_restart(), "the queue need not be empty");
     }
 
-    /// Another provider takes over in the middle: each message is done by one of them, in order.
-    async fn a_provider_switch_hands_over_cleanly(setup: Setup) {
+    /// Another consumer takes over in the middle: each message is processed by one of them, in order.
+    async fn one_consumer_can_take_over_from_another(setup: Setup) {
         setup.push(&["one", "two", "three", "four", "five"]).await;
         let (switch, stop) = flag();
         let mut old = setup.consumer(Options { prefetch: 2, stop, ..Options::default() });
@@ -240,13 +240,13 @@ on_every_fleet! {
             end
         });
         switch.store(true, Ordering::SeqCst);
-        assert!(stopping.await.expect("no panic"), "it stops, though its hands are full");
+        assert!(stopping.await.expect("no panic"), "it stops although it has no free slot");
         let run = second.token().to_owned();
         let mut new = setup.prefetch(2);
         let third = receive(&mut new).await;
         assert_eq!(text(&third), "three");
         first.complete([Json::from("old")]).await.expect("completed");
-        second.complete([Json::from("old")]).await.expect("a closed consumer's messages live on");
+        second.complete([Json::from("old")]).await.expect("messages outlive their closed consumer");
         reach(&mut progress, Progress::safe_to_restart).await;
         third.complete([Json::from("new")]).await.expect("completed");
         for expected in ["four", "five"] {
@@ -258,28 +258,28 @@ on_every_fleet! {
         assert_eq!(setup.world.times("message.completed").await, 5);
     }
 
-    /// Whoever asks for a message and gives up asking, wherever the claim is by then, loses none.
-    async fn asking_can_be_given_up_at_any_moment(setup: Setup) {
+    /// A cancelled `next` loses no message, however far its claim is.
+    async fn next_can_be_cancelled_at_any_moment(setup: Setup) {
         let names: Vec<String> = (0..20).map(|n| format!("m{n}")).collect();
         setup.push(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-        let (mut consumer, mut given_up) = (setup.prefetch(1), 0);
+        let (mut consumer, mut cancelled) = (setup.prefetch(1), 0);
         for name in names {
             let message = loop {
-                // No claim is answered before it is awaited, so the first is given up for certain.
-                let patience = Duration::from_micros(if given_up == 0 { 0 } else { fastrand::u64(0..1500) });
+                // No claim is answered before it is polled, so the first is certainly cancelled.
+                let patience = Duration::from_micros(if cancelled == 0 { 0 } else { fastrand::u64(0..1500) });
                 match timeout(patience, consumer.next()).await {
                     Ok(message) => break message.expect("a message").expect("no error"),
-                    Err(_) => given_up += 1,
+                    Err(_) => cancelled += 1,
                 }
             };
             assert_eq!((text(&message), message.attempts), (name, 1));
             message.complete([]).await.expect("completed");
         }
-        assert!(given_up > 0);
+        assert!(cancelled > 0);
         assert_eq!(setup.world.times("message.claimed").await, 20);
     }
 
-    /// Nor does a consumer that is dropped in the middle of a claim keep what it claimed.
+    /// A consumer that is dropped during a claim keeps nothing.
     async fn a_consumer_can_be_dropped_at_any_moment(setup: Setup) {
         let ids = setup.push(&["one"]).await;
         for _ in 0..20 {
@@ -293,7 +293,7 @@ on_every_fleet! {
         assert_eq!((message.id, message.attempts), (ids[0], 1));
     }
 
-    /// Nor one that is told to stop in the middle of a claim.
+    /// A consumer that stops during a claim keeps nothing.
     async fn a_consumer_can_be_stopped_at_any_moment(setup: Setup) {
         let ids = setup.push(&["one"]).await;
         for _ in 0..10 {
@@ -316,36 +316,36 @@ on_every_fleet! {
         assert_eq!(setup.message(ids[0]).await.attempts, 0);
     }
 
-    async fn idle_and_busy_are_told(setup: Setup) {
+    async fn progress_shows_idle_and_busy(setup: Setup) {
         let mut consumer = setup.prefetch(2);
         let mut progress = consumer.progress();
-        assert!(!consumer.safe_to_restart(), "it has not looked yet");
-        let asking = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
+        assert!(!consumer.safe_to_restart(), "it has not tried to claim yet");
+        let waiting = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
         reach(&mut progress, |now| now.safe_to_restart()).await;
         setup.push(&["one"]).await;
-        let (message, mut consumer) = asking.await.expect("a message");
+        let (message, mut consumer) = waiting.await.expect("a message");
         assert_eq!(*progress.borrow(), Progress { activity: Activity::Busy, in_flight: 1 });
         message.complete([]).await.expect("completed");
         assert_eq!(*progress.borrow(), Progress { activity: Activity::Busy, in_flight: 0 });
-        let asking = tokio::spawn(async move { next(&mut consumer).await.is_some() });
+        let waiting = tokio::spawn(async move { next(&mut consumer).await.is_some() });
         reach(&mut progress, |now| now.safe_to_restart()).await;
-        asking.abort();
+        waiting.abort();
     }
 
-    /// What is in flight is never more than asked for.
+    /// Never more than `prefetch` messages are in flight.
     async fn no_more_than_prefetch_is_in_flight(setup: Setup) {
         setup.push(&["one", "two", "three", "four"]).await;
         let mut consumer = setup.prefetch(2);
         let (first, second) = (receive(&mut consumer).await, receive(&mut consumer).await);
-        assert!(timeout(Duration::from_millis(50), consumer.next()).await.is_err(), "its hands are full");
+        assert!(timeout(Duration::from_millis(50), consumer.next()).await.is_err(), "it has no free slot");
         assert_eq!(setup.counts().await, (2, 2, 0));
         second.complete([]).await.expect("completed");
         assert_eq!(text(&receive(&mut consumer).await), "three");
         first.complete([]).await.expect("completed");
     }
 
-    /// Closing gives back what was claimed and not handed over, and ends the run; messages in hand live on.
-    async fn closing_and_dropping_release_what_was_not_started(setup: Setup) {
+    /// Closing gives back claimed messages that were not returned, and ends the run; returned messages live on.
+    async fn closing_and_dropping_release_messages_that_were_not_started(setup: Setup) {
         let ids = setup.push(&["one", "two", "three"]).await;
         let mut consumer = setup.prefetch(3);
         let (run, first) = (consumer.run().to_owned(), receive(&mut consumer).await);
@@ -370,53 +370,53 @@ on_every_fleet! {
         assert_eq!(setup.counts().await, (1, 0, 2));
     }
 
-    async fn a_consumer_that_waits_can_be_dropped_and_takes_nothing(setup: Setup) {
+    async fn a_waiting_consumer_that_is_dropped_claims_nothing(setup: Setup) {
         let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { consumer.next().await.is_some() });
+        let waiting = tokio::spawn(async move { consumer.next().await.is_some() });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
-        asking.abort();
-        assert!(asking.await.is_err());
+        waiting.abort();
+        assert!(waiting.await.is_err());
         let ids = setup.push(&["one"]).await;
         let mut other = setup.prefetch(1);
         let message = receive(&mut other).await;
         assert_eq!((message.id, message.attempts), (ids[0], 1));
     }
 
-    /// A table is gone for a while: who asked for a message is not told, and gets it when the table is back.
+    /// A table is gone for a while: `next` returns no error, and returns the message when the table is back.
     async fn a_failing_database_is_survived(setup: Setup) {
         let ids = setup.push(&["one", "two"]).await;
         let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
         sql(&setup.world.fleet, "alter table mailbox rename to away").await;
-        let asking = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
-        let told = reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
-        assert!(!told.safe_to_restart());
+        let waiting = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
+        let now = reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
+        assert!(!now.safe_to_restart());
         sql(&setup.world.fleet, "alter table away rename to mailbox").await;
-        let (first, mut consumer) = asking.await.expect("it tries again");
+        let (first, mut consumer) = waiting.await.expect("it retries");
         assert_eq!((first.id, first.attempts), (ids[0], 1));
         first.complete([]).await.expect("completed");
         assert_eq!(receive(&mut consumer).await.id, ids[1]);
     }
 
-    /// A mailbox that is paused is waited for.
+    /// A consumer waits while its mailbox is paused.
     async fn a_pause_is_waited_for(setup: Setup) {
         setup.push(&["one"]).await;
         let pause = mail::Pause { mailbox: "s".into(), reason: Some("migrating".into()) };
         setup.world.fleet.call(pause).await.expect("paused");
         let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { text(&receive(&mut consumer).await) });
+        let waiting = tokio::spawn(async move { text(&receive(&mut consumer).await) });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
         setup.world.fleet.call(mail::Resume { mailbox: "s".into() }).await.expect("resumed");
-        assert_eq!(asking.await.expect("a message"), "one");
+        assert_eq!(waiting.await.expect("a message"), "one");
     }
 
-    /// What no waiting mends is told, once, and is the end.
-    async fn a_wrong_name_is_an_error_and_the_end(setup: Setup) {
+    /// An error that no retry can change is the last item of the stream.
+    async fn a_wrong_name_is_an_error_and_ends_the_stream(setup: Setup) {
         let mut consumer = Consumer::start(&setup.fleet, ["not a name"], Options::default());
-        let told = timeout(LIMIT, consumer.next()).await.expect("in time").expect("an item");
-        assert_eq!(refused(told).code(), Code::Invalid);
+        let item = timeout(LIMIT, consumer.next()).await.expect("in time").expect("an item");
+        assert_eq!(refused(item).code(), Code::Invalid);
         assert!(next(&mut consumer).await.is_none());
     }
 
@@ -432,13 +432,13 @@ on_every_fleet! {
     }
 }
 
-/// An error of the database's own, on either database.
+/// Runs a statement on either database.
 async fn sql(fleet: &Fleet, sql: &'static str) {
     let done = fleet.transaction(move |tx| Box::pin(tx.execute(sql, fencepost::params![])));
     done.await.expect("done");
 }
 
-/// A server is stopped, and another takes its place: a wait goes on there.
+/// A server stops while a claim waits: the wait continues at another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_goes_away_is_survived() -> Result<()> {
     let world = World::sqlite().await;
@@ -446,24 +446,24 @@ async fn a_server_that_goes_away_is_survived() -> Result<()> {
     let fleet = Connection::open(&format!("{first},{second}")).await?;
     let mut consumer = Consumer::start(&fleet, ["s"], Options::default());
     let mut progress = consumer.progress();
-    let asking = tokio::spawn(async move { receive(&mut consumer).await });
+    let waiting = tokio::spawn(async move { receive(&mut consumer).await });
     reach(&mut progress, |now| now.activity == Activity::Idle).await;
     stop.send(()).expect("the server is there");
     world.fleet.call(mail::Push::new("s", "one")).await?;
-    let message = asking.await.expect("a message");
+    let message = waiting.await.expect("a message");
     assert_eq!(message.attempts, 1);
     message.complete([]).await.map(drop)
 }
 
-/// Each answer is lost. What the first had brought would be held for as long as the consumer lives, if it asked for
-/// something new.
+/// Every answer is lost. A claim under a new id would leave the messages of the first answer claimed for as long as the
+/// consumer lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
+async fn a_claim_whose_answer_was_lost_is_repeated_under_its_id() {
     let server = ScriptedServer::of([Action::HangUp]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let mut consumer = Consumer::start(&fleet, ["s"], Options::default());
     let mut progress = consumer.progress();
-    let asking = tokio::spawn(async move { consumer.next().await.is_some() });
+    let waiting = tokio::spawn(async move { consumer.next().await.is_some() });
     reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
     let before = server.received().len();
     let again = async {
@@ -471,16 +471,17 @@ async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LIMIT, again).await.expect("it asks again, though the connection had given up");
-    let asked = server.received();
-    assert!(asked.iter().all(|ask| ask.body["request"] == asked[0].body["request"]), "{asked:?}");
-    asking.abort();
+    timeout(LIMIT, again).await.expect("it retries after the connection gave up");
+    let received = server.received();
+    let same = received.iter().all(|request| request.body["request"] == received[0].body["request"]);
+    assert!(same, "{received:?}");
+    waiting.abort();
 }
 
-/// The claim may be committed after the stop. Were the run ended by then, its attempt would count, or its message be
-/// discarded; as it is, whoever carries the claim out gives it back.
+/// The claim may commit after the stop. Under an ended run its attempt would count, or its message be discarded. Under a
+/// live run the server that carries out the claim gives it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_is_not_ended_while_a_claim_of_it_may_still_come() {
+async fn a_run_is_not_ended_while_one_of_its_claims_may_still_commit() {
     let unknown = r#"{"error":{"code":"outcome_unknown","message":"the answer was lost"}}"#;
     for answer in [Action::Hold, Action::Answer(503, unknown.into())] {
         let lost = matches!(answer, Action::Answer(..));
@@ -494,22 +495,22 @@ async fn a_run_is_not_ended_while_a_claim_of_it_may_still_come() {
         let (switch, stop) = flag();
         let mut consumer = Consumer::start(&fleet, ["s"], Options { stop, ..Options::default() });
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { (next(&mut consumer).await.is_none(), consumer) });
-        let asked = async {
+        let waiting = tokio::spawn(async move { (next(&mut consumer).await.is_none(), consumer) });
+        let sent = async {
             while server.received().is_empty() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(LIMIT, asked).await.expect("it asks");
-        // The connection itself asks again for a while.
+        timeout(LIMIT, sent).await.expect("it sends the claim");
+        // The connection itself retries for a while.
         if lost {
             reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
         }
         switch.store(true, Ordering::SeqCst);
-        let (end, consumer) = asking.await.expect("no panic");
+        let (end, consumer) = waiting.await.expect("no panic");
         assert!(end);
         timeout(LIMIT, consumer.close()).await.expect("closed in time");
-        let paths: Vec<String> = server.received().into_iter().map(|ask| ask.path).collect();
+        let paths: Vec<String> = server.received().into_iter().map(|request| request.path).collect();
         assert!(
             paths.contains(&"/v1/mail/reset".into()) && !paths.contains(&"/v1/run/end".into()),
             "{paths:?}"

@@ -1,4 +1,4 @@
-//! What goes over the wire, and what comes of the answers.
+//! Requests and responses of a remote call.
 
 use crate::scripted_server::{Action, ScriptedServer};
 use fencepost::{Code, lock, run, task};
@@ -10,7 +10,7 @@ fn nothing() -> Action {
 }
 
 #[tokio::test]
-async fn who_calls_is_in_the_headers_and_connections_are_kept() {
+async fn headers_name_the_caller_and_connections_are_reused() {
     let server = ScriptedServer::of([nothing()]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     for _ in 0..3 {
@@ -19,17 +19,17 @@ async fn who_calls_is_in_the_headers_and_connections_are_kept() {
     let known = fleet.with_key("fence_secret").expect("a key").as_agent("kim");
     assert!(!format!("{known:?}").contains("fence_secret"), "{known:?}");
     known.call(task::List::default()).await.expect("a list");
-    let asked = server.received();
-    assert_eq!(asked.iter().map(|asked| asked.connection).collect::<Vec<_>>(), [0; 4]);
-    assert_eq!(asked[0].path, "/v1/task/list");
-    assert_eq!(asked[0].header("content-type"), Some("application/json"));
-    assert_eq!((asked[0].header("authorization"), asked[0].header("fence-agent")), (None, None));
-    let headers = (asked[3].header("authorization"), asked[3].header("fence-agent"));
+    let received = server.received();
+    assert_eq!(received.iter().map(|request| request.connection).collect::<Vec<_>>(), [0; 4]);
+    assert_eq!(received[0].path, "/v1/task/list");
+    assert_eq!(received[0].header("content-type"), Some("application/json"));
+    assert_eq!((received[0].header("authorization"), received[0].header("fence-agent")), (None, None));
+    let headers = (received[3].header("authorization"), received[3].header("fence-agent"));
     assert_eq!(headers, (Some("Bearer fence_secret"), Some("kim")));
 }
 
 #[tokio::test]
-async fn a_refusal_arrives_as_it_was_made() {
+async fn a_refusal_arrives_unchanged() {
     let refusal = json!({ "error": {
         "code": "already_claimed", "message": "held by run `a`", "hint": "fence ready", "holder": "a", "fence": 4,
     }});
@@ -37,11 +37,11 @@ async fn a_refusal_arrives_as_it_was_made() {
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let error = fleet.call(lock::Claim::new("deploy", "b")).await.expect_err("it is held");
     assert_eq!(error.to_json(), refusal);
-    assert_eq!(server.received().len(), 1, "a no is an answer");
+    assert_eq!(server.received().len(), 1, "a refusal is an answer");
 }
 
 #[tokio::test]
-async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
+async fn an_answer_of_another_program_is_an_error() {
     for (status, body) in [(502, "<html>Bad Gateway</html>"), (200, "<html>Welcome</html>"), (404, "")] {
         let server = ScriptedServer::of([Action::Answer(status, body.into())]).await;
         let fleet = Connection::open(&server.url).await.expect("it opens");
@@ -49,16 +49,16 @@ async fn what_is_no_answer_of_a_fence_is_said_to_be_none() {
         assert_eq!(error.code(), Code::Unavailable, "{error:?}");
         assert!(error.message().starts_with(&format!("{} answered", server.url)), "{error:?}");
         assert!(error.hint_text().is_some_and(|hint| hint.contains("fence serve")), "{error:?}");
-        // Something was done, or not: a proxy's word says nothing about it.
+        // A proxy's answer does not say whether the op was carried out.
         let error =
             fleet.call(run::End { run: "a".into(), ..run::End::default() }).await.expect_err("no answer");
         assert_eq!(error.code(), Code::OutcomeUnknown, "{error:?}");
     }
 }
 
-/// An older fence took JSON that nobody can read.
+/// An older version stored JSON that this one cannot read.
 #[tokio::test]
-async fn a_reply_that_cannot_be_read_gives_its_claims_back() {
+async fn the_claims_of_an_unreadable_reply_are_released() {
     let claim =
         |token: &str| format!(r#"{{"claim": {{"token": "{token}"}}, "message": {{"payload": 1e999}}}}"#);
     let claims = format!(r#"{{"claims": [{}, {}]}}"#, claim("message/1@1"), claim("message/2@1"));
@@ -72,19 +72,19 @@ async fn a_reply_that_cannot_be_read_gives_its_claims_back() {
     let request = json!({ "mailboxes": ["s"], "run": "a", "count": 2 });
     let error = fleet.call_by_name("mail/claim", &request.to_string()).await.expect_err("unreadable");
     assert!(error.message().contains("cannot be read"), "{error:?}");
-    let asked = server.received();
-    let asked: Vec<_> =
-        asked.iter().map(|asked| (asked.path.as_str(), asked.body["token"].as_str())).collect();
+    let received = server.received();
+    let received: Vec<_> =
+        received.iter().map(|request| (request.path.as_str(), request.body["token"].as_str())).collect();
     let release = |token| ("/v1/claim/release", Some(token));
-    assert_eq!(asked, [("/v1/mail/claim", None), release("message/1@1"), release("message/2@1")]);
+    assert_eq!(received, [("/v1/mail/claim", None), release("message/1@1"), release("message/2@1")]);
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_fit_is_not_sent() {
+async fn an_invalid_request_is_not_sent() {
     let server = ScriptedServer::of([nothing()]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     for (name, request) in [("task/add", "{"), ("task/add", "[]"), ("task/list", r#"{"nonsense": 1}"#)] {
-        let error = fleet.call_by_name(name, request).await.expect_err("it does not fit");
+        let error = fleet.call_by_name(name, request).await.expect_err("it is invalid");
         assert_eq!(error.code(), Code::Invalid, "{request}: {error:?}");
     }
     let error = fleet.as_agent("a\nb").call(task::List::default()).await.expect_err("no name");

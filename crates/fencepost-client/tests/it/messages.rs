@@ -1,4 +1,4 @@
-//! Messages: leases that are kept, leases that are lost, and what their verbs do.
+//! Messages in flight: their leases, how they are lost, and their methods.
 
 use crate::{
     consumer::{LIMIT, Setup, reach, receive, text},
@@ -22,29 +22,29 @@ use std::{
 use tokio::time::timeout;
 
 on_every_fleet! {
-    /// The worker hangs past its lease: another has the message, and whatever the first one says is refused.
-    async fn after_a_crash_it_comes_back_when_the_lease_is_over(setup: Setup) {
+    /// The worker hangs past its lease: another gets the message, and the first one's completion is refused.
+    async fn a_message_comes_back_when_its_lease_expires(setup: Setup) {
         setup.push(&["one", "two"]).await;
         let mut hung = setup.prefetch(2);
         let (first, second) = (receive(&mut hung).await, receive(&mut hung).await);
         let mut other = setup.prefetch(1);
         let mut progress = other.progress();
-        let asking = tokio::spawn(async move { (receive(&mut other).await, other) });
+        let waiting = tokio::spawn(async move { (receive(&mut other).await, other) });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
         setup.world.pass(59);
         setup.world.pass(1);
-        let (again, _other) = asking.await.expect("a message");
+        let (again, _other) = waiting.await.expect("a message");
         assert_eq!((text(&again), again.attempts), ("one".into(), 2));
         assert_eq!(refused(first.complete([Json::from("late")]).await).code(), Code::LeaseExpired);
-        assert!(!second.is_lost(), "nobody has told it yet");
+        assert!(!second.is_lost(), "the consumer does not know yet");
         hung.renew().await.expect("an answer");
-        timeout(LIMIT, second.lost()).await.expect("it is told");
+        timeout(LIMIT, second.lost()).await.expect("it is reported");
         again.complete([Json::from("in time")]).await.expect("completed");
         assert_eq!(setup.message(1).await.outputs, [Json::from("in time")]);
     }
 
-    /// Renewed every third of its lease, slow work lasts as long as it takes.
-    async fn renewal_keeps_a_slow_letter_alive_past_its_lease(setup: Setup) {
+    /// Renewed every third of its lease, slow work may take any time.
+    async fn renewals_keep_a_slow_message_past_its_lease(setup: Setup) {
         setup.push(&["one", "two"]).await;
         let mut consumer = setup.prefetch(2);
         let (slow, slower) = (receive(&mut consumer).await, receive(&mut consumer).await);
@@ -58,9 +58,9 @@ on_every_fleet! {
         slower.complete([]).await.expect("completed");
     }
 
-    /// The same, by the consumer's own timer: nobody asks it to. It counts in real time: renewed after 3 s, and every 4 s
-    /// from then on, a message is lost when nothing could be done for 6 s.
-    async fn renewal_happens_by_itself(setup: Setup) {
+    /// By the consumer's own timer, in real time: renewed after 3 s and then every 4 s, a message is lost if no renewal
+    /// succeeds for 6 s.
+    async fn renewals_happen_by_themselves(setup: Setup) {
         let ids = setup.push(&["one"]).await;
         let mut consumer = setup.consumer(Options { ttl: Duration::from_secs(12), ..Options::default() });
         let slow = receive(&mut consumer).await;
@@ -78,14 +78,14 @@ on_every_fleet! {
     }
 
     /// An operator takes one of two away.
-    async fn a_loss_is_told_and_the_completion_refused(setup: Setup) {
+    async fn a_loss_is_reported_and_the_completion_refused(setup: Setup) {
         let ids = setup.push(&["one", "two"]).await;
         let mut consumer = setup.prefetch(2);
         let (first, second) = (receive(&mut consumer).await, receive(&mut consumer).await);
         let unclaim = claim::Unclaim { resource: format!("message/{}", ids[1]), reason: None };
         setup.world.fleet.call(unclaim).await.expect("taken away");
         consumer.renew().await.expect("an answer");
-        timeout(LIMIT, second.lost()).await.expect("it is told");
+        timeout(LIMIT, second.lost()).await.expect("it is reported");
         assert!(second.is_lost() && !first.is_lost());
         assert_eq!(refused(second.complete([]).await).code(), Code::LeaseExpired);
         first.complete([]).await.expect("completed");
@@ -93,8 +93,8 @@ on_every_fleet! {
         assert_eq!(text(&receive(&mut consumer).await), "two");
     }
 
-    /// The loss is also told by what the message itself is refused.
-    async fn a_refused_checkpoint_tells_of_the_loss(setup: Setup) {
+    /// A refusal of the message's own call shows the loss, too.
+    async fn a_refused_checkpoint_reports_the_loss(setup: Setup) {
         setup.push(&["one"]).await;
         let mut consumer = setup.prefetch(1);
         let mut first = receive(&mut consumer).await;
@@ -116,7 +116,7 @@ on_every_fleet! {
         let mut consumer = setup.prefetch(1);
         let failed = receive(&mut consumer).await.fail("cannot be read").await.expect("failed");
         assert_eq!((failed.status, failed.failure_reason.as_deref()), (Status::Failed, Some("cannot be read")));
-        let retried = receive(&mut consumer).await.retry("the net is down").await.expect("to be tried again");
+        let retried = receive(&mut consumer).await.retry("the net is down").await.expect("to be retried");
         assert_eq!((retried.status, retried.attempts), (Status::Pending, 1));
         let third = receive(&mut consumer).await;
         assert_eq!(text(&third), "other");
@@ -129,8 +129,9 @@ on_every_fleet! {
         assert_eq!((again.id, again.attempts), (ids[1], 2));
     }
 
-    /// Dropped unfinished it goes back, uncounted; dropped by a panic it failed, or it would go round for ever.
-    async fn a_dropped_letter_goes_back_and_a_panic_counts(setup: Setup) {
+    /// A dropped message goes back and its attempt does not count. Dropped by a panic, the attempt counts: a poison
+    /// message must not go round for ever.
+    async fn a_dropped_message_goes_back_and_a_panic_counts(setup: Setup) {
         let ids = setup.push(&["one"]).await;
         let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
@@ -139,8 +140,8 @@ on_every_fleet! {
         reach(&mut progress, |now| now.in_flight == 0).await;
         let again = receive(&mut consumer).await;
         let worker = tokio::spawn(async move {
-            let _at_work = again;
-            // Not `panic!`, which would print: this is meant.
+            let _message = again;
+            // Not `panic!`, which would print.
             std::panic::resume_unwind(Box::new("a poison message"));
         });
         assert!(worker.await.is_err());
@@ -148,8 +149,8 @@ on_every_fleet! {
         assert_eq!((failed.attempts, failed.failure_reason.as_deref()), (1, Some("its worker panicked")));
     }
 
-    /// A run can hold more than a list of claims has room for. What is past its end is not lost for that; what is, is told.
-    async fn two_consumers_can_share_a_run_that_holds_more_than_is_listed(setup: Setup) {
+    /// A run may hold more claims than one list has. A claim past the end of the list is not lost; a lost one is reported.
+    async fn two_consumers_can_share_a_run_with_more_claims_than_one_list(setup: Setup) {
         for _ in 0..2 {
             let item = || mail::push_many::Item { mailbox: "s".into(), ..Default::default() };
             let messages = (0..510).map(|_| item()).collect();
@@ -172,10 +173,10 @@ on_every_fleet! {
     }
 }
 
-/// A completion that is refused for what it says is not asked again at once: the model would be, for ever.
+/// A completion that is refused because of its content is not retried at once: the model would be asked for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completion_that_is_too_large_counts_as_an_attempt() {
-    let setup = Setup::here(&World::sqlite().await).await;
+    let setup = Setup::local(&World::sqlite().await).await;
     let ids = setup.push(&["one"]).await;
     let message = receive(&mut setup.prefetch(1)).await;
     let large = Json::from("x".repeat(2 << 20).as_str());
@@ -184,20 +185,20 @@ async fn a_completion_that_is_too_large_counts_as_an_attempt() {
     assert!(failed.attempts == 1 && failed.delayed_until.is_some(), "{failed:?}");
 }
 
-/// Rows of the embedder's own and the completion commit together, on both databases.
+/// The embedder's own rows and the completion commit together, on both databases.
 async fn completes_with_its_own_tables(world: World) -> Result<()> {
     let fleet = world.fleet.clone();
     let table = fleet.transaction(|tx| {
         Box::pin(async move { tx.execute("create table seen(what text not null)", params![]).await })
     });
     table.await?;
-    let setup = Setup::here(&world).await;
+    let setup = Setup::local(&world).await;
     setup.push(&["one", "two", "three", "four"]).await;
     let mut consumer = setup.prefetch(1);
     let first = receive(&mut consumer).await;
     first.complete_in(|tx| insert(tx, Some("one"))).await?;
 
-    // The embedder's own error: nothing is stored, and the attempt counts, or it would go round for ever.
+    // An error of the embedder: nothing is stored, and the attempt counts, so that it does not go round for ever.
     let second = receive(&mut consumer).await;
     let failed = second.complete_in(|tx| insert(tx, None)).await;
     assert_eq!(refused(failed).code(), Code::Internal);
@@ -207,16 +208,16 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     let second = receive(&mut consumer).await;
     assert_eq!((text(&second), second.attempts), ("two".into(), 2));
 
-    // A lease that is over: neither.
+    // An expired lease: nothing is stored.
     world.pass(60);
     assert_eq!(refused(second.complete_in(|tx| insert(tx, Some("late"))).await).code(), Code::LeaseExpired);
 
-    // A commit that fails is asked for again.
+    // A failed commit is retried.
     let second = receive(&mut setup.prefetch(1)).await;
     let ready = Arc::new(AtomicBool::new(true));
     second.complete_in(unsure(&ready)).await?;
 
-    // One whose answer was lost had been accepted, and is not done twice.
+    // A commit whose answer was lost had been accepted, and is not repeated.
     let third = receive(&mut consumer).await;
     ready.store(false, Ordering::SeqCst);
     let done = mail::Done::new(third.token());
@@ -225,7 +226,7 @@ async fn completes_with_its_own_tables(world: World) -> Result<()> {
     ready.store(true, Ordering::SeqCst);
     completing.await.expect("no panic")?;
 
-    // Written out by hand.
+    // The transaction written by hand.
     let fourth = receive(&mut setup.prefetch(1)).await;
     let done = mail::Done::new(fourth.token());
     let both = fleet.transaction(move |tx| {
@@ -252,7 +253,7 @@ fn insert<'t>(tx: &'t mut Tx<'_>, what: Option<&'static str>) -> BoxFuture<'t, R
     Box::pin(async move { tx.execute("insert into seen(what) values (?1)", params![what]).await.map(drop) })
 }
 
-/// Fails once, and until it is told to be ready, as a commit does whose answer is lost.
+/// Fails once, and until `ready` is set, like a commit whose answer is lost.
 fn unsure(
     ready: &Arc<AtomicBool>,
 ) -> impl for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<()>> + Send + Sync + 'static {
@@ -282,10 +283,10 @@ async fn over_http_there_is_no_transaction() {
     setup.until(ids[0], Status::Pending).await;
 }
 
-/// A run that was given by name may be another's, too: whoever closes leaves it alone.
+/// A run that was named may have other users: closing a consumer does not end it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_consumers_can_share_a_run() {
-    let setup = Setup::here(&World::sqlite().await).await;
+    let setup = Setup::local(&World::sqlite().await).await;
     setup.push(&["one", "two"]).await;
     let shared = || setup.consumer(Options { run: Some("shared".into()), ..Options::default() });
     let (mut one, mut two) = (shared(), shared());
@@ -297,7 +298,7 @@ async fn two_consumers_can_share_a_run() {
     second.complete([]).await.expect("completed");
 }
 
-/// The server is gone for good: the worker is told before the lease is over, and no completion is waited for for ever.
+/// The server is gone for good: the loss is reported when the lease ends, and no completion waits for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_that_does_not_answer_is_a_lost_lease() {
     let world = World::sqlite().await;
@@ -307,12 +308,12 @@ async fn a_fleet_that_does_not_answer_is_a_lost_lease() {
     let mut consumer = setup.consumer(Options { ttl: Duration::from_secs(1), ..Options::default() });
     let message = receive(&mut consumer).await;
     stop.send(()).expect("the server is there");
-    timeout(LIMIT, message.lost()).await.expect("it is told");
+    timeout(LIMIT, message.lost()).await.expect("it is reported");
 }
 
-/// The completion is accepted, and its answer late: there is nothing to renew, and no reason to ask all the time.
+/// The completion is accepted, and its answer is late: there is nothing to renew, so renewals must pause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
+async fn renewals_pause_while_the_last_claim_is_about_to_end() {
     let world = World::sqlite().await;
     let pushed = world.fleet.call(mail::Push::new("s", "one")).await.expect("pushed").message;
     let ttl = Duration::from_secs(16);
@@ -334,7 +335,7 @@ async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
             done.store(true, Ordering::SeqCst);
             Action::Hold
         }
-        // Before it is completed it is the worker's own.
+        // Before the completion the claim is held.
         _ if !done.load(Ordering::SeqCst) => Action::Answer(200, renewed.clone()),
         _ => Action::Answer(409, over.clone()),
     })
@@ -348,9 +349,9 @@ async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
     // Without a pause there would be hundreds. There is one a second, and one more for each that was not answered in time.
     let for_a_second = async {
         loop {
-            let asked = server.received();
-            let since = asked.iter().skip_while(|ask| ask.path != "/v1/mail/done");
-            let renewals: Vec<_> = since.filter(|ask| ask.path == "/v1/claim/renew").collect();
+            let received = server.received();
+            let since = received.iter().skip_while(|request| request.path != "/v1/mail/done");
+            let renewals: Vec<_> = since.filter(|request| request.path == "/v1/claim/renew").collect();
             assert!(renewals.len() <= 5, "{} renewals", renewals.len());
             if let [first, .., last] = renewals[..]
                 && last.at - first.at >= Duration::from_millis(900)
@@ -360,6 +361,6 @@ async fn a_letter_whose_end_is_not_answered_yet_is_not_renewed_all_the_time() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, for_a_second).await.expect("it asks again");
+    timeout(LIMIT, for_a_second).await.expect("it renews again");
     completing.abort();
 }
