@@ -1,4 +1,4 @@
-//! Short stories, each about one fault that was seen once. Unlike the random schedule, they find it every time.
+//! Scenarios: short stories, each about one fault that was seen once. Unlike the random schedule, they find it every time.
 
 use crate::{
     Database, Options, Result,
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
     fs::{File, TryLockError},
-    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -26,111 +26,68 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scenario {
-    /// A server is stopped in the middle of its transactions: nobody else waits for it.
-    FrozenNode,
-    /// Many callers push, and plan, the same keys in different orders: nobody meets a deadlock.
-    Deadlock,
-    /// A task that was locked becomes free without an event: who waits for it is given it, whatever else happens.
-    Waiter,
-    /// Two servers on one file: a lock goes to the other server's waiter, too.
-    FairLock,
-    /// The clock goes back while no server runs: a lease ends all the same.
-    ClockBack,
-    /// The clock goes back and is set right again, and a command comes before a server has seen it: its lease is no longer.
-    ClockRight,
-    /// The file is another one, or of a newer schema: a server that runs stops writing.
-    FileReplaced,
-    SchemaMoved,
-    /// A process is stopped while it stands in line at the file: the others pass it by.
-    Turnstile,
-    /// The log has what happened to one thing in the order in which it happened.
-    Order,
-    /// A mention that was read, but not settled, comes back.
-    Mention,
+/// A short story about one fault.
+struct Scenario {
+    name: &'static str,
+    /// The databases that can have the fault.
+    databases: &'static [Database],
+    play: for<'s> fn(&'s Scene) -> Pin<Box<dyn Future<Output = Result<()>> + 's>>,
 }
 
-use Database::{Postgres, Sqlite};
-use Scenario::{
-    ClockBack, ClockRight, Deadlock, FairLock, FileReplaced, FrozenNode, Mention, Order, SchemaMoved,
-    Turnstile, Waiter,
-};
-
-impl Scenario {
-    pub const ALL: [Scenario; 11] = [
-        FrozenNode,
-        Deadlock,
-        Waiter,
-        FairLock,
-        ClockBack,
-        ClockRight,
-        FileReplaced,
-        SchemaMoved,
-        Turnstile,
-        Order,
-        Mention,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            FrozenNode => "frozen-node",
-            Deadlock => "deadlock",
-            Waiter => "waiter",
-            FairLock => "fair-lock",
-            ClockBack => "clock-back",
-            ClockRight => "clock-right",
-            FileReplaced => "file-replaced",
-            SchemaMoved => "schema-moved",
-            Turnstile => "turnstile",
-            Order => "order",
-            Mention => "mention",
+/// `scenario!("its-name", [its databases], its_method_of_scene)`
+macro_rules! scenario {
+    ($name:literal, [$($database:ident),+], $play:ident) => {
+        Scenario {
+            name: $name,
+            databases: &[$(Database::$database),+],
+            play: |scene| Box::pin(scene.$play()),
         }
-    }
-
-    fn is_on(self, on: Database) -> bool {
-        match self {
-            FrozenNode | Deadlock | Waiter | ClockRight | Order => on == Postgres,
-            FairLock | FileReplaced | Turnstile => on == Sqlite,
-            ClockBack | SchemaMoved | Mention => true,
-        }
-    }
-
-    async fn play(self, scene: &Scene) -> Result<()> {
-        match self {
-            FrozenNode => scene.frozen_node().await,
-            Deadlock => scene.deadlock().await,
-            Waiter => scene.waiter().await,
-            FairLock => scene.fair_lock().await,
-            ClockBack => scene.clock_back().await,
-            ClockRight => scene.clock_right().await,
-            FileReplaced => scene.file_replaced().await,
-            SchemaMoved => scene.schema_moved().await,
-            Turnstile => scene.turnstile().await,
-            Order => scene.order().await,
-            Mention => scene.mention().await,
-        }
-    }
+    };
 }
 
-/// Plays those that are about this database, each in a world of its own. Gives which they were, and what was violated.
+/// All scenarios, in the order in which they are played.
+const SCENARIOS: &[Scenario] = &[
+    // A server is stopped in the middle of its transactions: no other server waits for it.
+    scenario!("frozen-node", [Postgres], frozen_node),
+    // Many callers push, and plan, the same keys in different orders: no deadlock happens.
+    scenario!("deadlock", [Postgres], deadlock),
+    // A locked task becomes free without an event: a waiting claim gets it, whatever else happens.
+    scenario!("waiter", [Postgres], waiter),
+    // Two servers on one file: a lock also goes to waiters of the other server.
+    scenario!("fair-lock", [Sqlite], fair_lock),
+    // The clock goes back while no server runs: a lease expires all the same.
+    scenario!("clock-back", [Sqlite, Postgres], clock_back),
+    // The clock goes back and is corrected, and a command claims before a server has noticed: its lease is not longer.
+    scenario!("clock-right", [Postgres], clock_right),
+    // The file is replaced by another one: a running server stops writing.
+    scenario!("file-replaced", [Sqlite], file_replaced),
+    // The schema becomes newer: a running server stops writing.
+    scenario!("schema-moved", [Sqlite, Postgres], schema_moved),
+    // A process is stopped while it queues for the file: the others pass it.
+    scenario!("turnstile", [Sqlite], turnstile),
+    // The log has the events of each resource in the order in which they happened.
+    scenario!("order", [Postgres], order),
+    // A mention that was read but not settled comes back.
+    scenario!("mention", [Sqlite, Postgres], mention),
+];
+
+/// Plays the scenarios of this database, each in a world of its own. Returns their names, and the violations.
 pub async fn play(on: Database, options: &Options) -> Result<(Vec<&'static str>, Vec<String>)> {
     let postgres = cluster(on, options).await?;
     let (mut names, mut violations) = (Vec::new(), Vec::new());
-    for scenario in Scenario::ALL {
-        let name = scenario.name();
-        if !scenario.is_on(on) || options.leaves_out(name) {
+    for Scenario { name, databases, play } in SCENARIOS {
+        if !databases.contains(&on) || options.leaves_out(name) {
             continue;
         }
         let began = Instant::now();
         let world = Arc::new(World::start(options, postgres.clone(), 2).await?);
         let scene = Scene { world, oracle: Arc::default(), bound: options.bound };
-        let played = timeout(2 * PATIENCE, scenario.play(&scene)).await;
-        let played = played.unwrap_or_else(|_| Err("it did not come to an end".into()));
+        let played = timeout(2 * PATIENCE, play(&scene)).await;
+        let played = played.unwrap_or_else(|_| Err("it did not end".into()));
         scene.world.set_ahead(0).await?;
         let verdict = if played.is_ok() { "as promised" } else { "violated" };
         eprintln!("{on}: {name}: {verdict} ({:.1} s)", began.elapsed().as_secs_f64());
-        names.push(name);
+        names.push(*name);
         violations.extend(played.err().map(|what| format!("{name}: {what}")));
     }
     Ok((names, violations))
