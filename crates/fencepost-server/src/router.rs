@@ -42,7 +42,7 @@ pub fn router(app: App) -> Router {
         .route(path::SLACK, post(webhooks::slack))
         .route(path::GITHUB, post(webhooks::github));
     for entry in op::registry() {
-        let path = format!("/v1/{}", entry.name);
+        let names = [Some(entry.name), entry.formerly];
         let reads = entry.reads;
         let handler = Arc::new(Handler::new(entry));
         let (posted, got) = (handler.clone(), handler);
@@ -52,7 +52,9 @@ pub fn router(app: App) -> Router {
             methods = methods
                 .get(move |State(app): State<App>, request| async move { got.get(app, request).await });
         }
-        router = router.route(&path, methods);
+        for name in names.into_iter().flatten() {
+            router = router.route(&format!("/v1/{name}"), methods.clone());
+        }
     }
     router
         .fallback(not_found)

@@ -1,7 +1,7 @@
 //! The description of each op, from its schema and its doc comments.
 
 use fencepost::{Code, op::Entry};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// An op as its users see it.
 #[derive(Debug)]
@@ -60,21 +60,9 @@ impl Chapter {
         fields(&self.reply)
     }
 
-    /// The smallest valid request, with realistic values.
+    /// A request as a person would write it.
     pub fn example(&self) -> Value {
-        let mut example = Samples { noun: self.noun(), root: &self.request }.least(&self.request);
-        // Some ops need one of several optional fields, and some examples are clearer with an optional field.
-        let more = match self.entry.name {
-            "task/add" | "task/claim" | "task/list" | "task/ready" => json!({ "board": "auth" }),
-            "task/wait" => json!({ "tasks": ["auth-3"] }),
-            "mail/reset" | "mail/redrive" => json!({ "mailbox": "builds" }),
-            "task/edit" => json!({ "title": "write the parser" }),
-            _ => json!({}),
-        };
-        for (name, value) in more.as_object().into_iter().flatten() {
-            example[name] = value.clone();
-        }
-        example
+        serde_json::from_str(self.entry.example).expect("a test of the engine reads every example")
     }
 
     /// The codes of its refusals and errors. An op that only reads has no unknown outcome.
@@ -123,69 +111,5 @@ fn kind(schema: &Value) -> String {
         Some("array") => format!("list of {}", kind(&schema["items"])),
         Some("object") => "object".into(),
         _ => "any JSON".into(),
-    }
-}
-
-/// Realistic values for the fields of one op.
-struct Samples<'a> {
-    noun: &'a str,
-    /// The schema whose `$defs` others refer to.
-    root: &'a Value,
-}
-
-impl Samples<'_> {
-    /// Only the required fields.
-    fn least(&self, schema: &Value) -> Value {
-        let schema = self.resolve(schema);
-        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let fields = required.map(|name| (name.to_owned(), self.of(name, &schema["properties"][name])));
-        Value::Object(fields.collect::<Map<_, _>>())
-    }
-
-    fn of(&self, name: &str, schema: &Value) -> Value {
-        let schema = self.resolve(schema);
-        if let Some(first) = schema["enum"].as_array().and_then(|all| all.first()) {
-            return first.clone();
-        }
-        if let Some(first) = schema["oneOf"].as_array().and_then(|all| all.first()) {
-            return first.get("const").cloned().unwrap_or_else(|| self.of(name, first));
-        }
-        match schema["type"].as_str() {
-            Some("integer") => json!(1),
-            Some("boolean") => json!(true),
-            Some("array") => json!([self.of(name, &schema["items"])]),
-            Some("object") => self.least(schema),
-            _ => json!(self.text(name)),
-        }
-    }
-
-    fn text(&self, name: &str) -> &'static str {
-        match name {
-            "token" | "tokens" if self.noun == "mail" => "message/812@1",
-            "token" | "tokens" => "task/auth-3@1",
-            "message" => "812",
-            "source" => "slack",
-            "delivery" => "Ev0PV52K21",
-            "channel" => "general",
-            "body" => "@codex-1 the build is green again",
-            "resource" => "task/auth-3",
-            "task" | "tasks" | "id" => "auth-3",
-            "depends_on" | "after" | "on" => "auth-2",
-            "board" => "auth",
-            "mailbox" | "mailboxes" => "builds",
-            "title" => "write the parser",
-            "run" => "r-1",
-            "agent" | "to" => "codex-1",
-            "name" => "deploy",
-            "request" => "9f1c",
-            _ => "as it was agreed",
-        }
-    }
-
-    fn resolve<'v>(&'v self, schema: &'v Value) -> &'v Value {
-        match schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
-            Some(name) => &self.root["$defs"][name],
-            None => schema,
-        }
     }
 }

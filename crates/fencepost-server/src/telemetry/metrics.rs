@@ -165,7 +165,7 @@ impl Metrics {
             "Events of the fleet since this server began to count",
             self.events.clone(),
         );
-        for noun in ["task", "lock", "message"] {
+        for noun in claim::claimable_nouns() {
             // A noun without an expired claim is shown as 0.
             drop(self.expired.get_or_create(&NounLabel { noun }));
         }
@@ -173,9 +173,14 @@ impl Metrics {
         let tasks = Family::<TaskStatus, Gauge>::default();
         let ready = Family::<BoardLabel, Gauge>::default();
         let live = Family::<NounLabel, Gauge>::default();
-        let locks = held_locks(fleet).await?;
-        live.get_or_create(&NounLabel { noun: "lock" }).set(locks);
+        let claims = fleet.call(claim::List { run: None, limit: Some(1000) }).await?.claims;
+        for noun in claim::claimable_nouns() {
+            let of_noun = |claim: &&claim::Claim| claim.resource.split('/').next() == Some(noun);
+            live.get_or_create(&NounLabel { noun }).set(claims.iter().filter(of_noun).count() as i64);
+        }
+        // The lists of boards and of mailboxes count these without a limit.
         let held = live.get_or_create_owned(&NounLabel { noun: "task" });
+        held.set(0);
         for Board { name, ready: n, tasks: by_status, .. } in fleet.call(board::List {}).await?.boards {
             ready.get_or_create(&BoardLabel { board: name.clone() }).set(n);
             for (status, n) in by_status {
@@ -189,6 +194,7 @@ impl Metrics {
         registry.register("tasks_ready", "Tasks that can be claimed now, by board", ready);
         let messages = Family::<MessageStatus, Gauge>::default();
         let processing = live.get_or_create_owned(&NounLabel { noun: "message" });
+        processing.set(0);
         let first = mail::Stats { limit: Some(1000), ..mail::Stats::default() };
         for mailbox in fleet.call(first).await?.mailboxes {
             processing.inc_by(mailbox.processing);
@@ -203,7 +209,11 @@ impl Metrics {
             }
         }
         registry.register("messages", "Messages, by mailbox (the first 1000) and status", messages);
-        registry.register("claims_live", "Live claims; of locks and mailboxes the first 1000", live);
+        registry.register(
+            "claims_live",
+            "Live claims, by noun; of locks, mentions and mailboxes the first 1000",
+            live,
+        );
         Ok(())
     }
 
@@ -223,7 +233,7 @@ impl Metrics {
                 Err(_) => return Ok(()),
             };
             for event in page.events {
-                if let Some(noun) = expired(&event) {
+                if let Some(noun) = claim::expired_noun(&event) {
                     self.expired.get_or_create(&NounLabel { noun }).inc();
                 }
                 self.events.get_or_create(&EventKind { kind: event.kind }).inc();
@@ -241,29 +251,6 @@ impl Metrics {
 /// The position of the newest event that can be read.
 pub async fn log_end(fleet: &Fleet) -> Result<String> {
     Ok(fleet.call(event::List { last: Some(1), ..event::List::default() }).await?.position)
-}
-
-/// The noun whose claim expired, if the event says so. An event is named after the item's new state, and a caller can
-/// bring about some of these states, too: other fields tell the two apart.
-fn expired(event: &event::Entry) -> Option<&'static str> {
-    // A failure that a holder reported has the number of the attempt.
-    let unreported = || event.details.as_ref().is_none_or(|details| details.get("attempt").is_none());
-    match event.kind.as_str() {
-        "lock.lapsed" => Some("lock"),
-        "task.lapsed" => Some("task"),
-        "task.failed" if unreported() => Some("task"),
-        "message.lapsed" | "message.held" => Some("message"),
-        "message.failed" if unreported() => Some("message"),
-        // A caller can discard only messages that nobody holds.
-        "message.discarded" if event.from.as_deref() == Some("processing") => Some("message"),
-        _ => None,
-    }
-}
-
-/// The number of held locks. (The list of boards has the number of held tasks.)
-async fn held_locks(fleet: &Fleet) -> Result<i64> {
-    let held = fleet.call(claim::List { run: None, limit: Some(1000) }).await?.claims;
-    Ok(held.iter().filter(|claim| claim.resource.starts_with("lock/")).count() as i64)
 }
 
 /// The engine's own histogram of batch sizes.

@@ -47,6 +47,15 @@ on_both! {
         }
     }
 
+    async fn an_op_answers_under_its_former_name(world: World) {
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "r-1" })).await;
+        for (former, name) in [("run/doubt", "run/suspect"), ("admin/settle", "admin/expire")] {
+            let request = if name == "run/suspect" { json!({ "run": "r-1" }) } else { json!({}) };
+            let (answer, former) = (world.ok(name, request.clone()).await, world.ok(former, request).await);
+            assert_eq!(answer, former, "{name}");
+        }
+    }
+
     async fn ops_that_only_read_also_accept_get(world: World) {
         for title in ["one", "two", "three"] {
             world.ok("task/add", json!({ "board": "auth", "title": title })).await;
