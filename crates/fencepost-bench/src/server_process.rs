@@ -9,7 +9,7 @@ use std::{
 };
 use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// What a process serves.
+/// An echo, or a fleet.
 #[derive(Debug, Clone)]
 pub enum Served {
     /// Every POST is decoded and answered with what was sent.

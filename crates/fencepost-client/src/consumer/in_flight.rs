@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What a consumer does.
+/// The state of a consumer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Activity {
     /// It found nothing to claim, or has stopped.
