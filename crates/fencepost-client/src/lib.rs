@@ -18,6 +18,8 @@ mod connection;
 
 pub mod claims;
 
+pub mod renewal;
+
 pub mod consumer;
 
 #[doc(hidden)]
