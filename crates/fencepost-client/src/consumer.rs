@@ -221,7 +221,7 @@ impl Consumer {
         &self.claimer.in_flight
     }
 
-    /// What to do next, if no message is ready or the consumer stops.
+    /// The next step, if no message is ready or the consumer stops.
     fn step(&mut self, stop: bool) -> Pin<Box<dyn Future<Output = Step> + Send>> {
         let claimer = self.claimer.clone();
         if !stop {

@@ -54,7 +54,7 @@ impl HttpError {
     }
 }
 
-/// What went wrong, and if known what to do about it.
+/// The cause of a failure, and a hint if one is known.
 #[derive(Debug, Clone, Default)]
 pub struct Reason {
     pub what: String,

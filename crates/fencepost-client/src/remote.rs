@@ -52,7 +52,7 @@ pub struct Remote {
     known: Arc<Known>,
 }
 
-/// What earlier calls showed.
+/// Facts learned from earlier calls.
 #[derive(Debug, Default)]
 struct Known {
     /// How often a call moved on to the next server.

@@ -8,7 +8,7 @@ use std::time::Duration;
 // Real time: it is spent waiting for a server. The fleet's clock decides leases.
 use tokio::time::Instant;
 
-/// What repeating a request does.
+/// The effect of repeating a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
     /// Nothing: the op only reads.

@@ -35,7 +35,7 @@ enum Provider {
     GitHub,
 }
 
-/// What a provider sent.
+/// A request of a provider.
 #[derive(Debug)]
 enum Sent {
     /// A test of the address, and the reply to it.

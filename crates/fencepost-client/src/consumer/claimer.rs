@@ -6,12 +6,13 @@ use super::{
 };
 use crate::{
     connection::Connection,
+    renewal,
     retry::{Backoff, is_permanent, is_transient, new_request_id},
 };
 use fencepost::{Code, Millis, Result, mail};
 use std::{sync::Arc, time::Duration};
 // Real time: it sets the pace and decides no lease.
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// Between two checks of the stop condition while there is nothing to do.
 const CHECK: Duration = Duration::from_millis(50);
@@ -60,7 +61,7 @@ impl Claimer {
             if self.stop.is_due() {
                 return Ok(Vec::new());
             }
-            let sent = Instant::now();
+            let sent = renewal::now();
             let claim = mail::Claim {
                 mailboxes: self.mailboxes.clone(),
                 run: self.in_flight.run.clone(),

@@ -5,10 +5,11 @@ mod renew;
 use super::Message;
 use crate::{
     connection::Connection,
+    renewal::{Lease, Renewal, Ticks},
     retry::{Backoff, ends_claim, is_transient},
 };
 use fencepost::{
-    Error, Result,
+    Error, Millis, Result,
     claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
@@ -17,15 +18,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    // Real time: a lease counts from before its request was sent, on a clock that nobody can set. Whether it is over is
-    // the fleet's decision.
-    time::{Instant, sleep},
-};
+// Real time: it is spent waiting for a real database.
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-/// What a consumer does.
+/// The state of a consumer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Activity {
     /// It found nothing to claim, or has stopped.
@@ -66,7 +63,7 @@ pub(super) struct InFlight {
 struct State {
     /// By token.
     messages: BTreeMap<String, Entry>,
-    lease: Lease,
+    renewal: Renewal,
     activity: Activity,
     /// The consumer may claim more.
     open: bool,
@@ -85,19 +82,11 @@ struct Entry {
     ending: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Lease {
-    renew_at: Instant,
-    /// Before this moment the fleet gives nothing to others.
-    until: Instant,
-}
-
 impl InFlight {
     pub fn new(connection: Connection, run: Option<String>, ttl: Duration) -> Self {
-        let now = Instant::now();
         let state = State {
             messages: BTreeMap::new(),
-            lease: Lease { renew_at: now, until: now },
+            renewal: Renewal::new(ttl.into()),
             activity: Activity::Busy,
             open: true,
             run_may_exist: false,
@@ -142,7 +131,7 @@ impl InFlight {
     }
 
     /// Adds claimed messages. `sent` is when the claim was sent.
-    pub fn add(self: &Arc<Self>, claimed: Vec<ClaimedMessage>, sent: Instant) -> Vec<Message> {
+    pub fn add(self: &Arc<Self>, claimed: Vec<ClaimedMessage>, sent: Ticks) -> Vec<Message> {
         let messages: Vec<_> =
             claimed.into_iter().map(|claimed| Message::new(self.clone(), claimed)).collect();
         self.change(|state| {
@@ -154,7 +143,7 @@ impl InFlight {
             state.activity = Activity::Busy;
             // A claim renews its run, but the fleet writes that only when a quarter of the lease is used. At least three
             // quarters are left.
-            state.renewed(sent, self.ttl * 3 / 4, self.ttl);
+            state.renewal.renewed(Lease { sent, left: Millis::from(self.ttl * 3 / 4) });
         });
         messages
     }
@@ -230,10 +219,6 @@ impl State {
 
     fn is_finished(&self) -> bool {
         !self.open && self.messages.is_empty()
-    }
-
-    fn renewed(&mut self, sent: Instant, left: Duration, ttl: Duration) {
-        self.lease = Lease { renew_at: sent + ttl.min(left) / 3, until: self.lease.until.max(sent + left) };
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Metrics {
     position: Mutex<Option<String>>,
 }
 
-/// What the server uses at this moment.
+/// The connections, waiters and memory in use.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     pub connections: usize,

@@ -3,51 +3,43 @@
 use super::{Entry, InFlight, State};
 use crate::{
     claims,
-    retry::{Backoff, ends_claim},
+    renewal::{self, Answer, Ticks, Verdict},
 };
 use fencepost::{
-    Error, Op, Result,
+    Millis, Op, Result,
     claim::{self, Claim},
     mail, run,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-// Real time: see `in_flight.rs`.
-use tokio::time::{Instant, sleep_until, timeout};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// How long nothing is renewed while every claim is about to end.
-const ENDING: Duration = Duration::from_secs(1);
+const ENDING: Millis = Millis::seconds(1);
 
 impl InFlight {
     /// Renews the lease while messages are in flight. Ends the run once there are none and will be none.
     pub async fn run_renewals(self: Arc<Self>) {
-        let mut backoff = Backoff::default();
-        while let Some(renew_at) = self.next_renewal().await {
+        while let Some(next_at) = self.next_renewal().await {
             tokio::select! {
-                () = sleep_until(renew_at) => {}
+                () = renewal::sleep_until(next_at) => {}
                 // Something was removed or renewed: the next renewal may be at another time.
-                () = self.changed_from(renew_at) => continue,
+                () = self.changed_from(next_at) => continue,
             }
-            match self.renew().await {
-                Ok(()) => backoff.reset(),
-                Err(error) => {
-                    tracing::warn!("run `{}` could not be renewed and retries: {error}", self.run);
-                    // Not past the end of the lease, so that the loss is noticed in time.
-                    sleep_until(self.lease_end().min(Instant::now() + backoff.pause())).await;
-                }
+            if let Err(error) = self.renew().await {
+                tracing::warn!("run `{}` could not be renewed and retries: {error}", self.run);
             }
         }
         self.end_run().await;
     }
 
     /// Waits until there is something to renew, and returns when to renew it. `None` if there never will be.
-    async fn next_renewal(&self) -> Option<Instant> {
+    async fn next_renewal(&self) -> Option<Ticks> {
         let mut state = self.state.subscribe();
         let found = state.wait_for(|state| state.needs_renewal() || state.is_finished()).await.ok()?;
-        found.needs_renewal().then_some(found.lease.renew_at)
+        found.needs_renewal().then(|| found.renewal.next_at())
     }
 
-    async fn changed_from(&self, renew_at: Instant) {
-        let changed = |state: &State| !state.needs_renewal() || state.lease.renew_at != renew_at;
+    async fn changed_from(&self, next_at: Ticks) {
+        let changed = |state: &State| !state.needs_renewal() || state.renewal.next_at() != next_at;
         let _ = self.state.subscribe().wait_for(changed).await;
     }
 
@@ -56,29 +48,30 @@ impl InFlight {
     pub async fn renew(&self) -> Result<()> {
         let known = self.live_claims();
         for Claim { token, .. } in &known {
-            // Before it is sent: the lease may begin at any moment from here on.
-            let sent = Instant::now();
-            match self.call_within_lease(claim::Renew::new(token)).await {
-                Ok(renewed) => {
-                    let left = Duration::from_millis(renewed.lease_ms.0.unsigned_abs());
-                    self.change(|state| state.renewed(sent, left, self.ttl));
-                    return self.find_lost(&known).await;
-                }
-                Err(error) if ends_claim(&error) => {
-                    self.mark_lost(|other, entry| other == token && !entry.ending);
-                }
-                Err(error) => {
-                    if Instant::now() >= self.lease_end() {
-                        self.mark_lost(|_, _| true);
-                    }
-                    return Err(error);
-                }
+            let sent = renewal::now();
+            let renewed = self.call_within_lease(claim::Renew::new(token)).await;
+            match Answer::of(sent, renewed.map(|renewed| renewed.lease_ms)) {
+                // Only this claim is over. Another one may renew the run.
+                Answer::Over(_) => self.mark_lost(|other, entry| other == token && !entry.ending),
+                answer => return self.apply(answer, &known).await,
             }
         }
         // Every claim that is left is about to end. Until that is answered there is nothing to renew.
-        let later = Instant::now() + ENDING.min(self.ttl / 3);
-        self.change(|state| state.lease.renew_at = state.lease.renew_at.max(later));
+        let later = renewal::now() + ENDING.min(Millis::from(self.ttl / 3)).0;
+        self.change(|state| state.renewal.postpone(later));
         Ok(())
+    }
+
+    async fn apply(&self, answer: Answer, known: &[Claim]) -> Result<()> {
+        let mut verdict = Verdict::Held;
+        self.change(|state| verdict = state.renewal.apply(&answer, renewal::now()));
+        if verdict == Verdict::Over {
+            self.mark_lost(|_, _| true);
+        }
+        match answer {
+            Answer::Renewed(_) => self.find_lost(known).await,
+            Answer::Over(error) | Answer::Unknown(error) => Err(error),
+        }
     }
 
     /// Marks single claims as lost that an operator took away. Messages removed meanwhile are not missed.
@@ -90,9 +83,9 @@ impl InFlight {
         let mut unlisted = claims::unlisted(known, &listed);
         // Many of them must not delay the next renewal. In random order, every claim is checked sooner or later.
         fastrand::shuffle(&mut unlisted);
-        let renew_at = self.state.borrow().lease.renew_at;
+        let next_at = self.state.borrow().renewal.next_at();
         for claim in unlisted {
-            if Instant::now() >= renew_at {
+            if renewal::now() >= next_at {
                 break;
             }
             if !self.is_held(claim).await? {
@@ -128,10 +121,6 @@ impl InFlight {
         self.state.borrow().messages.keys().cloned().collect()
     }
 
-    fn lease_end(&self) -> Instant {
-        self.state.borrow().lease.until
-    }
-
     fn live_claims(&self) -> Vec<Claim> {
         let state = self.state.borrow();
         let live = state.messages.values().filter(|entry| !entry.lost.is_cancelled());
@@ -146,11 +135,10 @@ impl InFlight {
         });
     }
 
-    /// Calls an op, but not past the end of the lease: a database that does not answer must not hide the loss.
+    /// Calls an op, but not past the end of the lease.
     async fn call_within_lease<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let limit = self.lease_end().saturating_duration_since(Instant::now()).min(self.ttl / 5);
-        let late = |_| Error::unavailable(format!("the fleet did not answer in {limit:?}"));
-        timeout(limit, self.connection.call(op)).await.map_err(late)?
+        let limit = self.state.borrow().renewal.limit(renewal::now());
+        renewal::within(limit, self.connection.call(op)).await
     }
 
     /// Ends the run, if no other program uses it. After a claim without an answer the run lapses instead: the fleet may

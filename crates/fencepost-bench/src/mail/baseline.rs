@@ -1,4 +1,4 @@
-//! What a careful developer would put in a loop: the engine's statements, row by row, a transaction to a batch.
+//! The baseline for mailboxes: the engine's statements written by hand, row by row, one transaction for each batch.
 
 use super::file;
 use rusqlite::{Connection, params, types::Value};
@@ -126,7 +126,7 @@ pub fn script(series: &str, mailbox: &str, count: i64) -> String {
     )
 }
 
-/// Without `analyze`, which fence never runs.
+/// Without `analyze`, which the engine never runs.
 pub fn seed(path: &Path, mailbox: &str, count: i64) {
     let series =
         "(with recursive c(i) as (select 1 union all select i + 1 from c where i < {count}) select i from c)";

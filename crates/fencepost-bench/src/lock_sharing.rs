@@ -1,15 +1,15 @@
-//! How a lock goes round between two servers on one database: three clients of one server and one of the other, each of
-//! which takes it, holds it for a while and gives it back.
+//! How two servers on one database share a lock: three clients of one server and one of the other claim it, hold it for a
+//! while and release it.
 
 use crate::{
     load::{Client, with_client},
-    served::{Served, What},
+    server_process::{Served, ServerProcess},
     table::Targets,
 };
 use std::time::{Duration, Instant};
 
-pub async fn measure(database: &str, what: &What, span: Duration, targets: &mut Targets) {
-    let (one, other) = (Served::start(what), Served::start(what));
+pub async fn measure(database: &str, what: &Served, span: Duration, targets: &mut Targets) {
+    let (one, other) = (ServerProcess::start(what), ServerProcess::start(what));
     println!("\nHTTP, {database}: a lock, three clients of one server and one of another: grants a second");
     for held_ms in [0, 50] {
         let clients = [&one, &one, &one, &other].map(|server| &server.host);
@@ -43,8 +43,8 @@ async fn take_turns(host: &str, client: usize, held: Duration, span: Duration) -
             if answer.status.is_success() {
                 granted += 1.0;
                 tokio::time::sleep(held).await;
-                let said = serde_json::from_slice::<serde_json::Value>(&answer.body).expect("JSON");
-                let token = said["claim"]["token"].as_str().expect("a token");
+                let claimed = serde_json::from_slice::<serde_json::Value>(&answer.body).expect("JSON");
+                let token = claimed["claim"]["token"].as_str().expect("a token");
                 client.done("/v1/claim/release", format!(r#"{{"token":"{token}"}}"#)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! The same statements, written by hand without the engine: what a careful developer would put in a loop.
+//! The baseline: the engine's statements written by hand, as a careful developer would put them in a loop.
 
 use crate::seed;
 use futures_util::future::try_join_all;
@@ -82,7 +82,7 @@ pub fn sqlite(path: &Path, synchronous: &str, span: Duration) -> (f64, f64) {
     (adds, cycles)
 }
 
-/// As 64 callers would have it: 64 claims in one commit, then 64 completions.
+/// Like 64 callers of the engine: 64 claims in one commit, then 64 completions.
 pub fn sqlite_cycles(path: &Path, synchronous: &str, span: Duration) -> f64 {
     seed::sqlite(path, "hand", 300_000);
     let conn = connect(path, synchronous);
@@ -150,7 +150,7 @@ fn execute(conn: &Connection, sql: &str, params: impl rusqlite::Params) {
     conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)).expect(sql);
 }
 
-/// Every row, every column, as the engine reads them.
+/// Reads every row and every column, as the engine does.
 fn read(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Vec<Vec<rusqlite::types::Value>> {
     let mut statement = conn.prepare_cached(sql).expect(sql);
     let width = statement.column_count();
@@ -214,7 +214,7 @@ fn complete(conn: &Connection, board: &str, n: i64, fence: i64) {
     read(conn, DEPENDENTS, params![int(&task, 0)]);
 }
 
-/// Adds and claim+done cycles a second on PostgreSQL, each connection on its own, pipelined where it can be.
+/// Adds and claim+done cycles a second on PostgreSQL, each connection by itself, pipelined where possible.
 pub async fn postgres(base: &str, schema: &str, connections: usize, span: Duration) -> (f64, f64) {
     let mut clients = Vec::new();
     for i in 0..connections {
@@ -305,7 +305,7 @@ impl Pg {
         Self { client, run, key: AtomicI64::new(row.get(0)), prepared }
     }
 
-    async fn go(
+    async fn query(
         &self,
         name: &str,
         params: &[Param<'_>],
@@ -314,55 +314,62 @@ impl Pg {
     }
 
     async fn add(&self) -> Result<(), tokio_postgres::Error> {
-        let opened = try_join_all([self.go("begin", &[]), self.go("clock", &[])]).await?;
+        let opened = try_join_all([self.query("begin", &[]), self.query("clock", &[])]).await?;
         let at: i64 = opened[1][0].get(0);
-        let next: i64 = self.go("number", &[&"added", &at]).await?[0].get(0);
+        let next: i64 = self.query("number", &[&"added", &at]).await?[0].get(0);
         let n = next - 1;
-        let seq: i64 = self.go("add", &[&"added", &n, &"a task", &at]).await?[0].get(0);
+        let seq: i64 = self.query("add", &[&"added", &n, &"a task", &at]).await?[0].get(0);
         let resource = format!("task/added-{n}");
         let (none, number) = (None::<&str>, None::<i64>);
         let event: [Param<'_>; 7] = [&at, &"task.added", &resource, &none, &"unassigned", &none, &number];
-        try_join_all([self.go("add_doc", &[&seq]), self.go("event", &event)]).await?;
-        self.go("commit", &[]).await.map(drop)
+        try_join_all([self.query("add_doc", &[&seq]), self.query("event", &event)]).await?;
+        self.query("commit", &[]).await.map(drop)
     }
 
     async fn cycle(&self, board: &str) -> Result<(), tokio_postgres::Error> {
-        let opened =
-            try_join_all([self.go("begin", &[]), self.go("clock", &[]), self.go("run", &[&self.run])])
-                .await?;
+        let opened = try_join_all([
+            self.query("begin", &[]),
+            self.query("clock", &[]),
+            self.query("run", &[&self.run]),
+        ])
+        .await?;
         let at: i64 = opened[1][0].get(0);
         let key = self.key.load(Ordering::Relaxed);
         let picked =
-            try_join_all([self.go("lock_run", &[&key, &at]), self.go("pick", &[&1_i64, &board])]).await?;
+            try_join_all([self.query("lock_run", &[&key, &at]), self.query("pick", &[&1_i64, &board])])
+                .await?;
         let task = &picked[1][0];
         let (seq, n, fence): (i64, i64, i64) = (task.get(0), task.get(2), task.get::<_, i64>(24) + 1);
         let resource = format!("task/{board}-{n}");
         let event: [Param<'_>; 7] =
             [&at, &"task.claimed", &resource, &"unassigned", &"in_progress", &self.run, &fence];
         try_join_all([
-            self.go("claim", &[&seq, &key, &at]),
-            self.go("event", &event),
-            self.go("doc", &[&seq]),
-            self.go("after", &[&seq]),
-            self.go("notes", &[&seq]),
+            self.query("claim", &[&seq, &key, &at]),
+            self.query("event", &event),
+            self.query("doc", &[&seq]),
+            self.query("after", &[&seq]),
+            self.query("notes", &[&seq]),
         ])
         .await?;
-        self.go("commit", &[]).await?;
+        self.query("commit", &[]).await?;
 
         let behind: [Param<'_>; 3] = [&board, &n, &fence];
-        let opened =
-            try_join_all([self.go("begin", &[]), self.go("clock", &[]), self.go("run_behind", &behind)])
-                .await?;
+        let opened = try_join_all([
+            self.query("begin", &[]),
+            self.query("clock", &[]),
+            self.query("run_behind", &behind),
+        ])
+        .await?;
         let at: i64 = opened[1][0].get(0);
-        try_join_all([self.go("lock", &[&board, &n]), self.go("load", &[&board, &n])]).await?;
+        try_join_all([self.query("lock", &[&board, &n]), self.query("load", &[&board, &n])]).await?;
         let event: [Param<'_>; 7] =
             [&at, &"task.completed", &resource, &"in_progress", &"completed", &self.run, &fence];
         try_join_all([
-            self.go("done", &[&seq, &fence, &at, &key]),
-            self.go("event", &event),
-            self.go("dependents", &[&seq]),
+            self.query("done", &[&seq, &fence, &at, &key]),
+            self.query("event", &event),
+            self.query("dependents", &[&seq]),
         ])
         .await?;
-        self.go("commit", &[]).await.map(drop)
+        self.query("commit", &[]).await.map(drop)
     }
 }
