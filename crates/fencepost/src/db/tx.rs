@@ -77,7 +77,7 @@ impl<'a> Tx<'a> {
         let statements = batch.into_statements();
         if cfg!(debug_assertions) && self.opening.scope == Scope::Call {
             let wrong = statements.iter().find(|statement| statement.is_mislabelled());
-            assert!(wrong.is_none(), "a statement that writes is said to read: {wrong:?}");
+            assert!(wrong.is_none(), "a statement of another kind than it says: {wrong:?}");
         }
         self.notes.writes += statements.iter().filter(|statement| statement.writes()).count();
         let answers: Vec<Answer> = match &mut self.db {

@@ -228,7 +228,7 @@ fn update(
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
-    by_keys!(write,
+    by_keys!(log,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),

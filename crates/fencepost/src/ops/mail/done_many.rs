@@ -205,7 +205,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
-    by_keys!(write,
+    by_keys!(log,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.completed', 'message/' || id, 'processing', 'processed',
