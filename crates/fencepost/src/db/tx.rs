@@ -89,11 +89,6 @@ impl<'a> Tx<'a> {
         Ok(Answers::new(answers))
     }
 
-    /// Runs statements in order, in one round trip.
-    pub async fn pipeline(&mut self, statements: Vec<Stmt>) -> Result<Vec<Answer>> {
-        Ok(self.send(statements.into_iter().collect()).await?.into_vec())
-    }
-
     /// Numbers of a counter that this transaction need not lock, if they are to be had. (An embedder's may have locked it
     /// already.)
     pub(crate) async fn numbers(&mut self, counter: Stmt) -> Option<i64> {

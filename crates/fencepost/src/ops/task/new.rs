@@ -7,7 +7,7 @@ use super::{
     record::{self, BY_IDS, ids_set},
 };
 use crate::{
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     error::{Code, Error, Result},
     ids::TaskId,
     log::Event,
@@ -120,8 +120,9 @@ impl Known {
         }
         let by_key = set(keys.keys().map(|key| json!({ "key": key })))?;
         let by_id = ids_set(ids.iter())?;
+        let mut batch = Batch::new();
         // All of them at once: whoever completes some of them locks them in the order of age, too.
-        let lock = Stmt::lock(
+        batch.add(Stmt::lock(
             "select 1 from task where seq = any(array(
                select task.seq from json_each(?1) as item
                join task on task.idempotency_key = item.value ->> 'key' and task.idempotency_key is not null
@@ -129,16 +130,17 @@ impl Known {
                join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)))
              order by seq for key share",
             params![by_key.clone(), by_id.clone()],
-        );
-        let keyed = Stmt::read(
+        ));
+        let keyed = batch.add(Stmt::read(
             columns!(
                 "where task.idempotency_key in (select value ->> 'key' from json_each(?1)) order by task.seq"
             ),
             params![by_key],
-        );
-        let mut answers = tx.pipeline(vec![lock, keyed, Stmt::read(BY_IDS, params![by_id])]).await?;
-        known.by_id = record::by_id(answers.remove(2).rows)?;
-        for row in answers.remove(1).rows {
+        ));
+        let named_ones = batch.add(Stmt::read(BY_IDS, params![by_id]));
+        let mut answers = tx.send(batch).await?;
+        known.by_id = record::by_id(answers.take(named_ones).rows)?;
+        for row in answers.take(keyed).rows {
             let task = Record::read(row)?;
             let item = task.key.as_deref().and_then(|key| keys.get(key)).copied();
             if let Some(item) = item {
@@ -172,7 +174,7 @@ impl Known {
 
 /// New tasks, as the rows that are written for them.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct NewTasks {
     tasks: Vec<Value>,
     edges: Vec<Value>,
     tags: Vec<Value>,
@@ -185,7 +187,7 @@ pub(super) struct Wait {
     pub completed: bool,
 }
 
-impl Batch {
+impl NewTasks {
     /// A task with its edges and tags. The row is given back, for what only some who add have to say.
     pub fn push(
         &mut self,
@@ -229,17 +231,16 @@ impl Batch {
         !self.edges.is_empty()
     }
 
-    /// The first tells how many tasks were really new. A cross join keeps SQLite to the order that is written: it
-    /// could take a whole board first, and read the list anew for each of its tasks (3,000 tasks: 12 s, not 0.1).
-    pub fn writes(self, tx: &Tx<'_>, inserts: &Inserts) -> Result<Vec<Stmt>> {
+    /// The insert of the tasks, which changes as many rows as were really new; and the writes of what belongs to them. A
+    /// cross join keeps SQLite to the order that is written: it could take a whole board first, and read the list anew for
+    /// each of its tasks (3,000 tasks: 12 s, not 0.1).
+    pub fn writes(self, tx: &Tx<'_>, inserts: &Inserts) -> Result<(Stmt, Vec<Stmt>)> {
         let tasks = set(self.tasks)?;
-        let mut statements = vec![
-            Stmt::write(inserts.task, params![tx.now, tasks.clone()]),
-            Stmt::write(inserts.doc, params![tasks]),
-            Event::insert_many(tx, self.events)?,
-        ];
+        let insert = Stmt::write(inserts.task, params![tx.now, tasks.clone()]);
+        let mut belonging =
+            vec![Stmt::write(inserts.doc, params![tasks]), Event::insert_many(tx, self.events)?];
         if !self.edges.is_empty() {
-            statements.push(Stmt::write(
+            belonging.push(Stmt::write(
                 "insert into edge(task, depends_on)
                  select task.seq, other.seq from json_each(?1) as item cross join task cross join task as other
                  where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
@@ -249,7 +250,7 @@ impl Batch {
             ));
         }
         if !self.tags.is_empty() {
-            statements.push(Stmt::write(
+            belonging.push(Stmt::write(
                 "insert into task_tag(task, tag, board, priority, ready)
                  select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
                  from json_each(?1) as item cross join task
@@ -258,7 +259,7 @@ impl Batch {
                 params![set(self.tags)?],
             ));
         }
-        Ok(statements)
+        Ok((insert, belonging))
     }
 }
 
@@ -270,7 +271,7 @@ pub(super) struct Inserts {
 
 macro_rules! inserts {
     (task($columns:literal, $values:literal), conflict $conflict:literal, doc($texts:literal, $its:literal)) => {
-        $crate::ops::task::batch::Inserts {
+        $crate::ops::task::new::Inserts {
             task: concat!(
                 "insert into task(/*pg seq,*/ board, n, title, kind, priority, tags, source, creator, idempotency_key,
                    max_attempts, status, assignee, offered_to, offered_at, waiting_on, updated_at",
