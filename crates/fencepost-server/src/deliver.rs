@@ -6,7 +6,7 @@
 use crate::{App, app::stopping, call::Verb};
 use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, Unbroken, claim::Delivery, op::Served};
+use fencepost::{Code, Error, Fleet, Result, RunToEnd, claim::Delivery, op::Served};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::{
     convert::Infallible,
@@ -33,7 +33,7 @@ pub async fn run(
             verb.entry.serve(&fleet, &body).await
         } else {
             let call = async move { verb.entry.serve(&fleet, &body).await };
-            Unbroken::new(app.begun.track_future(call)).await?
+            RunToEnd::new(app.begun.track_future(call)).await?
         }
     };
     tokio::select! {
@@ -45,13 +45,13 @@ pub async fn run(
 }
 
 /// What writes runs to its end; its client is answered in time.
-pub async fn unbroken<T: Send + 'static>(
+pub async fn run_to_end<T: Send + 'static>(
     app: &App,
     call: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     let limit = app.settings.request_time;
     tokio::select! {
-        answer = Unbroken::new(app.begun.track_future(call)) => answer?,
+        answer = RunToEnd::new(app.begun.track_future(call)) => answer?,
         // Real time: it bounds what a client waits for.
         () = sleep(limit) => Err(too_long(Code::OutcomeUnknown, limit)),
     }

@@ -356,7 +356,7 @@ impl Poll {
         );
         let statements = vec![update, event.insert(tx)];
         if tx.pipeline(statements).await?[0].affected == 0 {
-            return Err(Error::again(format!("run `{}` was given something at this moment", self.run)));
+            return Err(Error::raced(format!("run `{}` was given something at this moment", self.run)));
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result
     let event = after.event("mentions.read", found).details(details);
     let statements = vec![after.save(found, None, tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::again("the mentions were claimed at this moment"));
+        return Err(Error::raced("the mentions were claimed at this moment"));
     }
     Ok(())
 }

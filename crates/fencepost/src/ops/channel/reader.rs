@@ -222,7 +222,7 @@ pub(crate) async fn claim_for(
         statements.extend(mentioned(&taken));
         let mut answers = tx.pipeline(statements).await?;
         if answers[0].affected == 0 {
-            return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+            return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
         }
         let given = Mentions::read(&taken, answers.split_off(2), &mut room)?;
         tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
@@ -290,7 +290,7 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     let event = after.event("mentions.read", before);
     let statements = vec![after.save(before, alive, tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
@@ -317,7 +317,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Delive
         }
     }
     if handed.len() < held.len() {
-        return Err(Error::again("a claim ended at this moment"));
+        return Err(Error::raced("a claim ended at this moment"));
     }
     Ok(handed)
 }

@@ -41,7 +41,7 @@ pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()>
     let event = free.event(if given_up { "mentions.failed" } else { "mentions.released" }, held);
     let statements = vec![free.save(held, Some(run), tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
@@ -66,7 +66,7 @@ async fn return_one(tx: &mut Tx<'_>, handed: &Delivered) -> Result<u64> {
     let event = free.event("mentions.undelivered", &found);
     let statements = vec![free.save(&found, Some(hold.run_key), tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
 }

@@ -49,7 +49,7 @@ async fn return_one(tx: &mut Tx<'_>, delivered: &Delivered) -> Result<u64> {
     let event = free.event("lock.undelivered", &lock);
     let statements = vec![free.save(&lock, Some(hold.run_key), tx.now), event.insert(tx)];
     if tx.pipeline(statements).await?[0].affected == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
 }

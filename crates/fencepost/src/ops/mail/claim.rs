@@ -181,7 +181,7 @@ pub(crate) async fn take(
     );
     let (answers, views) = full(tx, taken, statements).await?;
     if answers[0].affected < keys.len() as u64 {
-        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+        return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(reply(views).claims)
 }
@@ -240,7 +240,7 @@ fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
         &holder.name,
         holder.agent.as_deref().or(tx.caller.agent.as_deref()),
         tx.opening.request.as_deref(),
-        tx.asked()
+        tx.fingerprint()
     )
 }
 

@@ -305,7 +305,7 @@ pub(crate) async fn save(
     statements.extend(pass_on(changes.iter().map(|(_, after)| after)));
     let written = tx.pipeline(statements).await?[0].affected;
     if written < changes.len() as u64 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }

@@ -424,7 +424,7 @@ async fn write(
     let insert = statements.remove(0);
     // What belongs to the tasks finds them by their numbers, so these must be ours first.
     if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < written.len() as u64 {
-        return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
+        return Err(Error::raced("a task with the same id or idempotency key was added at this moment"));
     }
     if !notes.is_empty() {
         statements.push(Stmt::write(

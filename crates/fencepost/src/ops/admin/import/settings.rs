@@ -201,7 +201,7 @@ impl Import {
         );
         let answers = tx.pipeline(vec![insert, Event::insert_many(tx, events)?]).await?;
         match answers[0].affected < wanted {
-            true => Err(Error::again("a mailbox was made at this moment")),
+            true => Err(Error::raced("a mailbox was made at this moment")),
             false => Ok(taken),
         }
     }
