@@ -5,5 +5,5 @@ mod embedded;
 pub(crate) mod fleet;
 pub mod op;
 pub(crate) mod prelude;
-pub(crate) mod unbroken;
+pub(crate) mod run_to_end;
 pub(crate) mod waiting;

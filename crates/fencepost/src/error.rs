@@ -125,7 +125,7 @@ struct Body {
     fields: Map<String, Value>,
     /// Something else moved at the same moment; starting over settles it. Never leaves the engine.
     #[serde(skip)]
-    again: bool,
+    raced: bool,
     /// It stays as it is until this process is started again: nobody waits for it to end. Never leaves the engine.
     #[serde(skip)]
     lasting: bool,
@@ -138,7 +138,7 @@ impl Error {
             message: message.into(),
             hint: None,
             fields: Map::new(),
-            again: false,
+            raced: false,
             lasting: false,
         };
         Error(Box::new(body))
@@ -153,9 +153,9 @@ impl Error {
         Error::new(Code::Unavailable, message.to_string())
     }
     /// Lost a race that the next try will see the end of.
-    pub(crate) fn again(message: impl fmt::Display) -> Self {
+    pub(crate) fn raced(message: impl fmt::Display) -> Self {
         let mut error = Error::unavailable(message);
-        error.0.again = true;
+        error.0.raced = true;
         error.hint("something else changed it at the same moment: try again")
     }
     /// Unavailable to this process for as long as it runs: the fleet is not the one that it opened.
@@ -195,8 +195,8 @@ impl Error {
     pub(crate) fn is_duplicate(&self) -> bool {
         self.field("sqlstate").is_some_and(|state| state == "23505")
     }
-    pub(crate) fn is_again(&self) -> bool {
-        self.0.again
+    pub(crate) fn is_race(&self) -> bool {
+        self.0.raced
     }
     /// The database is away, and may come back: those who wait for something go on waiting.
     pub(crate) fn is_away(&self) -> bool {

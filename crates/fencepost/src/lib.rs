@@ -30,7 +30,7 @@ pub use db::{
     options::{Durability, Fallback, Options},
     stats::Counts,
 };
-pub use engine::{fleet::Fleet, op::Op, prelude::Prelude, unbroken::Unbroken};
+pub use engine::{fleet::Fleet, op::Op, prelude::Prelude, run_to_end::RunToEnd};
 pub use error::{Code, Error, Result};
 pub use ids::{Resource, TaskId, Token};
 pub use json::Json;

@@ -7,7 +7,7 @@ use super::Handler;
 use crate::app::{App, stopping};
 use axum::body::Body;
 use bytes::Bytes;
-use fencepost::{Code, Error, Fleet, Result, Unbroken, claim::Delivery, op::Served};
+use fencepost::{Code, Error, Fleet, Result, RunToEnd, claim::Delivery, op::Served};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use std::{
     convert::Infallible,
@@ -35,7 +35,7 @@ pub async fn run(
             op.entry.serve(&fleet, &body).await
         } else {
             let call = async move { op.entry.serve(&fleet, &body).await };
-            Unbroken::new(app.running.track_future(call)).await?
+            RunToEnd::new(app.running.track_future(call)).await?
         }
     };
     tokio::select! {
@@ -53,7 +53,7 @@ pub async fn run_to_end<T: Send + 'static>(
 ) -> Result<T> {
     let limit = app.settings.request_time;
     tokio::select! {
-        answer = Unbroken::new(app.running.track_future(call)) => answer?,
+        answer = RunToEnd::new(app.running.track_future(call)) => answer?,
         // Real time: it limits how long a client waits.
         () = sleep(limit) => Err(timed_out(Code::OutcomeUnknown, limit)),
     }

@@ -22,7 +22,7 @@ pub(crate) struct Opening {
     /// The request id, for the events of this call.
     pub request: Option<String>,
     /// The op, the request's digest and the key's name, as events store them.
-    pub asked: Option<String>,
+    pub fingerprint: Option<String>,
     /// Answers to the op's own opening reads.
     pub read: Vec<Answer>,
     /// How many rows the batch of expiry changed that ran for this call.
@@ -41,20 +41,20 @@ pub(crate) struct Due {
     /// The earliest end of a lease, of a claim with an end of its own, or of a delay.
     pub at: Option<Time>,
     /// An ended run may still hold something.
-    pub unsettled: bool,
+    pub unreleased: bool,
 }
 
 impl Due {
     pub fn is_due(&self, now: Time) -> bool {
-        self.unsettled || self.at.is_some_and(|at| at <= now)
+        self.unreleased || self.at.is_some_and(|at| at <= now)
     }
 
-    /// Reads the one row of the statement: `floor`, `unsettled`, and then one deadline for each kind of thing.
+    /// Reads the one row of the statement: `floor`, `unreleased`, and then one deadline for each kind of thing.
     pub fn read(answer: &Answer) -> Result<Self> {
         let row = &answer.rows[0];
         Ok(Self {
             floor: row.get("floor")?,
-            unsettled: row.get::<Option<i64>>("unsettled")?.is_some(),
+            unreleased: row.get::<Option<i64>>("unreleased")?.is_some(),
             at: row.values().iter().skip(2).filter_map(Value::as_int).min().map(Time),
         })
     }
@@ -81,5 +81,5 @@ pub(crate) struct Repeat {
     pub fence: Option<i64>,
     pub run: Option<String>,
     pub at: Time,
-    pub asked: Option<String>,
+    pub fingerprint: Option<String>,
 }

@@ -194,7 +194,7 @@ impl Postgres {
         let mut tries = 0;
         loop {
             let outcome = self.attempt(call).await.unwrap_or_else(Outcome::from);
-            let raced = outcome.answer.as_ref().is_err_and(Error::is_again);
+            let raced = outcome.answer.as_ref().is_err_and(Error::is_race);
             if !raced || tries + 1 >= TRIES {
                 return outcome;
             }
@@ -222,11 +222,11 @@ impl Postgres {
             let mut renewed = if renew { script.renew(&mut tx).await } else { Ok(()) };
             // A run whose row was locked for so long may have expired meanwhile, and is not to be renewed then.
             if renewed.is_ok() && self.options.clock.ticks() - from > STALE.0 {
-                renewed = Err(Error::again("the run's row was locked by another transaction"));
+                renewed = Err(Error::raced("the run's row was locked by another transaction"));
             }
             // Not the caller's own commit: if its answer is lost, the next try does what is still due.
             session.finish(renewed).await.map_err(|e| match e.code() {
-                Code::OutcomeUnknown => Error::again(e.message()),
+                Code::OutcomeUnknown => Error::raced(e.message()),
                 _ => e,
             })?;
             let expired = if expire { self.expire(&session, &**script).await } else { 0 };
@@ -241,7 +241,7 @@ impl Postgres {
         let wrote = notes.writes > 0 || embedded;
         committing.store(wrote && answer.is_ok(), Ordering::SeqCst);
         let answer = session.finish(answer).await.map_err(|e| match e.code() {
-            Code::OutcomeUnknown if !wrote => Error::again(e.message()),
+            Code::OutcomeUnknown if !wrote => Error::raced(e.message()),
             _ => e,
         });
         committing.store(false, Ordering::SeqCst);

@@ -442,7 +442,7 @@ pub(crate) const BUSY: Duration = Duration::from_secs(10);
 mod tests {
     use super::{super::AnyReply, *};
 
-    const DUE: &str = "select floor, null as unsettled from fleet";
+    const DUE: &str = "select floor, null as unreleased from fleet";
 
     fn writer(dir: &Path) -> Sqlite {
         Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default(), DUE).unwrap()

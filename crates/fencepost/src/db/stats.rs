@@ -10,7 +10,7 @@ pub(crate) struct Stats {
     batches: AtomicU64,
     batched: AtomicU64,
     batch_sizes: [AtomicU64; 9],
-    notices: AtomicU64,
+    notifications: AtomicU64,
 }
 
 /// What this process has asked of the database since it opened the fleet.
@@ -25,7 +25,7 @@ pub struct Counts {
     /// How many of those transactions had at most 1, 2, 4, … 256 calls, and more than the one before.
     pub batch_sizes: [u64; 9],
     /// PostgreSQL: how often other nodes were told that there is news.
-    pub notices: u64,
+    pub notifications: u64,
     /// Calls that have looked, and are waiting now.
     pub waiting: u64,
 }
@@ -43,8 +43,8 @@ impl Stats {
         let size = calls.max(1).next_power_of_two().trailing_zeros() as usize;
         self.batch_sizes[size.min(self.batch_sizes.len() - 1)].fetch_add(1, Ordering::Relaxed);
     }
-    pub fn notice(&self) {
-        self.notices.fetch_add(1, Ordering::Relaxed);
+    pub fn notification(&self) {
+        self.notifications.fetch_add(1, Ordering::Relaxed);
     }
     pub fn read(&self) -> Counts {
         Counts {
@@ -53,7 +53,7 @@ impl Stats {
             batches: self.batches.load(Ordering::Relaxed),
             batched: self.batched.load(Ordering::Relaxed),
             batch_sizes: self.batch_sizes.each_ref().map(|size| size.load(Ordering::Relaxed)),
-            notices: self.notices.load(Ordering::Relaxed),
+            notifications: self.notifications.load(Ordering::Relaxed),
             waiting: 0,
         }
     }

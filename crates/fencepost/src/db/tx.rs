@@ -91,9 +91,11 @@ impl<'a> Tx<'a> {
 
     /// Numbers of a counter that this transaction need not lock, if they are to be had. (An embedder's may have locked it
     /// already.)
-    pub(crate) async fn numbers(&mut self, counter: Stmt) -> Option<i64> {
+    pub(crate) async fn allocate_numbers(&mut self, counter: Stmt) -> Option<i64> {
         match &self.db {
-            Db::Postgres(session) if self.opening.scope == Scope::Call => session.numbers(&counter).await,
+            Db::Postgres(session) if self.opening.scope == Scope::Call => {
+                session.allocate_numbers(&counter).await
+            }
             _ => None,
         }
     }
@@ -107,8 +109,8 @@ impl<'a> Tx<'a> {
     }
 
     /// The request as events store it, if it has an id.
-    pub(crate) fn asked(&self) -> Option<&str> {
-        self.opening.request.as_ref().and(self.opening.asked.as_deref())
+    pub(crate) fn fingerprint(&self) -> Option<&str> {
+        self.opening.request.as_ref().and(self.opening.fingerprint.as_deref())
     }
 
     /// What the database says of itself.

@@ -7,7 +7,7 @@ use super::{
     delivery::Delivery,
     op::{AnyOp, Op, typed},
     prelude::{Call, Prelude, Work, work},
-    unbroken::Unbroken,
+    run_to_end::RunToEnd,
     waiting::{Attempt, Turn, Waiters},
 };
 use crate::{
@@ -138,7 +138,7 @@ impl Fleet {
     /// One attempt, to its end: if the caller is gone by then, its delivery is dropped, and so what it took is given back.
     async fn attempt_to_deliver(&self, op: Arc<dyn AnyOp>, turn: Turn) -> Attempt<(AnyReply, Delivery)> {
         let fleet = self.clone();
-        let attempt = Unbroken::new(async move {
+        let attempt = RunToEnd::new(async move {
             let Attempt { answer, not_yet, mut notes } = fleet.attempt(op, turn).await;
             let delivered = std::mem::take(&mut notes.delivered);
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, delivered)));

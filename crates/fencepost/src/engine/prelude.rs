@@ -26,7 +26,7 @@ pub struct Prelude {
     renews: Option<Renews>,
     request: Option<String>,
     /// What is asked under that id, and by whom.
-    asked: Asked,
+    fingerprint: Fingerprint,
     /// The op's own opening reads.
     reads: Vec<Stmt>,
     /// It declares that the fleet was restored here.
@@ -44,7 +44,7 @@ enum Renews {
 
 /// What is asked under a request id, and by whom.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct Fingerprint {
     op: &'static str,
     /// The name of the caller's key; empty without one.
     key: String,
@@ -52,7 +52,7 @@ struct Asked {
     digest: Option<String>,
 }
 
-impl Asked {
+impl Fingerprint {
     /// As events store it.
     fn text(&self) -> Option<String> {
         Some(format!("{} {} {}", self.op, self.digest.as_ref()?, self.key))
@@ -115,7 +115,7 @@ impl Prelude {
         prelude.reads_due |= op.reads();
         if prelude.request.is_some() {
             let key = caller.key.as_ref().map_or_else(String::new, |key| key.name.clone());
-            prelude.asked = Asked { op: op.name(), digest: digest(op, &key), key };
+            prelude.fingerprint = Fingerprint { op: op.name(), digest: digest(op, &key), key };
         }
         prelude
     }
@@ -131,7 +131,7 @@ impl Prelude {
         if let Some(request) = &self.request {
             statements.push(Stmt::lock(
                 "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || ?2 || ' ' || ?1, 0)) is null",
-                params![request, &self.asked.key],
+                params![request, &self.fingerprint.key],
             ));
             statements.push(Stmt::read(
                 "select kind, resource, fence, run, at, asked from event where request = ?1 order by id",
@@ -150,10 +150,10 @@ impl Prelude {
     /// Reads the answers to [`Self::statements`], in the same order.
     fn read(&self, due: Option<Due>, answers: Vec<Answer>) -> Result<Opening> {
         let mut answers = answers.into_iter();
-        let (request, asked) = (self.request.clone(), self.asked.text());
+        let (request, fingerprint) = (self.request.clone(), self.fingerprint.text());
         let due_unknown = due.is_none();
         let due = due.unwrap_or_default();
-        let mut opening = Opening { due, due_unknown, request, asked, ..Opening::default() };
+        let mut opening = Opening { due, due_unknown, request, fingerprint, ..Opening::default() };
         if self.request.is_some() {
             answers.next();
             for row in answers.next().unwrap_or_default().rows {
@@ -163,13 +163,13 @@ impl Prelude {
                     fence: row.get("fence")?,
                     run: row.get("run")?,
                     at: row.get("at")?,
-                    asked: row.get("asked")?,
+                    fingerprint: row.get("asked")?,
                 });
             }
         }
         // Ids of different keys are apart.
-        let is_own = |asked: &str| asked.splitn(3, ' ').nth(2) == Some(&self.asked.key);
-        opening.repeat.retain(|did| did.asked.as_deref().is_none_or(is_own));
+        let is_own = |asked: &str| asked.splitn(3, ' ').nth(2) == Some(&self.fingerprint.key);
+        opening.repeat.retain(|did| did.fingerprint.as_deref().is_none_or(is_own));
         opening.forget_undelivered();
         opening.read = answers.by_ref().take(self.reads.len()).collect();
         if self.renews.is_some() {
@@ -330,10 +330,11 @@ impl Opening {
     /// The same id with other content is a mistake of the caller's. (Events of earlier versions do not say what was asked:
     /// the op compares what they tell.)
     fn refuse_another(&self) -> Result<()> {
-        let own = self.asked.as_deref();
-        let other = self.repeat.iter().find(|did| did.asked.is_some() && did.asked.as_deref() != own);
+        let own = self.fingerprint.as_deref();
+        let other =
+            self.repeat.iter().find(|did| did.fingerprint.is_some() && did.fingerprint.as_deref() != own);
         let Some(did) = other else { return Ok(()) };
-        let op = did.asked.as_deref().and_then(|asked| asked.split(' ').next()).unwrap_or_default();
+        let op = did.fingerprint.as_deref().and_then(|asked| asked.split(' ').next()).unwrap_or_default();
         let message =
             format!("was used before with other content: by {op}, of `{}`, at {}", did.resource, did.at);
         Err(Error::invalid("request", message)

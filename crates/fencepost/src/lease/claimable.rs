@@ -183,7 +183,7 @@ impl Nouns {
         };
         let due = format!(
             "select floor,
-  (select min(key) from run where ended_at is not null and settled = 0) as unsettled,
+  (select min(key) from run where ended_at is not null and settled = 0) as unreleased,
   (select min(expires_at) from run where ended_at is null),
   {}
 from fleet",

@@ -29,7 +29,7 @@ pub(crate) async fn return_undelivered(
 ) -> Result<u64> {
     let Some(first) = delivered.first() else { return Ok(0) };
     let taken = taken_by(tx, &first.token).await?;
-    (tx.opening.request, tx.opening.asked) = (taken.request, taken.asked);
+    (tx.opening.request, tx.opening.fingerprint) = (taken.request, taken.fingerprint);
     // Runs are locked before items.
     let polled = lock_triggered(tx, taken.run.as_deref()).await?;
     let mut returned = 0;
@@ -49,7 +49,7 @@ pub(crate) async fn return_undelivered(
 #[derive(Debug, Default)]
 struct Taken {
     request: Option<String>,
-    asked: Option<String>,
+    fingerprint: Option<String>,
     run: Option<String>,
 }
 
@@ -62,7 +62,7 @@ async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<Taken> {
         )
         .await?;
     let Some(row) = rows.first() else { return Ok(Taken::default()) };
-    Ok(Taken { request: row.get("request")?, asked: row.get("asked")?, run: row.get("run")? })
+    Ok(Taken { request: row.get("request")?, fingerprint: row.get("asked")?, run: row.get("run")? })
 }
 
 /// The statements that hand over claims of a noun again, for a set of `{"k": key, "fence": fence}` each.
@@ -93,7 +93,7 @@ pub(crate) async fn redeliver(
     let delivered = claims.iter().map(|(key, token)| {
         let delivery = numbers.get(key).copied();
         let delivery =
-            delivery.ok_or_else(|| Error::again(format!("claim `{token}` ended at this moment")))?;
+            delivery.ok_or_else(|| Error::raced(format!("claim `{token}` ended at this moment")))?;
         Ok(Delivered { token: token.clone(), delivery })
     });
     delivered.collect()

@@ -204,7 +204,7 @@ impl Holder {
         match (self.key, entered.first()) {
             (Some(key), _) if !self.names_agent => Ok(key),
             (_, Some(row)) => row.get("key"),
-            (_, None) => Err(Error::again(format!("run `{}` ended at this moment", self.name))),
+            (_, None) => Err(Error::raced(format!("run `{}` ended at this moment", self.name))),
         }
     }
 }

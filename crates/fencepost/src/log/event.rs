@@ -76,7 +76,7 @@ impl Event {
                 tx.opening.request.as_deref(),
                 self.details.as_ref().map(ToString::to_string),
                 self.topic().text(),
-                tx.asked(),
+                tx.fingerprint(),
             ],
         )
     }
@@ -99,7 +99,7 @@ impl Event {
                value ->> 'run', value ->> 'agent', cast(value ->> 'fence' as bigint), ?2, value ->> 'details',
                value ->> 'topic', cast(?4 as text)
              from json_each(?3) order by key",
-            params![tx.now, tx.opening.request.as_deref(), set(rows)?, tx.asked()],
+            params![tx.now, tx.opening.request.as_deref(), set(rows)?, tx.fingerprint()],
         ))
     }
 }

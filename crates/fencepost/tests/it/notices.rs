@@ -64,7 +64,7 @@ async fn another_nodes_commit_is_told() {
     let first = until_listening(&admin, &schema, &[]).await;
     other.call(task::Add::new("auth", "two")).await.unwrap();
     assert_eq!(token(waiter).await, "task/auth-2@1");
-    until(&other, "it was told by a notice", |now| now.notices >= 1).await;
+    until(&other, "it was told by a notice", |now| now.notifications >= 1).await;
 
     // The connection breaks: another is made, and goes on.
     let waiter = waits(&world.fleet, next("c", 600));
@@ -133,19 +133,19 @@ async fn many_commits_are_one_notice_and_no_event_is_none() {
         world.fleet.call(task::Add::new("auth", format!("{n}"))).await.unwrap();
     }
     flush(&world.fleet).await;
-    let told = world.fleet.stats().notices;
+    let told = world.fleet.stats().notifications;
     // One at once, and then one for the commits of 5 ms, however fast these are.
     let most = began.elapsed().as_millis() as u64 / 5 + 1;
     assert!((1..=most).contains(&told), "{told} notices for 200 commits, and not {most}");
 
     world.claim_next("a").await.unwrap();
     flush(&world.fleet).await;
-    let before = world.fleet.stats().notices;
+    let before = world.fleet.stats().notifications;
     world.pass(20);
     world.fleet.call(run::Renew { run: "a".into(), ttl_ms: None }).await.unwrap();
     world.fleet.call(task::List::default()).await.unwrap();
     flush(&world.fleet).await;
-    assert_eq!(world.fleet.stats().notices, before);
+    assert_eq!(world.fleet.stats().notifications, before);
 }
 
 /// A process that ends right after its call has told the others, if it flushed.

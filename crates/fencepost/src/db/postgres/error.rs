@@ -34,12 +34,12 @@ pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
     let state = db.code();
     let error = if *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::T_R_DEADLOCK_DETECTED
     {
-        Error::again(format!("PostgreSQL asks to try again: {}", db.message()))
+        Error::raced(format!("PostgreSQL asks to try again: {}", db.message()))
     } else if state.code() == IDLE {
-        Error::again(format!("PostgreSQL ended the transaction: {}", db.message()))
+        Error::raced(format!("PostgreSQL ended the transaction: {}", db.message()))
             .hint("this process did nothing for too long between two statements; try again")
     } else if ["57P", "08"].iter().any(|class| state.code().starts_with(class)) {
-        Error::again(format!("PostgreSQL is shutting down or starting: {}", db.message()))
+        Error::raced(format!("PostgreSQL is shutting down or starting: {}", db.message()))
             .hint("try again in a moment")
     } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
         Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message())).hint(LOGIN)
@@ -65,7 +65,7 @@ pub(super) fn client_error(e: &tokio_postgres::Error) -> Error {
         Error::unavailable(format!("PostgreSQL cannot be trusted: {why}"))
             .hint("its certificate must fit sslmode and sslrootcert")
     } else if e.is_closed() || io.is_some() || kind == "timeout waiting for server" {
-        Error::again(format!("PostgreSQL cannot be reached: {cause}"))
+        Error::raced(format!("PostgreSQL cannot be reached: {cause}"))
             .hint("is it running, and is the address right?")
     } else if kind == "invalid configuration" || kind == "authentication error" {
         Error::unavailable(format!("PostgreSQL cannot be logged in to: {cause}")).hint(LOGIN)

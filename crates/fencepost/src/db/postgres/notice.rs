@@ -118,7 +118,7 @@ impl Notices {
     async fn tell(&self) -> Result<()> {
         // As plain text it is one round trip, also on a connection that never said it before.
         let tell = format!("notify {}, '{}'", quote(&self.channel), self.node);
-        self.stats.notice();
+        self.stats.notification();
         let ear = self.ear().clone();
         if let Some(ear) = ear
             && let Ok(Ok(())) = timeout(PATIENCE, ear.batch_execute(&tell)).await

@@ -72,7 +72,7 @@ impl Numbers {
 impl Session {
     /// The first of the numbers that this statement takes from a counter. `None` if they are to be taken in the
     /// transaction: nobody else here wants any, the counter is not there yet, or taking them failed a moment ago.
-    pub(crate) async fn numbers(&self, counter: &Stmt) -> Option<i64> {
+    pub(crate) async fn allocate_numbers(&self, counter: &Stmt) -> Option<i64> {
         let Numbers { taking, .. } = &self.numbers;
         let others = taking.fetch_add(1, Ordering::SeqCst);
         let before = lock(&self.taking).replace(Taking(taking.clone()));

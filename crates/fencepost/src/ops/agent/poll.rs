@@ -375,7 +375,7 @@ impl Poll {
         );
         let event = event.insert(tx);
         if write_logged(tx, update, event).await? == 0 {
-            return Err(Error::again(format!("run `{}` was given something at this moment", self.run)));
+            return Err(Error::raced(format!("run `{}` was given something at this moment", self.run)));
         }
         Ok(())
     }

@@ -117,7 +117,7 @@ async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result
     let details = serde_json::json!({ "from": from, "to": page.posts.last().map(|post| post.n) });
     let event = after.event("mentions.read", found).details(details).insert(tx);
     if write_logged(tx, after.save(found, None, tx.now), event).await? == 0 {
-        return Err(Error::again("the mentions were claimed at this moment"));
+        return Err(Error::raced("the mentions were claimed at this moment"));
     }
     Ok(())
 }

@@ -230,7 +230,7 @@ pub(crate) async fn claim_for(
         let mentioned = Mentioned::add(&mut batch, &taken);
         let mut answers = tx.send(batch).await?;
         if answers.affected(saved) == 0 {
-            return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+            return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
         }
         let given = mentioned.read(&taken, &mut answers, &mut room)?;
         tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
@@ -306,7 +306,7 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     let alive = before.hold.as_ref().map(|hold| hold.run_key);
     let event = after.event("mentions.read", before).insert(tx);
     if write_logged(tx, after.save(before, alive, tx.now), event).await? == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
@@ -333,7 +333,7 @@ pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Delive
         }
     }
     if handed.len() < held.len() {
-        return Err(Error::again("a claim ended at this moment"));
+        return Err(Error::raced("a claim ended at this moment"));
     }
     Ok(handed)
 }

@@ -43,7 +43,7 @@ pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()>
     let kind = if given_up { "mentions.failed" } else { "mentions.released" };
     let event = free.event(kind, held).insert(tx);
     if write_logged(tx, free.save(held, Some(run), tx.now), event).await? == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ async fn return_one(tx: &mut Tx<'_>, handed: &Delivered) -> Result<u64> {
     let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("undeliver") };
     let event = free.event("mentions.undelivered", &found).insert(tx);
     if write_logged(tx, free.save(&found, Some(hold.run_key), tx.now), event).await? == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
 }

@@ -195,7 +195,7 @@ impl Op for List {
             rows.reverse();
         }
         if pruned.get::<i64>("epoch")? != epoch {
-            return Err(Error::again("the fleet was restored while the log was read"));
+            return Err(Error::raced("the fleet was restored while the log was read"));
         }
         if from.ord > pruned.get("newest")? {
             return Err(not_of_this_log());

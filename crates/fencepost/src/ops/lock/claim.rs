@@ -161,7 +161,7 @@ impl Claim {
                     vec![Delivered { token: hold.token(&resource), delivery: lock.delivery }];
                 Ok(Claimed { claim: hold.claim(&resource) })
             }
-            _ => Err(Error::again(format!(
+            _ => Err(Error::raced(format!(
                 "lock `{}` or run `{}` changed at this moment",
                 self.name, self.run
             ))),
@@ -211,6 +211,6 @@ async fn again(tx: &mut Tx<'_>, name: &str, token: Token) -> Result<Delivered> {
         .await?;
     match raised.first() {
         Some(row) => Ok(Delivered { token, delivery: row.get("delivery")? }),
-        None => Err(Error::again(format!("claim `{token}` ended at this moment"))),
+        None => Err(Error::raced(format!("claim `{token}` ended at this moment"))),
     }
 }

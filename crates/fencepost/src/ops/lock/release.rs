@@ -50,7 +50,7 @@ async fn return_one(tx: &mut Tx<'_>, delivered: &Delivered) -> Result<u64> {
     let free = lock.free("undeliver");
     let event = free.event("lock.undelivered", &lock).insert(tx);
     if write_logged(tx, free.save(&lock, Some(hold.run_key), tx.now), event).await? == 0 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
 }

@@ -183,7 +183,7 @@ pub(crate) async fn take(
     );
     let (answers, views) = full_after(tx, batch, taken).await?;
     if answers.affected(saved) < keys.len() as u64 {
-        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+        return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(reply(views).claims)
 }
@@ -242,7 +242,7 @@ fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
         &holder.name,
         holder.agent.as_deref().or(tx.caller.agent.as_deref()),
         tx.opening.request.as_deref(),
-        tx.asked()
+        tx.fingerprint()
     )
 }
 

@@ -202,7 +202,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
         ));
     }
     if tx.send(batch).await?.affected(completed) < changes.len() as u64 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
@@ -219,6 +219,6 @@ fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
         run,
         agent.or(tx.caller.agent.as_deref()),
         tx.opening.request.as_deref(),
-        tx.asked()
+        tx.fingerprint()
     )
 }

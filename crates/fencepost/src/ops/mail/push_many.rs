@@ -175,7 +175,7 @@ async fn make(tx: &mut Tx<'_>, names: &[&str]) -> Result<()> {
         )
         .await?;
     if made < names.len() as u64 {
-        return Err(Error::again("a mailbox was made at this moment"));
+        return Err(Error::raced("a mailbox was made at this moment"));
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     let inserted = tx.send(batch).await?.take(inserted).rows;
     let mut ids = inserted.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
     if ids.len() < items.len() {
-        return Err(Error::again("a message with the same key was pushed at this moment"));
+        return Err(Error::raced("a message with the same key was pushed at this moment"));
     }
     ids.sort_unstable();
     for (message, id) in messages.iter_mut().zip(ids) {

@@ -305,7 +305,7 @@ pub(crate) async fn save(
     batch.add(Event::insert_many(tx, events)?);
     batch.extend(pass_on(changes.iter().map(|(_, after)| after)));
     if tx.send(batch).await?.affected(saved) < changes.len() as u64 {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }

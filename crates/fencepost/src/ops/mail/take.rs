@@ -82,7 +82,7 @@ impl Op for Take {
             let busy = busy.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
             found.retain(|message| !busy.contains(&message.id));
             if found.is_empty() {
-                return Err(Error::again("another call is changing the lane at this moment"));
+                return Err(Error::raced("another call is changing the lane at this moment"));
             }
         }
         let mut changes = Vec::with_capacity(found.len());

@@ -151,7 +151,7 @@ async fn write(
         ),
     };
     let rows = tx.one(statement).await?.rows;
-    rows.first().ok_or_else(|| Error::again("a route was removed at this moment"))?.get("id")
+    rows.first().ok_or_else(|| Error::raced("a route was removed at this moment"))?.get("id")
 }
 
 pub(super) async fn load(tx: &mut Tx<'_>, id: i64) -> Result<Route> {

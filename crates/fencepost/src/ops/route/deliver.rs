@@ -150,7 +150,7 @@ async fn seen(
 }
 
 fn forgotten() -> Error {
-    Error::again("a delivery was forgotten at this moment")
+    Error::raced("a delivery was forgotten at this moment")
 }
 
 /// Into the mailbox of what no rule fits. What it tells of is no key there: told in another way it may fit a rule.

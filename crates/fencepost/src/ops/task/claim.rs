@@ -389,7 +389,7 @@ pub(crate) async fn take(
     let taken = changes.into_iter().map(|(_, after)| after).collect();
     let (answers, views) = full_after(tx, batch, taken).await?;
     if saved.map_or(written, |saved| answers.affected(saved)) < wanted {
-        return Err(Error::again(format!("run `{}` ended at this moment", holder.name)));
+        return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
 }

@@ -126,7 +126,7 @@ async fn write(
     wanted: &[(Token, TaskId)],
 ) -> Result<()> {
     if save_set(tx, changes, Under::Claim).await?.len() < changes.len() {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     let seq: HashMap<&TaskId, i64> = changes.iter().map(|(_, after)| (&after.id, after.seq)).collect();
     let outputs = asked.iter().zip(wanted).filter_map(|(completion, (_, id))| {

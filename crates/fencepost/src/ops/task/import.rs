@@ -426,7 +426,7 @@ async fn write(
     batch.add(raise_counters(tx, &boards)?);
     let inserted = batch.add(insert);
     if tx.send(batch).await?.affected(inserted) < written.len() as u64 {
-        return Err(Error::again("a task with the same id or idempotency key was added at this moment"));
+        return Err(Error::raced("a task with the same id or idempotency key was added at this moment"));
     }
     let mut batch: Batch = belonging.into_iter().collect();
     if !notes.is_empty() {

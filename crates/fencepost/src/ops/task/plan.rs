@@ -151,11 +151,11 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     batch.extend(belonging);
     let added = batch.add(select(&ids)?);
     let mut answers = tx.send(batch).await.map_err(|error| match error.is_duplicate() {
-        true => Error::again("a task with the same number was imported at this moment"),
+        true => Error::raced("a task with the same number was imported at this moment"),
         false => error,
     })?;
     if answers.affected(inserted) < fresh.len() as u64 {
-        return Err(Error::again("a task with the same idempotency key was added at this moment"));
+        return Err(Error::raced("a task with the same idempotency key was added at this moment"));
     }
     let added = answers.take(added).rows.into_iter().map(Record::read);
     let added = added.collect::<Result<Vec<_>>>()?;
@@ -188,7 +188,7 @@ fn next_numbers(board: &str, count: i64) -> Stmt {
 
 /// The board's counter comes last in the lock order, and is held only until the commit.
 async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
-    if let Some(first) = tx.numbers(next_numbers(board, count)).await {
+    if let Some(first) = tx.allocate_numbers(next_numbers(board, count)).await {
         return Ok(first);
     }
     let rows = tx

@@ -77,7 +77,7 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
         return Ok(0);
     }
     if save_set(tx, &changes, Under::Claim).await?.len() < changes.len() {
-        return Err(Error::again("a run ended at this moment"));
+        return Err(Error::raced("a run ended at this moment"));
     }
     let events = changes.iter().map(|(was, back)| ended(back, was, "task.undelivered", None)).collect();
     tx.one(Event::insert_many(tx, events)?).await?;

@@ -32,7 +32,7 @@ pub(super) async fn messages(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result
             return Ok((items.into_values().collect(), last));
         }
     }
-    Err(Error::again("messages change faster than they can be read"))
+    Err(Error::raced("messages change faster than they can be read"))
 }
 
 /// How often messages are read again that changed meanwhile.

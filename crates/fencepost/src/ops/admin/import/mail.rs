@@ -188,7 +188,7 @@ impl Import {
             let pushed = push_many::push(tx, pushes).await?;
             // Somebody pushed with the same key meanwhile: that message is theirs.
             if !pushed.existing.is_empty() {
-                return Err(Error::again("a message with the same key was pushed at this moment"));
+                return Err(Error::raced("a message with the same key was pushed at this moment"));
             }
             let new: Vec<_> = pushed.messages.iter().map(|message| message.id).zip(new).collect();
             settle(tx, &new).await?;

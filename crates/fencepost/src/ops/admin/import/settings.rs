@@ -202,7 +202,7 @@ impl Import {
         );
         let events = Event::insert_many(tx, events)?;
         match write_logged(tx, insert, events).await? < wanted {
-            true => Err(Error::again("a mailbox was made at this moment")),
+            true => Err(Error::raced("a mailbox was made at this moment")),
             false => Ok(taken),
         }
     }

@@ -45,7 +45,7 @@ impl Past {
             let i = new[&row.get::<String>("resource")?];
             if row.get::<Option<i64>>("seq")?.is_some() {
                 if row.get::<Option<String>>("idempotency_key")? == items[i].key {
-                    return Err(Error::again("another import brought the same task at this moment"));
+                    return Err(Error::raced("another import brought the same task at this moment"));
                 }
                 taken.insert(i);
                 continue;

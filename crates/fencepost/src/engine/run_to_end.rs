@@ -15,19 +15,19 @@ use tokio::runtime::Handle;
 /// and its answer is dropped there. (A task from the start would be the same. It costs a queue, a channel and two wakes
 /// for each call, for the few whose caller hangs up.)
 #[must_use = "it does nothing until it is awaited"]
-pub struct Unbroken<T: Send + 'static> {
+pub struct RunToEnd<T: Send + 'static> {
     call: Option<BoxFuture<'static, T>>,
     /// Where it began. It may be dropped where no runtime is.
     runtime: Option<Handle>,
 }
 
-impl<T: Send + 'static> Unbroken<T> {
+impl<T: Send + 'static> RunToEnd<T> {
     pub fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
         Self { call: Some(Box::pin(call)), runtime: None }
     }
 }
 
-impl<T: Send + 'static> Future for Unbroken<T> {
+impl<T: Send + 'static> Future for RunToEnd<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Future for Unbroken<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Unbroken<T> {
+impl<T: Send + 'static> Drop for RunToEnd<T> {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         match self.runtime.take().or_else(|| Handle::try_current().ok()) {
@@ -58,9 +58,9 @@ impl<T: Send + 'static> Drop for Unbroken<T> {
     }
 }
 
-impl<T: Send + 'static> std::fmt::Debug for Unbroken<T> {
+impl<T: Send + 'static> std::fmt::Debug for RunToEnd<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unbroken").finish_non_exhaustive()
+        f.debug_struct("RunToEnd").finish_non_exhaustive()
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     async fn it_goes_on_when_it_is_dropped_in_the_middle_and_its_answer_is_dropped_there() {
         let (go, gone) = oneshot::channel::<()>();
         let (answer, mut dropped) = oneshot::channel::<()>();
-        let mut call = Box::pin(Unbroken::new(async move {
+        let mut call = Box::pin(RunToEnd::new(async move {
             gone.await.expect("it is told to go on");
             answer
         }));
@@ -90,7 +90,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (go, gone) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel::<()>();
-        let mut call = Box::pin(Unbroken::new(async move {
+        let mut call = Box::pin(RunToEnd::new(async move {
             gone.await.expect("it is told to go on");
             done.send(()).expect("someone waits for the end");
         }));
@@ -104,8 +104,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_panics_fails_alone() {
-        let call = Unbroken::<()>::new(async { panic!("boom") });
+        let call = RunToEnd::<()>::new(async { panic!("boom") });
         assert!(call.await.unwrap_err().message().contains("panicked"));
-        assert_eq!(Unbroken::new(async { 1 }).await.unwrap(), 1);
+        assert_eq!(RunToEnd::new(async { 1 }).await.unwrap(), 1);
     }
 }
