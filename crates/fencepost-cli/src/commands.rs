@@ -1,6 +1,6 @@
 //! One command, one file. A command translates: words into an op, the reply into text.
 
-use crate::{context::Context, lines::is_stdin, screen::wrapped, told};
+use crate::{context::Context, screen::wrapped, told};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Millis, Result};
 use std::process::ExitCode;
@@ -104,17 +104,6 @@ pub fn grouped(command: &clap::Command, width: Option<usize>) -> String {
     text
 }
 
-/// `3 agents, 1 channel`: how many of each.
-fn counted<'k>(kinds: impl Iterator<Item = (&'k str, usize)>) -> String {
-    let counted = kinds.filter(|(_, count)| *count > 0).map(|(kind, count)| match (count, kind) {
-        (1, kind) => format!("1 {kind}"),
-        (count, "mailbox") => format!("{count} mailboxes"),
-        (count, kind) => format!("{count} {kind}s"),
-    });
-    let all = counted.collect::<Vec<_>>().join(", ");
-    if all.is_empty() { "nothing".into() } else { all }
-}
-
 /// The claim that a command acts under.
 #[derive(Debug, Args)]
 pub struct Held {
@@ -178,6 +167,20 @@ fn refused<T>(answer: &Result<T>) -> String {
         || error.message().to_owned(),
         |(at, time)| error.message().replace(at, &told::time_of_day(time)),
     )
+}
+
+/// Whether a file's name stands for standard input: `-`, or `@-` as for a text.
+fn is_stdin(file: &str) -> bool {
+    matches!(file, "-" | "@-")
+}
+
+/// All of a file, or of standard input for `-`.
+fn read_file(file: &str) -> Result<String> {
+    let text = match is_stdin(file) {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    text.map_err(|e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")))
 }
 
 /// A payload, a body or an output: TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text

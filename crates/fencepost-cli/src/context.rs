@@ -132,7 +132,7 @@ impl Context {
         op::typed(self.call_any(op.erase()).await?)
     }
 
-    async fn call_any(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
+    pub async fn call_any(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
         self.connection().await?.call_any(op).await
     }
 

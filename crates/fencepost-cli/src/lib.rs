@@ -8,11 +8,9 @@
 mod advice;
 mod commands;
 mod context;
-mod exported;
 mod foreign;
 mod help;
 mod keeper;
-mod lines;
 mod modes;
 mod out;
 mod own;

@@ -1,7 +1,8 @@
-use super::{ServerKey, text};
-use crate::{context::Context, lines};
+use super::{ServerKey, read_file, text};
+use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, task};
+use fencepost_import::json_lines;
 use std::process::ExitCode;
 
 /// Add a task, or a plan of many
@@ -92,9 +93,9 @@ impl Add {
 }
 
 async fn plan(context: &Context, file: &str, board: Option<String>) -> Result<ExitCode> {
-    let lines = lines::read(file)?;
+    let lines = json_lines::parse_file(file, &read_file(file)?)?;
     let op = task::Plan { board, tasks: lines.items.clone(), request: context.request() };
-    let reply = context.call(op).await.map_err(|error| lines.blame(error, |item| item))?;
+    let reply = context.call(op).await.map_err(|error| lines.locate(error))?;
     context.print(&reply, |reply| {
         let there = match reply.existing.as_slice() {
             [] => String::new(),

@@ -1,11 +1,12 @@
-use super::counted;
+use super::import::Fleet;
 use crate::{
     context::{Context, unique},
-    exported, modes, out,
-    progress::Progress,
+    foreign::escaped_json,
+    modes, out,
 };
 use clap::Args;
-use fencepost::{Code, Error, Result, admin, board};
+use fencepost::{Code, Error, Result, board};
+use fencepost_import::{counted, jsonl};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -62,52 +63,23 @@ impl Export {
         }
         match self.file.as_deref().filter(|file| *file != Path::new("-")) {
             None => {
-                self.write(context, &mut |text| out::say_lines(text)).await?;
+                let fleet = Fleet::new(context);
+                jsonl::export(&fleet, &self.board, &mut |text| out::say_lines(&escaped_json(text))).await?;
                 Ok(ExitCode::SUCCESS)
             }
             Some(path) => {
                 let mut file = Draft::of(path, self.force)?;
-                let counts = self.write(context, &mut |text| file.write(text).map(|()| true)).await?;
+                let mut write = |text: &str| file.write(&escaped_json(text)).map(|()| true);
+                let counts = jsonl::export(&Fleet::new(context), &self.board, &mut write).await?;
                 let bytes = file.publish()?;
                 let items = counts.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect();
                 let written = Written { file: path.display().to_string(), bytes, items };
                 context.print(&written, |written| {
                     let items = written.items.iter().filter(|(kind, _)| *kind != "fleet");
-                    let items = counted(items.map(|(kind, count)| (kind.as_str(), *count)));
+                    let items = counted(&mut items.map(|(kind, count)| (kind.as_str(), *count)));
                     format!("exported to {}: {items}", written.file)
                 })
             }
-        }
-    }
-
-    /// `put` says whether anybody still reads.
-    async fn write(
-        &self,
-        context: &Context,
-        put: &mut dyn FnMut(&str) -> Result<bool>,
-    ) -> Result<BTreeMap<&'static str, usize>> {
-        let about = context.call(admin::About {}).await?;
-        let mut counts = BTreeMap::new();
-        let mut progress = Progress::new(context.json());
-        let (mut after, mut is_first) = (None, true);
-        loop {
-            let page = admin::Export { after, limit: None, boards: self.board.clone() };
-            let page = context.call(page).await?;
-            // Not before the first page is here: whoever may not read it writes nothing.
-            if is_first {
-                put(&exported::header(about.now, &about.database.kind, &self.board)?)?;
-                is_first = false;
-            }
-            if !put(&exported::page(&page, &mut counts)?)? {
-                return Ok(counts);
-            }
-            after = page.next;
-            let written: usize = counts.values().sum();
-            if after.is_none() {
-                put(&exported::end(written)?)?;
-                return Ok(counts);
-            }
-            progress.show(|| format!("exporting: {written} items"));
         }
     }
 }

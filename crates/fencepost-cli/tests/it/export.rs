@@ -52,6 +52,7 @@ on_both! {
         let file = fs::read_to_string(sealed.path().join("fleet.jsonl")).expect("the file");
         let first = comparable(&file);
         assert!(file.contains("\\u202e") && !file.contains('\u{202e}'), "nothing in it acts on a terminal");
+        assert!(!file.contains(|c: char| c.is_control() && c != '\n'), "nor does a control character");
         assert_eq!(comparable(&sealed.ok(&["export"])), first, "standard output has the same");
         assert_eq!(comparable(&sealed.ok(&["export", "-"])), first);
 

@@ -1,12 +1,9 @@
 //! A file with a message on each line, pushed a batch at a time.
 
 use super::super::text::how_many;
-use crate::{
-    context::Context,
-    lines::{at, is_stdin},
-    progress::Progress,
-};
+use crate::{commands::is_stdin, context::Context, progress::Progress};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
+use fencepost_import::json_lines::on_line;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -88,7 +85,7 @@ fn blame(error: Error, lines: &[usize]) -> Error {
         None => (lines.len() == 1 && !field.is_empty()).then_some(0),
     };
     match index.and_then(|index: usize| lines.get(index)) {
-        Some(line) => at(error, &format!("line {line}")).with("line", line),
+        Some(line) => on_line(error, *line),
         None => error,
     }
 }

@@ -1,46 +1,47 @@
-//! Words and times of other systems, as ours.
+//! Names and times of other systems, in the form that the engine accepts.
 
-use super::is_board;
+use crate::is_board;
 use fencepost::Time;
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// A name like this one that nobody has yet.
+/// This name, or the first of `NAME-2`, `NAME-3`, … that is not taken.
 pub fn free(base: &str, taken: &HashSet<String>) -> String {
     let numbered = (2..).map(|n| format!("{base}-{n}"));
     let mut names = std::iter::once(base.to_owned()).chain(numbered);
     names.find(|name| !taken.contains(name)).unwrap_or_else(|| base.into())
 }
 
-/// Names for things that are called anyhow elsewhere. What is a good name already keeps it, whoever comes first.
+/// Gives each thing of the source a name of its own. A name that is valid already is kept, even if a thing that comes
+/// earlier would get the same one.
 #[derive(Debug)]
 pub struct Names {
     taken: HashSet<String>,
-    good: HashSet<String>,
+    valid: HashSet<String>,
 }
 
 impl Names {
-    pub fn of<'r>(called: impl Iterator<Item = &'r Value>) -> Self {
-        let good =
-            called.map(|name| plain(Some(name))).filter(|name| slug(name, NAME) == *name && !name.is_empty());
-        Self { taken: HashSet::new(), good: good.collect() }
+    pub fn of<'r>(names: impl Iterator<Item = &'r Value>) -> Self {
+        let valid =
+            names.map(|name| plain(Some(name))).filter(|name| slug(name, NAME) == *name && !name.is_empty());
+        Self { taken: HashSet::new(), valid: valid.collect() }
     }
 
-    /// A name that nobody else has; `nameless` is for what has none that could be written.
-    pub fn take(&mut self, called: &str, nameless: &str) -> String {
+    /// A name that nothing else has. `fallback` replaces one without a usable character.
+    pub fn take(&mut self, original: &str, fallback: &str) -> String {
         let base =
-            Some(slug(called, NAME)).filter(|name| !name.is_empty()).unwrap_or_else(|| nameless.into());
-        let others = if base == called { self.taken.clone() } else { &self.taken | &self.good };
+            Some(slug(original, NAME)).filter(|name| !name.is_empty()).unwrap_or_else(|| fallback.into());
+        let others = if base == original { self.taken.clone() } else { &self.taken | &self.valid };
         let name = free(&base, &others);
         self.taken.insert(name.clone());
         name
     }
 }
 
-/// Short enough that a number can be put behind it.
+/// Leaves room for a number behind the name.
 const NAME: usize = 100;
 
-/// A name made of any text: `Billing Sprint 2` becomes `billing-sprint-2`. What is a name already stays as it is.
+/// A name made of any text: `Billing Sprint 2` becomes `billing-sprint-2`. A valid name stays as it is.
 pub fn slug(text: &str, max: usize) -> String {
     if text.len() <= max && is_board(text) {
         return text.into();
@@ -52,7 +53,7 @@ pub fn slug(text: &str, max: usize) -> String {
     name.trim_end_matches('-').into()
 }
 
-/// A value as text; nothing for null.
+/// A value as text; empty for null.
 pub fn plain(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
@@ -61,7 +62,7 @@ pub fn plain(value: Option<&Value>) -> String {
     }
 }
 
-/// `2026-01-10 09:00:00` as SQLite writes it, in UTC, or with a zone, or seconds since 1970.
+/// Parses `2026-01-10 09:00:00` as SQLite writes it, in UTC, a time with a zone, or seconds since 1970.
 pub fn time(value: &Value) -> Option<Time> {
     if let Some(seconds) = value.as_i64() {
         return jiff::Timestamp::from_second(seconds).ok().map(|at| Time(at.as_millisecond()));
@@ -80,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn times_as_sqlite_keeps_them() {
+    fn times_as_sqlite_writes_them() {
         let at = |value| time(&value).map(|at| at.to_string()).unwrap_or_default();
         assert_eq!(at(json!("2026-01-10 09:00:00")), "2026-01-10T09:00:00.000Z");
         assert_eq!(at(json!("2026-01-10 09:00:00.250")), "2026-01-10T09:00:00.250Z");

@@ -1,31 +1,31 @@
 //! The order of a sprint's tasks, as priorities.
 //!
-//! In a sprint the lower number comes first, and midpoints are used to put something between: only the order counts.
-//! What is for later comes after all that is for now, and what has no number after what has one. Here priorities are
-//! 0 to 100 and the higher comes first, so there is room for 101 places.
+//! In a sprint the lower number comes first, and numbers may be fractions: only the order counts. Tasks for later come after
+//! all tasks for now, and tasks without a number after those with one. A fleet has priorities from 0 to 100, the higher
+//! first, so it can tell 101 ranks apart.
 
-use super::{file::Row, words::plain};
+use crate::{names::plain, sqlite::Row};
 use serde_json::Value;
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
 };
 
-/// 90, 89, … for what has a number, from 100 if that many would reach 50. Whatever has none is at 50, as it is anywhere,
-/// and what is for later below.
+/// Tasks with a number get 90, 89, …, or begin at 100 if so many would reach 50. Tasks without one get 50, the engine's
+/// default, and tasks for later get less.
 const FIRST: i64 = 90;
 const TOP: i64 = 100;
 const PLAIN: i64 = 50;
 const LATER: [(&str, i64); 3] = [("next", 40), ("later", 30), ("icebox", 20)];
 
-/// Where a task stands in its sprint: what it is for (0 is now), and its number.
+/// The rank of a task in its sprint: its horizon (0 is now), and its number.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Rank {
     horizon: usize,
     number: Option<f64>,
 }
 
-impl Place {
+impl Rank {
     fn of(row: &Row) -> Self {
         let horizon = plain(row.get("horizon")).to_lowercase();
         let later = LATER.iter().position(|(name, _)| *name == horizon);
@@ -34,12 +34,12 @@ impl Place {
     }
 
     fn cmp(&self, other: &Self) -> Ordering {
-        let number = |place: &Self| place.number.unwrap_or(f64::INFINITY);
+        let number = |rank: &Self| rank.number.unwrap_or(f64::INFINITY);
         self.horizon.cmp(&other.horizon).then(number(self).total_cmp(&number(other)))
     }
 
-    /// Where it would be if nothing came before it; if something does, it is below that.
-    fn wish(&self, numbered: i64) -> i64 {
+    /// Its priority if no other task ranks before it. If one does, the priority is below that one's.
+    fn preferred(&self, numbered: i64) -> i64 {
         match (self.horizon, self.number) {
             (0, Some(_)) => (PLAIN + numbered).clamp(FIRST, TOP),
             (0, None) => PLAIN,
@@ -48,45 +48,45 @@ impl Place {
     }
 }
 
-/// The priorities of the places of every sprint.
+/// The priority of every rank, by sprint.
 #[derive(Debug)]
-pub struct Order(HashMap<String, Vec<(Place, i64)>>);
+pub struct Priorities(HashMap<String, Vec<(Rank, i64)>>);
 
-impl Order {
+impl Priorities {
     pub fn of(rows: &[Row]) -> Self {
-        let mut sprints: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+        let mut sprints: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         for row in rows {
-            sprints.entry(plain(row.get("sprint"))).or_default().push(Place::of(row));
+            sprints.entry(plain(row.get("sprint"))).or_default().push(Rank::of(row));
         }
-        Self(sprints.into_iter().map(|(sprint, places)| (sprint, lay_out(places))).collect())
+        Self(sprints.into_iter().map(|(sprint, ranks)| (sprint, assign(ranks))).collect())
     }
 
-    /// The priority of a row's task, and whether it still tells its place from every other of its sprint.
+    /// The priority of a row's task, and whether no other rank of its sprint has the same.
     pub fn priority(&self, row: &Row) -> (i64, bool) {
-        let (place, none) = (Place::of(row), Vec::new());
+        let (rank, none) = (Rank::of(row), Vec::new());
         let sprint = self.0.get(&plain(row.get("sprint"))).unwrap_or(&none);
-        let at = sprint.binary_search_by(|(other, _)| other.cmp(&place));
+        let at = sprint.binary_search_by(|(other, _)| other.cmp(&rank));
         let priority = at.map_or(PLAIN, |at| sprint[at].1);
         (priority, sprint.iter().filter(|(_, other)| *other == priority).count() <= 1)
     }
 }
 
-/// As wished where that leaves room for all, else one right below the other from the top. The last share the last.
-fn lay_out(mut places: Vec<Place>) -> Vec<(Place, i64)> {
-    places.sort_by(Place::cmp);
-    places.dedup_by(|a, b| a.cmp(b).is_eq());
-    let numbered = places.iter().filter(|place| place.horizon == 0 && place.number.is_some()).count() as i64;
+/// The preferred priorities if there is room for all of them. Otherwise 100, 99, … in order; the last ranks share 0.
+fn assign(mut ranks: Vec<Rank>) -> Vec<(Rank, i64)> {
+    ranks.sort_by(Rank::cmp);
+    ranks.dedup_by(|a, b| a.cmp(b).is_eq());
+    let numbered = ranks.iter().filter(|rank| rank.horizon == 0 && rank.number.is_some()).count() as i64;
     let mut above = TOP + 1;
-    let wished = places.iter().map(|place| {
-        above = place.wish(numbered).min(above - 1);
-        (*place, above)
+    let preferred = ranks.iter().map(|rank| {
+        above = rank.preferred(numbered).min(above - 1);
+        (*rank, above)
     });
-    let wished: Vec<_> = wished.collect();
-    match wished.last() {
+    let preferred: Vec<_> = preferred.collect();
+    match preferred.last() {
         Some((_, last)) if *last < 0 => {
-            places.into_iter().zip(0..).map(|(place, rank)| (place, (TOP - rank).max(0))).collect()
+            ranks.into_iter().zip(0..).map(|(rank, at)| (rank, (TOP - at).max(0))).collect()
         }
-        _ => wished,
+        _ => preferred,
     }
 }
 
@@ -100,12 +100,12 @@ mod tests {
         row.as_object().cloned().unwrap_or_default()
     }
 
-    /// The priorities of so many numbers, and of something without a number and for later each.
+    /// The priorities of so many numbers, then of a task without a number and one for each later horizon.
     fn of(numbers: i64) -> Vec<(i64, bool)> {
         let mut rows: Vec<Row> = (0..numbers).map(|n| row(json!(n as f64 / 2.0), "active")).collect();
         rows.extend(["active", "next", "later", "icebox"].map(|horizon| row(Value::Null, horizon)));
-        let order = Order::of(&rows);
-        rows.iter().map(|row| order.priority(row)).collect()
+        let priorities = Priorities::of(&rows);
+        rows.iter().map(|row| priorities.priority(row)).collect()
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_shares_the_last_place_and_says_so() {
+    fn ranks_without_room_share_the_last_priority_and_say_so() {
         let found = of(100);
         assert!(
             found[..100].windows(2).all(|pair| pair[0].0 > pair[1].0) && found[99] == (1, true),
@@ -139,14 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_later_has_an_order_too() {
+    fn tasks_for_later_have_an_order_too() {
         let rows = [
             row(json!(2), "later"),
             row(json!(9), "active"),
             row(json!(1), "later"),
             row(json!(2.0), "later"),
         ];
-        let order = Order::of(&rows);
-        assert_eq!(rows.map(|row| order.priority(&row)), [(29, true), (90, true), (30, true), (29, true)]);
+        let priorities = Priorities::of(&rows);
+        assert_eq!(
+            rows.map(|row| priorities.priority(&row)),
+            [(29, true), (90, true), (30, true), (29, true)]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A SQLite file of another system, read and never written: not the file, and nothing beside it.
+//! The SQLite database of another system, opened read-only. Neither the file nor its directory changes.
 
 use fencepost::{Code, Error, Result};
 use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ValueRef};
@@ -8,27 +8,27 @@ use std::{io::Read, path::Path};
 /// The columns of one row that are not null.
 pub type Row = Map<String, Value>;
 
-/// A column that holds bytes instead of text is marked, so that it can be told of.
+/// Stands for a column that holds bytes instead of text, so that the importer can report it.
 pub const BYTES: &str = "\u{0}bytes";
 
-/// What a file should be, in words.
+/// The kind of database that an importer expects, in words for its errors.
 #[derive(Debug)]
-pub struct Kind {
+pub struct Expected {
     pub name: &'static str,
-    /// What to do with a file that is something else.
+    /// The hint if the file is something else.
     pub otherwise: &'static str,
-    /// What to name, if nothing can be read.
+    /// The hint if the file cannot be read at all.
     pub wanted: &'static str,
 }
 
-impl Kind {
-    pub fn is_not(&self, path: &Path, why: &str) -> Error {
+impl Expected {
+    pub fn mismatch(&self, path: &Path, why: &str) -> Error {
         Error::new(Code::Invalid, format!("`{}` is not {}: {why}", path.display(), self.name))
             .hint(self.otherwise)
     }
 }
 
-/// The tables of its own that a database has, by name.
+/// The names of the tables, without those of SQLite itself.
 pub fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let sql = "select name from sqlite_master where type = 'table' and name not like 'sqlite\\_%' escape '\\' order by name";
     connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
@@ -39,20 +39,20 @@ pub fn count(connection: &Connection, table: &str) -> rusqlite::Result<i64> {
     connection.query_row(&sql, [], |row| row.get(0))
 }
 
-/// In WAL mode a reader keeps its own files beside the database, and makes them if they are not there. Without a log
-/// the database is whole and can be read as it lies; with a log and its index somebody is using it, and we join them.
-pub fn open(path: &Path, kind: &Kind) -> Result<Connection> {
+/// In WAL mode a reader creates files beside the database if they are missing. Without a log the database file is complete,
+/// and is opened as immutable. With a log and its index another process is using the database, and we read along.
+pub fn open(path: &Path, expected: &Expected) -> Result<Connection> {
     let shown = path.display();
     let mut head = [0; 20];
     let unreadable = |e: std::io::Error| {
-        Error::new(Code::Invalid, format!("`{shown}` cannot be read: {e}")).hint(kind.wanted)
+        Error::new(Code::Invalid, format!("`{shown}` cannot be read: {e}")).hint(expected.wanted)
     };
-    // A log lies beside the file itself, not beside a link to it.
+    // The log is beside the file itself, not beside a link to it.
     let itself = std::fs::canonicalize(path).map_err(unreadable)?;
     let mut file = std::fs::File::open(&itself).map_err(unreadable)?;
     let read = file.read(&mut head).map_err(unreadable)?;
     if read < head.len() || !head.starts_with(b"SQLite format 3\0") {
-        return Err(kind.is_not(path, "it is no SQLite database"));
+        return Err(expected.mismatch(path, "it is no SQLite database"));
     }
     let beside = |ending: &str| {
         let mut name = itself.clone().into_os_string();
@@ -77,17 +77,17 @@ pub fn open(path: &Path, kind: &Kind) -> Result<Connection> {
     }
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let failed = |e: rusqlite::Error| kind.is_not(path, &e.to_string());
+    let failed = |e: rusqlite::Error| expected.mismatch(path, &e.to_string());
     let connection = Connection::open_with_flags(format!("{uri}?{how}"), flags).map_err(failed)?;
-    // It may come from a stranger: its views reach nothing that could do harm.
+    // The file may come from a stranger. Its views and triggers must not reach functions that do harm.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(failed)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(failed)?;
-    // One moment of a file that others may be writing to.
+    // All reads see one snapshot, even if another process writes meanwhile.
     connection.execute_batch("begin").map_err(failed)?;
     Ok(connection)
 }
 
-/// The rows that a query gives; `name` is what a column is called in them.
+/// The rows of a query. `name` turns the name of a column into its key.
 pub fn rows(connection: &Connection, sql: &str, name: fn(&str) -> String) -> rusqlite::Result<Vec<Row>> {
     let mut statement = connection.prepare(sql)?;
     let names: Vec<String> = statement.column_names().map(name).collect();
@@ -123,9 +123,9 @@ mod tests {
         assert_eq!(
             stranger.query_row(sql, [], |row| row.get(0)),
             Ok(1),
-            "it can be read by whoever trusts it"
+            "a connection that trusts the schema reads it"
         );
-        let opened = open(&path, &Kind { name: "a list", otherwise: "", wanted: "" }).unwrap();
+        let opened = open(&path, &Expected { name: "a list", otherwise: "", wanted: "" }).unwrap();
         assert_eq!(tables(&opened).unwrap(), ["t"]);
         let refused = opened.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap_err();
         assert!(refused.to_string().contains("unsafe use of virtual table"), "{refused}");

@@ -1,22 +1,22 @@
-//! Tasks: eleven states there, what they mean here.
+//! Tasks, and what agent-swarm's eleven states become.
 
 use super::{
-    cells::{Cells, Line, Told},
+    agents::{Agents, names},
     file::TASKS,
-    people::{People, names},
+    row::{Remark, Remarks, TableRow},
 };
-use crate::commands::import::{
-    Left,
-    file::Row,
+use crate::{
+    batch::tasks::break_cycles,
     fit::fit,
-    order,
-    words::{plain, slug},
+    names::{plain, slug},
+    report::Omission,
+    sqlite::Row,
 };
 use fencepost::task::import::{Item, State};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// The file's tasks as items, and which row each came from.
+/// The tasks of the file, translated, and the row that each came from.
 #[derive(Debug, Default)]
 pub struct Tasks {
     pub items: Vec<Item>,
@@ -32,23 +32,29 @@ pub fn key(id: &str) -> String {
 }
 
 impl Tasks {
-    pub fn of(rows: Vec<Row>, people: &People, board: &str, numbers: &Numbers, told: &mut Told) -> Self {
-        tell_of_columns(&rows, told);
+    pub fn of(
+        rows: Vec<Row>,
+        agents: &Agents,
+        board: &str,
+        numbers: &Numbers,
+        remarks: &mut Remarks,
+    ) -> Self {
+        report_unknown_columns(&rows, remarks);
         let mut free = Free::of(rows.len(), numbers);
         let (mut tasks, mut waits) = (Self::default(), Vec::new());
         for (rank, row) in (1..).zip(rows) {
             let id = plain(row.get("id"));
-            let mut cells = Cells::new(TASKS, id.clone(), row, told);
+            let mut row = TableRow::new(TASKS, id.clone(), row, remarks);
             if id.is_empty() || tasks.at.contains_key(&id) {
-                cells.out("it has no id of its own");
+                row.skip("it has no id of its own");
                 continue;
             }
             let n = numbers.get(&key(&id)).copied().unwrap_or_else(|| free.take(rank));
-            cells.called = format!("{board}-{n}");
-            let on = cells.list("dependsOn");
-            let mut item = task(&mut cells, people);
-            (item.id, item.key) = (cells.called.clone(), Some(key(&id)));
-            if !tasks.fits(&mut item, &mut cells) {
+            row.new_name = format!("{board}-{n}");
+            let on = row.list("dependsOn");
+            let mut item = task(&mut row, agents);
+            (item.id, item.key) = (row.new_name.clone(), Some(key(&id)));
+            if !tasks.fits(&mut item, &mut row) {
                 continue;
             }
             waits.push(on);
@@ -56,24 +62,24 @@ impl Tasks {
             tasks.items.push(item);
             tasks.rows.push(id);
         }
-        tasks.depend(waits, told);
+        tasks.depend(waits, remarks);
         tasks
     }
 
-    fn fits(&self, item: &mut Item, cells: &mut Cells<'_>) -> bool {
-        let mut cut: Vec<Left> = Vec::new();
+    fn fits(&self, item: &mut Item, row: &mut TableRow<'_>) -> bool {
+        let mut cut: Vec<Omission> = Vec::new();
         let fits = fit(item, &column, &mut cut);
         let last = if fits { None } else { cut.pop() };
-        cut.into_iter().for_each(|left| cells.left(left.what));
+        cut.into_iter().for_each(|left| row.left(left.what));
         if let Some(why) = last {
-            cells.out(why.what.trim_start_matches("is left out: "));
+            row.skip(why.what.trim_start_matches("is left out: "));
         }
         fits
     }
 
-    fn depend(&mut self, waits: Vec<Vec<String>>, told: &mut Told) {
+    fn depend(&mut self, waits: Vec<Vec<String>>, remarks: &mut Remarks) {
         let mut left = |row: &str, id: &str, what: String| {
-            told.left.push(Line { row: format!("{TASKS}/{row}"), what: format!("{id}: {what}") });
+            remarks.left.push(Remark { row: format!("{TASKS}/{row}"), what: format!("{id}: {what}") });
         };
         for (i, on) in waits.into_iter().enumerate() {
             for id in on {
@@ -90,13 +96,13 @@ impl Tasks {
                 }
             }
         }
-        for (item, what) in order::untangle(&mut self.items) {
+        for (item, what) in break_cycles(&mut self.items) {
             left(&self.rows[item], &self.items[item].id, what);
         }
         for (i, item) in self.items.iter_mut().enumerate() {
             let mut cut = Vec::new();
             fit(item, &column, &mut cut);
-            cut.into_iter().for_each(|cut: Left| left(&self.rows[i], &cut.task, cut.what));
+            cut.into_iter().for_each(|cut: Omission| left(&self.rows[i], &cut.task, cut.what));
         }
         let over = |state: State| matches!(state, State::Failed | State::Cancelled);
         let dead: HashSet<&str> =
@@ -109,7 +115,7 @@ impl Tasks {
             .map(|item| item.id.as_str())
             .collect();
         if !stuck.is_empty() {
-            told.notes.push(format!(
+            remarks.notes.push(format!(
                 "these wait for what failed or was cancelled, until fence retry or fence dep rm: {}",
                 stuck.join(", ")
             ));
@@ -127,8 +133,8 @@ impl Tasks {
     }
 }
 
-/// Numbers that nobody on the board has. A task's place in the file is its number, so that it is the same again should
-/// its task be gone by then.
+/// Numbers that no task of the board has. A new task gets its rank in the file if that is free: a second import then gives it
+/// the same number, even if the task was pruned in between.
 struct Free {
     taken: HashSet<i64>,
     next: i64,
@@ -150,31 +156,31 @@ impl Free {
     }
 }
 
-fn task(cells: &mut Cells<'_>, people: &People) -> Item {
-    let text = cells.take("task").unwrap_or_default();
-    let title = cells.take("title").unwrap_or_else(|| headline(&text));
+fn task(row: &mut TableRow<'_>, agents: &Agents) -> Item {
+    let text = row.take("task").unwrap_or_default();
+    let title = row.take("title").unwrap_or_else(|| headline(&text));
     let mut item = Item {
         body: (title != text.trim()).then_some(text).filter(|text| !text.trim().is_empty()),
         title,
-        kind: kind(cells),
-        priority: priority(cells),
-        tags: names(cells, "tags"),
-        source: cells.take("source"),
-        creator: people.take(cells, "creatorAgentId", "nobody is named as its creator"),
-        created_at: cells.time("createdAt"),
-        accepted_at: cells.time("acceptedAt"),
-        rejection_reason: cells.take("rejectionReason"),
-        progress: cells.take("progress").into_iter().map(Into::into).collect(),
+        kind: kind(row),
+        priority: priority(row),
+        tags: names(row, "tags"),
+        source: row.take("source"),
+        creator: agents.take(row, "creatorAgentId", "nobody is named as its creator"),
+        created_at: row.time("createdAt"),
+        accepted_at: row.time("acceptedAt"),
+        rejection_reason: row.take("rejectionReason"),
+        progress: row.take("progress").into_iter().map(Into::into).collect(),
         ..Item::default()
     };
-    state(cells, people, &mut item);
+    state(row, agents, &mut item);
     item.origin = Some(Value::Object(
-        std::mem::take(&mut cells.row).into_iter().filter(|(_, value)| *value != "[]").collect(),
+        std::mem::take(&mut row.columns).into_iter().filter(|(_, value)| *value != "[]").collect(),
     ));
     item
 }
 
-/// The first line, if it is not too long for one.
+/// The first line, cut if it is too long for a title.
 fn headline(text: &str) -> String {
     const LONG: usize = 120;
     let line = text.trim().lines().next().unwrap_or_default();
@@ -184,19 +190,19 @@ fn headline(text: &str) -> String {
     }
 }
 
-fn state(cells: &mut Cells<'_>, people: &People, item: &mut Item) {
-    let status = cells.take("status").unwrap_or("pending".into());
-    let agent = people.take(cells, "agentId", "it is anyone's");
-    let offered = people.take(cells, "offeredTo", "it is anyone's");
-    let notified = cells.row.get("notifiedAt").is_some();
+fn state(row: &mut TableRow<'_>, agents: &Agents, item: &mut Item) {
+    let status = row.take("status").unwrap_or("pending".into());
+    let agent = agents.take(row, "agentId", "it is anyone's");
+    let offered = agents.take(row, "offeredTo", "it is anyone's");
+    let notified = row.columns.get("notifiedAt").is_some();
     let by =
         |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
-    let held = |cells: &mut Cells<'_>, item: &mut Item, who: &Option<String>, now: &str| {
+    let held = |row: &mut TableRow<'_>, item: &mut Item, who: &Option<String>, now: &str| {
         item.owner.clone_from(who);
         item.notes.push(
             format!("was {status}{} in agent-swarm when it was imported; nobody holds it", by(who)).into(),
         );
-        cells.changed(format!("was {status}{}: it is {now}", by(who)));
+        row.changed(format!("was {status}{}: it is {now}", by(who)));
     };
     match status.as_str() {
         "unassigned" => {}
@@ -205,48 +211,48 @@ fn state(cells: &mut Cells<'_>, people: &People, item: &mut Item) {
         "pending" => item.to = agent,
         "offered" => item.offer = offered,
         "reviewing" => {
-            held(cells, item, &offered, if offered.is_some() { "offered again" } else { "anyone's" });
+            held(row, item, &offered, if offered.is_some() { "offered again" } else { "anyone's" });
             item.offer = offered;
         }
         "in_progress" => {
-            held(cells, item, &agent, if agent.is_some() { "assigned again" } else { "anyone's" });
+            held(row, item, &agent, if agent.is_some() { "assigned again" } else { "anyone's" });
             item.to = agent;
         }
         "completed" | "failed" => {
-            let reason = cells.take("failureReason");
-            item.finished_at = cells.time("finishedAt");
+            let reason = row.take("failureReason");
+            item.finished_at = row.time("finishedAt");
             if status == "completed" {
-                (item.status, item.output) = (State::Completed, cells.take("output"));
+                (item.status, item.output) = (State::Completed, row.take("output"));
             } else {
                 (item.status, item.failure_reason) = (State::Failed, reason);
             }
-            // A lead was never told of what a lead did.
-            item.notify = !notified && !agent.as_deref().is_some_and(|agent| people.is_lead(agent));
+            // agent-swarm does not notify a lead of tasks that a lead finished.
+            item.notify = !notified && !agent.as_deref().is_some_and(|agent| agents.is_lead(agent));
             item.to = agent;
         }
         "cancelled" | "superseded" => {
-            (item.status, item.finished_at) = (State::Cancelled, cells.time("finishedAt"));
+            (item.status, item.finished_at) = (State::Cancelled, row.time("finishedAt"));
             item.to = agent;
             if status == "superseded" {
                 item.notes.push("was superseded in agent-swarm".into());
-                cells.changed("was superseded: it is cancelled");
+                row.changed("was superseded: it is cancelled");
             }
         }
         _ => {
             (item.to, item.parked) = (agent, Some(format!("its status was `{status}`")));
-            cells.left(format!("status `{status}` is not known; it is parked"));
+            row.left(format!("status `{status}` is not known; it is parked"));
         }
     }
     if item.offer.is_some() {
-        item.offered_at = cells.time("offeredAt");
+        item.offered_at = row.time("offeredAt");
     }
 }
 
-fn kind(cells: &mut Cells<'_>) -> Option<String> {
-    let kind = cells.take("taskType")?;
+fn kind(row: &mut TableRow<'_>) -> Option<String> {
+    let kind = row.take("taskType")?;
     let name = slug(&kind, 128);
     if name != kind {
-        cells.left(match name.as_str() {
+        row.left(match name.as_str() {
             "" => format!("taskType `{kind}` is no name; it is left out"),
             _ => format!("taskType `{kind}` is now {name}"),
         });
@@ -254,24 +260,24 @@ fn kind(cells: &mut Cells<'_>) -> Option<String> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Both count from 0 to 100, and the higher comes first.
-fn priority(cells: &mut Cells<'_>) -> Option<i64> {
-    let given = cells.take("priority")?;
+/// Both systems count from 0 to 100, the higher first.
+fn priority(row: &mut TableRow<'_>) -> Option<i64> {
+    let given = row.take("priority")?;
     match given.parse::<f64>() {
         Ok(number) if (0.0..=100.0).contains(&number) => Some(number as i64),
         Ok(number) => {
             let near = number.clamp(0.0, 100.0) as i64;
-            cells.left(format!("priority {given} is now {near}"));
+            row.left(format!("priority {given} is now {near}"));
             Some(near)
         }
         Err(_) => {
-            cells.left(format!("priority `{given}` is no number; it is 50"));
+            row.left(format!("priority `{given}` is no number; it is 50"));
             None
         }
     }
 }
 
-/// The column that a field came from.
+/// The column that a field of an item came from.
 fn column(field: &str) -> &str {
     match field {
         "body" => "task",
@@ -281,17 +287,17 @@ fn column(field: &str) -> &str {
     }
 }
 
-/// What is new to us is kept with the rest.
-fn tell_of_columns(rows: &[Row], told: &mut Told) {
+/// Columns that the importer does not know stay in each task's `origin`.
+fn report_unknown_columns(rows: &[Row], remarks: &mut Remarks) {
     let unknown = |name: &&String| !COLUMNS.contains(&name.as_str());
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.keys().filter(unknown)).collect();
     if !names.is_empty() {
         let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
-        told.notes.push(format!("unknown columns are kept in each task's `origin`: {}", names.join(", ")));
+        remarks.notes.push(format!("unknown columns are kept in each task's `origin`: {}", names.join(", ")));
     }
 }
 
-/// Those of version 1.135. What a task has no place for is kept in its origin.
+/// The columns of version 1.135. An item keeps those without a field of their own in its `origin`.
 #[rustfmt::skip]
 const COLUMNS: &[&str] = &[
     "id", "agentId", "creatorAgentId", "task", "status", "source", "taskType", "tags", "priority", "dependsOn",

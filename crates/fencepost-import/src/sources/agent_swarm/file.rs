@@ -1,8 +1,8 @@
-//! An agent-swarm database: the tables that have a place here, and the names of the others.
+//! The tables of an agent-swarm database that can be imported, and the names of the others.
 
-use crate::commands::import::{
-    file::{self, Kind, Row},
-    words::time,
+use crate::{
+    names::time,
+    sqlite::{self, Expected, Row},
 };
 use fencepost::Result;
 use serde::{Deserialize, Serialize};
@@ -19,18 +19,18 @@ pub struct Tables {
     pub others: Vec<Other>,
 }
 
-/// A table that has no place here.
+/// A table that cannot be imported.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Other {
     pub table: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<i64>,
-    /// Why its rows could not even be counted.
+    /// The error if its rows could not be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
-const SWARM: Kind = Kind {
+const SWARM: Expected = Expected {
     name: "an agent-swarm database",
     otherwise: "fence import agent-swarm knows version 1.135 and its neighbours; fence import jsonl takes tasks from anywhere",
     wanted: "fence import agent-swarm takes the file that agent-swarm keeps its agents and tasks in",
@@ -43,7 +43,7 @@ pub const CHANNELS: &str = "channels";
 pub const POSTS: &str = "channel_messages";
 pub const READS: &str = "channel_read_state";
 
-/// The columns without which a table says nothing to us.
+/// The columns that a table must have.
 const NEEDED: [(&str, &[&str]); 6] = [
     (AGENTS, &["id", "name", "isLead"]),
     (TASKS, &["id", "task", "status", "agentId", "createdAt"]),
@@ -54,19 +54,19 @@ const NEEDED: [(&str, &[&str]); 6] = [
 ];
 
 pub fn read(path: &Path) -> Result<Tables> {
-    let failed = |e: rusqlite::Error| SWARM.is_not(path, &e.to_string());
-    let connection = file::open(path, &SWARM)?;
-    let names = file::tables(&connection).map_err(failed)?;
-    // Whoever has no channels yet, or an older version, may lack the others.
+    let failed = |e: rusqlite::Error| SWARM.mismatch(path, &e.to_string());
+    let connection = sqlite::open(path, &SWARM)?;
+    let names = sqlite::tables(&connection).map_err(failed)?;
+    // An older version, or one without channels, may lack the other tables.
     for table in [AGENTS, TASKS] {
         if !names.iter().any(|name| name == table) {
-            return Err(SWARM.is_not(path, &format!("it has no table `{table}`")));
+            return Err(SWARM.mismatch(path, &format!("it has no table `{table}`")));
         }
     }
     let mut tables = Tables::default();
     for name in &names {
         let Some((table, needed)) = NEEDED.iter().find(|(table, _)| table == name) else {
-            tables.others.extend(other(name, file::count(&connection, name)));
+            tables.others.extend(other(name, sqlite::count(&connection, name)));
             continue;
         };
         for &column in *needed {
@@ -74,12 +74,12 @@ pub fn read(path: &Path) -> Result<Tables> {
                 let why = format!(
                     "its table `{table}` has no column `{column}`, so it is of a version that is not known"
                 );
-                return Err(SWARM.is_not(path, &why));
+                return Err(SWARM.mismatch(path, &why));
             }
         }
         let sql = format!("select * from {table} order by rowid");
-        let mut rows = file::rows(&connection, &sql, str::to_owned).map_err(failed)?;
-        // What happened in the same moment stays as it was written.
+        let mut rows = sqlite::rows(&connection, &sql, str::to_owned).map_err(failed)?;
+        // Rows of the same moment stay in the order in which they were written.
         rows.sort_by_key(|row| row.get("createdAt").and_then(time));
         match *table {
             AGENTS => tables.agents = rows,
@@ -93,7 +93,7 @@ pub fn read(path: &Path) -> Result<Tables> {
     Ok(tables)
 }
 
-/// An empty table leaves nothing out.
+/// An empty table is not reported: nothing of it is left out.
 fn other(table: &str, count: rusqlite::Result<i64>) -> Option<Other> {
     let (rows, unreadable) = match count {
         Ok(0) => return None,

@@ -1,19 +1,19 @@
-//! What does not fit is cut to measure, and told of.
+//! Texts cut to the engine's limits.
 
-use super::Left;
-use fencepost::task::import::{Item, Line};
+use crate::report::Omission;
+use fencepost::task::import::Item;
 use serde_json::Value;
 
-/// Makes an item one that the engine takes, and lists what that cost. `false` if it cannot be one. `column` is what a
-/// field was called elsewhere.
-pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>) -> bool {
+/// Changes an item until the engine accepts it, and reports each change. Returns false if that is impossible. `column` gives
+/// the name that a field has in the source.
+pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Omission>) -> bool {
     let task = item.id.clone();
     // Each round repairs one field.
     for _ in 0..20 {
         let Err(error) = item.check() else { return true };
         let field = error.field("field").and_then(Value::as_str).unwrap_or_default().to_owned();
         let max = error.field("max").and_then(Value::as_u64).map(|max| max as usize);
-        let told = match (field.as_str(), max) {
+        let what = match (field.as_str(), max) {
             ("title", None) => {
                 item.title = format!("(no title: {})", item.id);
                 format!("has no title; it is called {}", item.title)
@@ -43,8 +43,8 @@ pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>)
                     "parked" => item.parked.iter_mut().collect(),
                     "owner" => item.owner.iter_mut().collect(),
                     "output" => item.output.iter_mut().collect(),
-                    "notes" => item.notes.iter_mut().map(Line::text_mut).collect(),
-                    "progress" => item.progress.iter_mut().map(Line::text_mut).collect(),
+                    "notes" => item.notes.iter_mut().map(|line| line.text_mut()).collect(),
+                    "progress" => item.progress.iter_mut().map(|line| line.text_mut()).collect(),
                     "failure_reason" => item.failure_reason.iter_mut().collect(),
                     "rejection_reason" => item.rejection_reason.iter_mut().collect(),
                     _ => Vec::new(),
@@ -53,17 +53,17 @@ pub fn fit(item: &mut Item, column: &dyn Fn(&str) -> &str, left: &mut Vec<Left>)
                 format!("its {} is longer than {max} bytes; the rest was cut off", column(name))
             }
             _ => {
-                left.push(Left { task, what: format!("is left out: {}", error.message()) });
+                left.push(Omission { task, what: format!("is left out: {}", error.message()) });
                 return false;
             }
         };
-        left.push(Left { task: task.clone(), what: told });
+        left.push(Omission { task: task.clone(), what });
     }
-    left.push(Left { task, what: "is left out: it does not fit".into() });
+    left.push(Omission { task, what: "is left out: it does not fit".into() });
     false
 }
 
-/// What is too long ends in `…`.
+/// Cuts a text to so many bytes. A cut text ends in `…`.
 pub fn shorten(text: &mut String, max: usize) {
     while text.len() > max {
         let end = text.floor_char_boundary(max.saturating_sub('…'.len_utf8()));

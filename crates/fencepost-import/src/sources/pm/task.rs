@@ -1,10 +1,10 @@
-//! A row of a pm list on its way to an item.
+//! A row of the task table, translated.
 
-use super::{
-    Left,
-    file::{BYTES, Row},
-    pm_order::Order,
-    words::{plain, slug, time},
+use super::priority::Priorities;
+use crate::{
+    names::{plain, slug, time},
+    report::Omission,
+    sqlite::{BYTES, Row},
 };
 use fencepost::{
     Time,
@@ -13,25 +13,25 @@ use fencepost::{
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// A row on its way to an item.
+/// A row from which the columns are taken one by one. The rest becomes the item's `origin`.
 pub struct Task<'l> {
     pub id: String,
     pub row: Row,
-    pub left: &'l mut Vec<Left>,
+    pub left: &'l mut Vec<Omission>,
 }
 
 impl Task<'_> {
     fn left(&mut self, what: String) {
-        self.left.push(Left { task: self.id.clone(), what });
+        self.left.push(Omission { task: self.id.clone(), what });
     }
 
-    /// Takes a text out of the row; one that is empty says nothing.
+    /// Takes a text out of the row; `None` if it is empty.
     fn take(&mut self, column: &str) -> Option<String> {
         let value = self.row.shift_remove(column)?;
         Some(plain(Some(&value))).filter(|text| !text.trim().is_empty())
     }
 
-    /// Takes a time out of the row, if it is one.
+    /// Takes a time out of the row. A value that is no time stays in the row.
     fn time(&mut self, column: &str) -> Option<Time> {
         let value = self.row.get(column)?;
         let at = time(value);
@@ -44,7 +44,7 @@ impl Task<'_> {
         at
     }
 
-    pub fn item(&mut self, order: &Order) -> Item {
+    pub fn item(&mut self, priorities: &Priorities) -> Item {
         let bytes: Vec<String> =
             self.row.iter().filter(|(_, value)| *value == BYTES).map(|(name, _)| name.clone()).collect();
         for column in bytes {
@@ -61,7 +61,7 @@ impl Task<'_> {
             done_when: self.take("done_when"),
             kind: self.kind(),
             tags: self.tags(),
-            priority: Some(self.priority(order)),
+            priority: Some(self.priority(priorities)),
             owner: self.take("owner"),
             source: Some("pm".into()),
             created_at: self.time("created_at"),
@@ -109,7 +109,7 @@ impl Task<'_> {
         Some(name).filter(|name| !name.is_empty())
     }
 
-    /// Skills, by which a worker may choose, and the horizon.
+    /// The skills, by which a worker may choose, and the horizon.
     fn tags(&mut self) -> Vec<String> {
         let skills = plain(self.row.get("skills"));
         let words = skills.split([',', ';', '\n', '[', ']', '"']).map(|word| slug(word, 128));
@@ -125,13 +125,13 @@ impl Task<'_> {
             .map(|horizon| slug(&horizon, 128))
     }
 
-    fn priority(&mut self, order: &Order) -> i64 {
-        let (priority, told_apart) = order.priority(&self.row);
+    fn priority(&mut self, priorities: &Priorities) -> i64 {
+        let (priority, is_unique) = priorities.priority(&self.row);
         let shown = plain(self.row.get("priority"));
         if self.row.get("priority").is_some_and(|number| number.as_f64().is_none()) {
             self.left(format!("priority `{shown}` is no number; it is kept in `origin`"));
         }
-        if !told_apart {
+        if !is_unique {
             let number = if shown.is_empty() { "no priority".into() } else { format!("priority {shown}") };
             self.left(format!(
                 "{number} is now {priority}, as others of its sprint are: there are too many to tell apart"

@@ -1,8 +1,8 @@
-//! What came of it: every row of the file was imported, was there, or is listed.
+//! The result of an import, for programs and for people. Every row of the file was imported, existed already, or is listed.
 
 use super::{
-    cells::{Line, Told},
     file::Other,
+    row::{Remark, Remarks},
 };
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashSet};
@@ -14,21 +14,21 @@ pub struct Report {
     pub tables: Vec<Table>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What was turned into something else.
+    /// Rows that became something else.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changed: Vec<Line>,
-    /// What could not be carried over as it was, or at all.
+    pub changed: Vec<Remark>,
+    /// Rows that could not be carried over as they were, or at all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<Line>,
-    /// What was there already, and is not as it is in the file.
+    pub left: Vec<Remark>,
+    /// Rows that the fleet had already, with different content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub differs: Vec<Line>,
-    /// Tables that have no place here.
+    pub differs: Vec<Remark>,
+    /// Tables that cannot be imported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_tables: Vec<Other>,
 }
 
-/// A table of the file, and how many of its rows ended where.
+/// A table of the file, and what became of its rows.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Table {
     pub table: Cow<'static, str>,
@@ -39,72 +39,74 @@ pub struct Table {
 }
 
 impl Report {
-    /// Adds a table. `new` and `there` are ids of its rows; what was there says how it differs.
-    pub fn table(
+    /// Adds a table. `new` and `existing` are ids of its rows; an existing row comes with its differences.
+    pub fn add(
         &mut self,
         table: &'static str,
         rows: usize,
         new: &HashSet<String>,
-        there: &[(String, Vec<String>)],
-        told: &Told,
+        existing: &[(String, Vec<String>)],
+        remarks: &Remarks,
     ) {
         let name = |id: &String| format!("{table}/{id}");
-        let mut own = new.iter().map(name).collect::<HashSet<_>>();
-        for (id, differs) in there {
-            self.differs.extend(differs.iter().map(|what| Line { row: name(id), what: what.clone() }));
+        let mut reported = new.iter().map(name).collect::<HashSet<_>>();
+        for (id, differs) in existing {
+            self.differs.extend(differs.iter().map(|what| Remark { row: name(id), what: what.clone() }));
         }
         let prefix = format!("{table}/");
-        let out = told.out.iter().filter(|row| row.starts_with(&prefix));
-        let left_out = out.map(|row| own.insert(row.clone())).count();
-        // Of what was there already all this was said before.
-        let of =
-            |lines: &[Line]| lines.iter().filter(|line| own.contains(&line.row)).cloned().collect::<Vec<_>>();
-        self.left.extend(of(&told.left));
-        self.changed.extend(of(&told.changed));
+        let skipped = remarks.skipped.iter().filter(|row| row.starts_with(&prefix));
+        let left_out = skipped.map(|row| reported.insert(row.clone())).count();
+        // The remarks on existing rows were reported by the import that brought them.
+        let of = |remarks: &[Remark]| {
+            remarks.iter().filter(|remark| reported.contains(&remark.row)).cloned().collect::<Vec<_>>()
+        };
+        self.left.extend(of(&remarks.left));
+        self.changed.extend(of(&remarks.changed));
         let table = table.into();
-        self.tables.push(Table { table, rows, imported: new.len(), existing: there.len(), left_out });
+        self.tables.push(Table { table, rows, imported: new.len(), existing: existing.len(), left_out });
     }
 
-    pub fn told(&self) -> String {
+    /// The report as text for people.
+    pub fn describe(&self) -> String {
         let mut lines = vec![self.headline()];
         let width = self.tables.iter().map(|table| table.table.len()).max().unwrap_or(0);
         let shown = |table: &&Table| table.imported + table.left_out > 0;
         for table in self.tables.iter().filter(shown) {
-            let mut says = vec![format!("{} of {}", table.imported, table.rows)];
+            let mut parts = vec![format!("{} of {}", table.imported, table.rows)];
             if table.existing > 0 {
-                says.push(format!("{} there already", table.existing));
+                parts.push(format!("{} there already", table.existing));
             }
             if table.left_out > 0 {
-                says.push(format!("{} left out", table.left_out));
+                parts.push(format!("{} left out", table.left_out));
             }
             if table.table == super::file::TASKS {
-                says.push(format!("on board {}", self.board));
+                parts.push(format!("on board {}", self.board));
             }
-            lines.push(format!("  {:<width$}  {}", table.table, says.join(", ")));
+            lines.push(format!("  {:<width$}  {}", table.table, parts.join(", ")));
         }
         lines.extend(self.notes.iter().cloned());
-        let parts = [
+        let sections = [
             ("became something else:", &self.changed),
             ("not carried over as it was:", &self.left),
             ("there already, and not as in the file:", &self.differs),
         ];
-        for (title, part) in parts {
-            if !part.is_empty() {
+        for (title, remarks) in sections {
+            if !remarks.is_empty() {
                 lines.push(title.into());
             }
-            let width = part.iter().map(|line| line.row.len()).max().unwrap_or(0);
-            lines.extend(part.iter().map(|line| format!("  {:<width$}  {}", line.row, line.what)));
+            let width = remarks.iter().map(|remark| remark.row.len()).max().unwrap_or(0);
+            lines.extend(remarks.iter().map(|remark| format!("  {:<width$}  {}", remark.row, remark.what)));
         }
         if !self.other_tables.is_empty() {
             lines.push("tables that have no place here:".into());
         }
         for other in &self.other_tables {
-            let says = match (&other.rows, &other.unreadable) {
+            let size = match (&other.rows, &other.unreadable) {
                 (Some(1), _) => "1 row".to_owned(),
                 (Some(rows), _) => format!("{rows} rows"),
                 (None, why) => format!("cannot be read: {}", why.as_deref().unwrap_or_default()),
             };
-            lines.push(format!("  {}  {says}", other.table));
+            lines.push(format!("  {}  {size}", other.table));
         }
         lines.join("\n")
     }
@@ -115,9 +117,9 @@ impl Report {
         let verb = if self.dry_run { "would import" } else { "imported" };
         match (imported, existing) {
             (0, 0) => "nothing to import".into(),
-            (0, there) => format!("nothing to import: all {there} rows are there already"),
+            (0, existing) => format!("nothing to import: all {existing} rows are there already"),
             (new, 0) => format!("{verb} {new} rows:"),
-            (new, there) => format!("{verb} {new} rows, {there} were there already and left alone:"),
+            (new, existing) => format!("{verb} {new} rows, {existing} were there already and left alone:"),
         }
     }
 }

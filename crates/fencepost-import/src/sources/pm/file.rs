@@ -1,6 +1,6 @@
-//! A `.pm/tasks.db`.
+//! The tables of a `.pm/tasks.db`.
 
-use super::file::{self, Kind, Row};
+use crate::sqlite::{self, Expected, Row};
 use fencepost::{Error, Result};
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use std::path::Path;
 pub struct PmFile {
     pub tasks: Vec<Row>,
     pub dependencies: Vec<Row>,
-    /// Other tables with something in them.
+    /// Other tables that are not empty, with their number of rows.
     pub others: Vec<(String, i64)>,
 }
 
-const PM: Kind = Kind {
+const PM: Expected = Expected {
     name: "a .pm/tasks.db",
     otherwise: "fence import jsonl takes tasks from anywhere else",
     wanted: "fence import pm takes the file of a .pm directory: .pm/tasks.db",
@@ -21,18 +21,18 @@ const DEPENDENCIES: &str = "task_dependencies";
 
 pub fn read(path: &Path) -> Result<PmFile> {
     let shown = path.display();
-    let failed = |e: rusqlite::Error| PM.is_not(path, &e.to_string());
-    let connection = file::open(path, &PM)?;
-    let tables = file::tables(&connection).map_err(failed)?;
+    let failed = |e: rusqlite::Error| PM.mismatch(path, &e.to_string());
+    let connection = sqlite::open(path, &PM)?;
+    let tables = sqlite::tables(&connection).map_err(failed)?;
     if !tables.iter().any(|name| name == "tasks") {
-        return Err(PM.is_not(path, "it has no table `tasks`"));
+        return Err(PM.mismatch(path, "it has no table `tasks`"));
     }
     for column in ["sprint", "task_num", "title"] {
         if !connection.column_exists(None, "tasks", column).map_err(failed)? {
-            return Err(PM.is_not(path, &format!("its table `tasks` has no column `{column}`")));
+            return Err(PM.mismatch(path, &format!("its table `tasks` has no column `{column}`")));
         }
     }
-    let rows = |sql: &str| file::rows(&connection, sql, str::to_lowercase).map_err(failed);
+    let rows = |sql: &str| sqlite::rows(&connection, sql, str::to_lowercase).map_err(failed);
     let tasks = rows("select * from tasks order by sprint, task_num")?;
     let dependencies = match tables.iter().any(|name| name == DEPENDENCIES) {
         true => rows(
@@ -43,7 +43,7 @@ pub fn read(path: &Path) -> Result<PmFile> {
     };
     let mut others = Vec::new();
     for name in tables.into_iter().filter(|name| name != "tasks" && name != DEPENDENCIES) {
-        let count = file::count(&connection, &name);
+        let count = sqlite::count(&connection, &name);
         match count.map_err(|e| Error::unavailable(format!("`{shown}` cannot be read: {e}")))? {
             0 => {}
             count => others.push((name, count)),

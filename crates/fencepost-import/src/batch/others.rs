@@ -1,7 +1,10 @@
-//! All but the tasks, in as few calls as may be: each is one transaction.
+//! All items but tasks.
 
-use super::order::{BYTES, ITEMS};
-use crate::{context::Context, exported::kinds, progress::Progress};
+use super::{BYTES, ITEMS};
+use crate::{
+    item_types::for_each_type,
+    target::{self, Target},
+};
 use fencepost::{
     Error, Result,
     admin::import::{CursorItem, Import, Imported},
@@ -9,15 +12,16 @@ use fencepost::{
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
-/// How far the calls are filled.
+/// How much the current call has already.
 #[derive(Default)]
-struct Room {
+struct Filled {
     items: usize,
     bytes: usize,
 }
 
-impl Room {
-    fn takes(&mut self, item: &impl Serialize) -> bool {
+impl Filled {
+    /// Counts the item; false if it belongs into the next call. A call has at least one item, however large.
+    fn add(&mut self, item: &impl Serialize) -> bool {
         let size = serde_json::to_string(item).map_or(0, |text| text.len());
         self.items += 1;
         self.bytes += size;
@@ -25,29 +29,29 @@ impl Room {
     }
 }
 
-/// One call, and for each item of it which one of its list it was before they were cut.
+/// One call, and for each of its items the index that the item had in the whole list.
 #[derive(Debug, Default)]
 struct Call {
     import: Import,
     from: HashMap<&'static str, Vec<usize>>,
 }
 
-/// Sends it all. The posts of a channel keep their order; how far they were read goes with them, in one transaction, or a
-/// poll in between would be given what was read long ago. `blame` says what a refusal of one item means: the nth of a list.
+/// Sends all items. The posts of a channel keep their order. Cursors go in the same transaction as their channel's posts:
+/// otherwise a poll in between would deliver posts that were read long ago. `locate` adds to the refusal of one item where
+/// it stands in its source; the item is the nth of a list.
 pub async fn send(
-    context: &Context,
+    target: &dyn Target,
     all: &Import,
-    blame: impl Fn(Error, &'static str, usize) -> Error,
+    locate: &dyn Fn(Error, &'static str, usize) -> Error,
 ) -> Result<Vec<Imported>> {
-    let calls = cut(all);
+    let calls = split(all);
     let (count, mut replies) = (calls.len(), Vec::new());
-    let mut progress = Progress::new(context.json());
     for (n, call) in calls.into_iter().enumerate() {
-        progress.show(|| format!("importing agents and what they said: part {} of {count}", n + 1));
+        target.progress(&format!("importing agents and what they said: part {} of {count}", n + 1));
         let Call { import, from } = call;
-        let reply = context.call(import).await.map_err(|error| {
-            let error = match refused(&error, &from) {
-                Some((list, item)) => blame(error, list, item),
+        let reply = target::call(target, import).await.map_err(|error| {
+            let error = match refused_item(&error, &from) {
+                Some((list, item)) => locate(error, list, item),
                 None => error,
             };
             match n > 0 && !all.dry_run {
@@ -61,51 +65,50 @@ pub async fn send(
 }
 
 /// Which item a refusal is about: `posts[7].body`, or `routes[7]`.
-fn refused(error: &Error, from: &HashMap<&'static str, Vec<usize>>) -> Option<(&'static str, usize)> {
+fn refused_item(error: &Error, from: &HashMap<&'static str, Vec<usize>>) -> Option<(&'static str, usize)> {
     let (list, rest) = error.field("field")?.as_str()?.split_once('[')?;
     let (list, items) = from.get_key_value(list)?;
     let (index, _) = rest.split_once(']')?;
     Some((list, *items.get(index.parse::<usize>().ok()?)?))
 }
 
-fn cut(all: &Import) -> Vec<Call> {
+fn split(all: &Import) -> Vec<Call> {
     let empty = || Call {
         import: Import { source: all.source.clone(), dry_run: all.dry_run, ..Import::default() },
         ..Call::default()
     };
-    let (mut calls, mut call, mut room) = (Vec::new(), empty(), Room::default());
-    // The floor is raised before anything can be claimed.
+    let (mut calls, mut call, mut filled) = (Vec::new(), empty(), Filled::default());
+    // The first call raises the floor of the fences, before anything can be claimed.
     call.import.floor = all.floor;
     macro_rules! put {
         ($list:ident, "cursor") => {};
         ($list:ident, $kind:literal) => {
             for (i, item) in all.$list.iter().enumerate() {
-                if !room.takes(item) {
+                if !filled.add(item) {
                     calls.push(std::mem::replace(&mut call, empty()));
-                    room = Room::default();
-                    room.takes(item);
+                    filled = Filled::default();
+                    filled.add(item);
                 }
                 call.import.$list.push(item.clone());
                 call.from.entry(stringify!($list)).or_default().push(i);
             }
         };
     }
-    kinds!(put);
+    for_each_type!(put);
     put!(messages, "inbox message");
     calls.push(call);
-    let mut unsaid: HashSet<&str> = all.cursors.iter().map(|cursor| cursor.channel.as_str()).collect();
+    let mut without_posts: HashSet<&str> = all.cursors.iter().map(|cursor| cursor.channel.as_str()).collect();
     for call in &mut calls {
         let of: HashSet<String> = call.import.posts.iter().map(|post| post.channel.clone()).collect();
-        unsaid.retain(|channel| !of.contains(*channel));
+        without_posts.retain(|channel| !of.contains(*channel));
         call.add_cursors(&all.cursors, |channel| of.contains(channel));
-        // In a dry run no earlier call has made the channel.
+        // In a dry run no earlier call has made the channel or the mailbox.
         if all.dry_run {
             let given = &call.import.channels;
             let missing = |name: &String| given.iter().all(|channel| channel.name != *name);
             let more = all.channels.iter().filter(|c| of.contains(&c.name) && missing(&c.name));
             let more: Vec<_> = more.cloned().collect();
             call.import.channels.extend(more);
-            // Nor a mailbox.
             let of: HashSet<&str> = call.import.mail.iter().map(|item| item.mailbox.as_str()).collect();
             let given = &call.import.mailboxes;
             let missing = |name: &str| given.iter().all(|mailbox| mailbox.name != name);
@@ -114,9 +117,9 @@ fn cut(all: &Import) -> Vec<Call> {
             call.import.mailboxes.extend(more);
         }
     }
-    // Where nothing was said, nothing can be read: the last call finds the channel.
+    // A channel without posts has nothing to read. By the last call the channel exists.
     if let Some(last) = calls.last_mut() {
-        last.add_cursors(&all.cursors, |channel| unsaid.contains(channel));
+        last.add_cursors(&all.cursors, |channel| without_posts.contains(channel));
     }
     calls
 }

@@ -1,10 +1,10 @@
-//! The file that `fence export` writes and `fence import jsonl` reads: a JSON object a line, whose `type` says what it is.
-//! The first line is the header and the last says that nothing is missing. In between is the same as `task/import` and
-//! `admin/import` take.
+//! The file that `fence export` writes and `fence import jsonl` reads: one JSON object per line, with its `type`. The first
+//! line is the header, and the last line proves that nothing is missing. The lines in between are items of `task/import` and
+//! `admin/import`.
 
 use crate::{
-    foreign,
-    lines::{self, Lines},
+    item_types::for_each_type,
+    json_lines::{self, Lines},
 };
 use fencepost::{
     Code, Error, Result, Time,
@@ -16,23 +16,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 
-/// Raised when older readers would misunderstand a file.
+/// Raise it when older readers would misunderstand a file.
 const VERSION: u64 = 1;
 const HEADER: &str = "fencepost";
 const FLEET: &str = "fleet";
 const END: &str = "end";
 
-/// What stays where it is.
+/// Parts of a fleet that an export does not have.
 const LEFT_OUT: &[&str] = &["keys", "runs", "claims", "locks", "request ids", "hook deliveries", "events"];
 
 #[derive(Debug, Serialize)]
 struct Header<'a> {
     version: u64,
-    /// The version of fence that wrote it.
+    /// The version of fence that wrote the file.
     fencepost: &'a str,
     exported_at: Time,
     database: &'a str,
-    /// Only of these boards.
+    /// The boards that were asked for; empty for the whole fleet.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     boards: &'a [String],
     left_out: &'a [&'a str],
@@ -50,27 +50,11 @@ struct End {
     items: usize,
 }
 
-/// For each kind of item: its list in a page and in `admin/import`, and its type in a file.
-macro_rules! kinds {
-    ($each:ident) => {
-        $each!(agents, "agent");
-        $each!(channels, "channel");
-        $each!(posts, "post");
-        $each!(cursors, "cursor");
-        $each!(routes, "route");
-        $each!(boards, "board");
-        $each!(mailboxes, "mailbox");
-        $each!(mail, "message");
-    };
-}
-pub(crate) use kinds;
-
-/// Characters that act on a terminal are escapes in it, which for programs is the same JSON.
 fn line(kind: &str, item: &impl Serialize) -> Result<String> {
     let json = serde_json::to_string(item).map_err(Error::internal)?;
     let fields = json.strip_prefix('{').unwrap_or(&json);
     let comma = if fields == "}" { "" } else { "," };
-    Ok(foreign::escaped_json(&format!("{{\"type\":\"{kind}\"{comma}{fields}")) + "\n")
+    Ok(format!("{{\"type\":\"{kind}\"{comma}{fields}\n"))
 }
 
 pub fn header(exported_at: Time, database: &str, boards: &[String]) -> Result<String> {
@@ -82,8 +66,8 @@ pub fn end(items: usize) -> Result<String> {
     line(END, &End { items })
 }
 
-/// The page as lines, and how many items of each type it has. The floor is written for single boards, too: old tokens of
-/// their tasks must not fit.
+/// The page as lines. Adds the number of its items to `counts`, by type. An export of single boards has the floor of the
+/// fences, too: old tokens of their tasks must not fit a new claim.
 pub fn page(page: &Page, counts: &mut BTreeMap<&'static str, usize>) -> Result<String> {
     let mut text = String::new();
     macro_rules! put {
@@ -94,7 +78,7 @@ pub fn page(page: &Page, counts: &mut BTreeMap<&'static str, usize>) -> Result<S
             }
         };
     }
-    kinds!(put);
+    for_each_type!(put);
     put!(tasks, "task");
     if let Some(floor) = page.floor {
         text.push_str(&line(FLEET, &Floor { floor })?);
@@ -103,33 +87,33 @@ pub fn page(page: &Page, counts: &mut BTreeMap<&'static str, usize>) -> Result<S
     Ok(text)
 }
 
-/// What a file holds.
+/// The items of a file.
 #[derive(Debug, Default)]
 pub struct File {
     pub tasks: Lines<Item>,
-    /// Everything else, without a source.
-    pub rest: import::Import,
-    /// The line of each item, by its list in `rest`.
+    /// All items but the tasks. Its `source` is not set yet.
+    pub others: import::Import,
+    /// The line of each item, by its list in `others`.
     pub numbers: HashMap<&'static str, Vec<usize>>,
-    /// An export wrote it, and not a person.
+    /// `fence export` wrote at least a part of the file.
     pub is_export: bool,
-    /// Items since the header of an export that has not ended yet, and the line of that header.
+    /// An export that has begun and not ended: its items so far, and the line of its header.
     open: Option<(usize, usize)>,
 }
 
-/// Lines without a `type` are tasks.
+/// A line without a `type` is a task.
 pub fn read(text: &str) -> Result<File> {
     let mut file = File::default();
     let mut last = 0;
     for (at, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         last = at + 1;
-        file.add(text, last).map_err(|error| lines::on(error, last))?;
+        file.add(text, last).map_err(|error| json_lines::on_line(error, last))?;
     }
     match file.open {
         None => Ok(file),
         Some((_, header)) => {
             let cut = format!("the export that begins there has no end: it was cut off after line {last}");
-            Err(lines::on(Error::new(Code::Invalid, cut), header).hint("export it again"))
+            Err(json_lines::on_line(Error::new(Code::Invalid, cut), header).hint("export it again"))
         }
     }
 }
@@ -140,18 +124,18 @@ impl File {
         macro_rules! take {
             ($list:ident, $kind:literal) => {
                 if kind == $kind {
-                    self.rest.$list.push(op::decode(&fields)?);
+                    self.others.$list.push(op::decode(&fields)?);
                     self.numbers.entry(stringify!($list)).or_default().push(number);
                     return self.count();
                 }
             };
         }
-        kinds!(take);
+        for_each_type!(take);
         match kind.as_str() {
             "task" => self.task(&fields, number),
             FLEET => {
                 let Floor { floor } = op::decode(&fields)?;
-                self.rest.floor = self.rest.floor.max(Some(floor));
+                self.others.floor = self.others.floor.max(Some(floor));
                 self.count()
             }
             HEADER => self.begin(&fields, number),
@@ -217,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_said_of_its_line() {
+    fn errors_name_the_line() {
         let header = r#"{"type":"fencepost","version":1,"anything":"else"}"#;
         for (text, says) in [
             (
@@ -251,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_back_as_they_were() {
+    fn texts_are_read_back_unchanged() {
         let odd = "\u{1b}[2J\u{202e}\n\"\\\u{1F600}";
         let page = Page {
             agents: vec![import::AgentItem { name: odd.into(), ..Default::default() }],
@@ -259,8 +243,7 @@ mod tests {
         };
         let mut counts = BTreeMap::new();
         let text = super::page(&page, &mut counts).unwrap();
-        assert!(text.chars().all(|c| c == '\n' || !foreign::is_hidden(c)), "{text}");
         assert_eq!(text.lines().count(), 1);
-        assert_eq!(read(&text).unwrap().rest.agents, page.agents);
+        assert_eq!(read(&text).unwrap().others.agents, page.agents);
     }
 }
