@@ -1,6 +1,9 @@
 //! One command, one file. A command translates: words into an op, the reply into text.
 
-use crate::{context::Context, screen::wrapped, told};
+use crate::{
+    context::Context,
+    output::{events::time_of_day, text::wrapped},
+};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Millis, Result};
 use std::process::ExitCode;
@@ -76,7 +79,7 @@ commands! {
 
 /// Those that nobody types, and what a shell or an installer asks for, look at no settings: they act on what they are
 /// told. Nor does the one that decides which settings are looked at.
-pub fn needs_settings(name: Option<&str>) -> bool {
+pub fn reads_settings(name: Option<&str>) -> bool {
     !matches!(name, Some("keep" | "watchdog" | "completions" | "man" | "trust"))
 }
 
@@ -136,11 +139,6 @@ fn task_of(text: &str) -> Result<String, std::convert::Infallible> {
     task_id(id)
 }
 
-/// `task/auth-3`, also for `auth-3`: a task is what is mostly meant.
-pub fn resource(text: &str) -> String {
-    if text.contains('/') { text.to_owned() } else { format!("task/{text}") }
-}
-
 /// `0` to `100`; the engine refuses what is beyond.
 fn priority(text: &str) -> Result<i64, String> {
     text.parse()
@@ -165,7 +163,7 @@ fn refused<T>(answer: &Result<T>) -> String {
     let clock = until.and_then(|at| Some((at, at.parse().ok()?)));
     clock.map_or_else(
         || error.message().to_owned(),
-        |(at, time)| error.message().replace(at, &told::time_of_day(time)),
+        |(at, time)| error.message().replace(at, &time_of_day(time)),
     )
 }
 

@@ -85,7 +85,7 @@ impl Add {
         context.print(&reply, |reply| {
             format!(
                 "{}{}",
-                crate::text::task(&reply.task, &context.screen),
+                crate::output::tasks::task(&reply.task, &context.terminal),
                 if reply.existing { "  (was there already)" } else { "" }
             )
         })
@@ -101,6 +101,6 @@ async fn plan(context: &Context, file: &str, board: Option<String>) -> Result<Ex
             [] => String::new(),
             ids => format!("\nthere already: {}", ids.join(", ")),
         };
-        crate::text::tasks(&reply.tasks, &context.screen) + &there
+        crate::output::tasks::tasks(&reply.tasks, &context.terminal) + &there
     })
 }

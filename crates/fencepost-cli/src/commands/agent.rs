@@ -2,8 +2,11 @@
 
 use crate::{
     context::Context,
-    screen::{Cell, Screen, Table},
-    text,
+    output::{
+        Terminal,
+        table::{Cell, Table},
+        tasks,
+    },
 };
 use clap::Args;
 use fencepost::{Result, agent::list as listed};
@@ -45,12 +48,12 @@ struct Named {
 
 impl Named {
     fn name(self, context: &Context) -> Result<String> {
-        self.name.map_or_else(|| context.the_agent(), Ok)
+        self.name.map_or_else(|| context.required_agent(), Ok)
     }
 }
 
 /// A line each: `bob  worker  online  1 of 3  pool_task task/auth-3@42`.
-fn table(agents: &[listed::Agent], screen: &Screen) -> String {
+fn table(agents: &[listed::Agent], terminal: &Terminal) -> String {
     let mut table =
         Table::new(&["AGENT", "ROLE", "STATE", "BUSY", "CAN", "DOING", "WAITING FOR IT"]).headed();
     for agent in agents {
@@ -71,12 +74,12 @@ fn table(agents: &[listed::Agent], screen: &Screen) -> String {
             waiting(agent).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }
 
 /// What a run is at; nothing, if it holds nothing.
 fn doing(run: &listed::Doing) -> Option<String> {
-    let parts = run.trigger.iter().cloned().chain([text::tokens(&run.claims)]);
+    let parts = run.trigger.iter().cloned().chain([tasks::tokens(&run.claims)]);
     let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
 }

@@ -1,4 +1,4 @@
-use crate::{context::Context, modes};
+use crate::{context::Context, private_files::make_directory};
 use clap::Args;
 use fencepost::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ impl Backup {
         let shown = self.file.display().to_string();
         let fleet = context.connection().await?;
         if let Some(directory) = self.file.parent() {
-            modes::make_directory(directory).map_err(|e| {
+            make_directory(directory).map_err(|e| {
                 Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()))
             })?;
         }

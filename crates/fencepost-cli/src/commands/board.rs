@@ -2,7 +2,10 @@ mod graph;
 
 use crate::{
     context::Context,
-    screen::{Cell, Table, state},
+    output::{
+        table::{Cell, Table},
+        terminal::state,
+    },
 };
 use clap::{Args, Subcommand};
 use fencepost::{Result, board, board::list::Board as Counts, task::State};
@@ -58,28 +61,28 @@ async fn list(context: &Context) -> Result<ExitCode> {
                 states(board).map(|(state, n)| format!("{n} {state}")).collect::<Vec<_>>().join(", ").into(),
             ]);
         }
-        table.render(&context.screen)
+        table.render(&context.terminal)
     })
 }
 
 async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<ExitCode> {
     let reply = context.call(board::Show { board, limit }).await?;
     context.print(&reply, |reply| {
-        let screen = &context.screen;
+        let terminal = &context.terminal;
         let counts =
-            states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n}\u{a0}{name}")));
+            states(&reply.board).map(|(name, n)| terminal.paint(state(name), &format!("{n}\u{a0}{name}")));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let head = format!(
             "{}  {} tasks, {} ready: {counts}",
-            screen.bold(&reply.board.name),
+            terminal.bold(&reply.board.name),
             total(&reply.board),
             reply.board.ready
         );
         // A number stays with its state.
-        let head = screen.wrap(&head, 0, 4).replace('\u{a0}', " ");
+        let head = terminal.wrap(&head, 0, 4).replace('\u{a0}', " ");
         let more =
-            if reply.more { format!("\n{}", screen.and_more("--limit shows them")) } else { String::new() };
-        format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))
+            if reply.more { format!("\n{}", terminal.and_more("--limit shows them")) } else { String::new() };
+        format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, terminal))
     })
 }
 

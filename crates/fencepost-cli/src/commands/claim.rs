@@ -61,16 +61,16 @@ impl Claim {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, refused).await?,
         };
         let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
         context.print(&reply, |reply| match (self.quiet, &kept) {
             (true, _) => reply.claim.token.clone(),
             (false, Ok(Some(pid))) => {
-                let page = crate::text::claimed(&reply.claim, &reply.task, &context.screen);
+                let page = crate::output::tasks::claimed(&reply.claim, &reply.task, &context.terminal);
                 format!("{}\n\nkept alive by process {pid} as long as this session lives", page.trim_end())
             }
-            (false, _) => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
+            (false, _) => crate::output::tasks::claimed(&reply.claim, &reply.task, &context.terminal),
         })?;
         if self.quiet {
             context.warn_of_lease(&reply.claim);

@@ -1,4 +1,4 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
@@ -28,11 +28,11 @@ impl Claims {
                     claim.token.as_str().into(),
                     claim.run.as_str().into(),
                     claim.agent.as_deref().unwrap_or_default().into(),
-                    context.screen.when(claim.claimed_at).into(),
-                    context.screen.when(claim.expires_at).into(),
+                    context.terminal.when(claim.claimed_at).into(),
+                    context.terminal.when(claim.expires_at).into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

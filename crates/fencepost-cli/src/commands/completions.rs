@@ -1,4 +1,4 @@
-use crate::{context::Context, out};
+use crate::{context::Context, output::streams};
 use clap::Args;
 use clap_complete::Shell;
 use fencepost::Result;
@@ -17,10 +17,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    pub async fn run(self, _: &Context) -> Result<ExitCode> {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut script);
-        out::say(&String::from_utf8_lossy(&script))?;
+        clap_complete::generate(self.shell, &mut context.command_line(), "fence", &mut script);
+        streams::say(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,7 +1,6 @@
 use crate::{
-    command_line,
     context::Context,
-    screen::Table,
+    output::table::Table,
     settings::{self, Setting},
 };
 use clap::{Args, Subcommand};
@@ -43,7 +42,7 @@ impl Config {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Verb::Show = self.command.unwrap_or(Verb::Show);
         let (common, file) = context.settings();
-        let own = settings::by_command(&command_line(), file)?;
+        let own = settings::by_command(&context.command_line(), file)?;
         let all: Vec<_> = common.iter().cloned().chain(own).map(shown).collect();
         context.print(&all, |all| {
             let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
@@ -51,7 +50,7 @@ impl Config {
                 let value = setting.value.as_deref().unwrap_or("-");
                 table.row(vec![setting.key.as_str().into(), value.into(), setting.source.as_str().into()]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

@@ -1,4 +1,4 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::{Args, Subcommand};
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -49,6 +49,6 @@ impl Dep {
                 context.call(task::Undepend { task, after, reason, request }).await?
             }
         };
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,8 +1,10 @@
 use crate::{
-    context::{Context, digest},
-    keeper, modes,
-    place::{self, Place, Why},
-    screen::state,
+    context::Context,
+    environment::data_home,
+    keeper,
+    location::{Location, Reason, permissions, repository},
+    names::digest,
+    output::{terminal::state, text::shell_quoted},
 };
 use clap::Args;
 use fencepost::{
@@ -65,7 +67,7 @@ const VIOLATIONS: usize = 10;
 impl Doctor {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut findings = Vec::new();
-        let place = context.place();
+        let place = context.location();
         match &place {
             Err(e) => findings.push(problem("fleet", e)),
             Ok(place) => {
@@ -74,7 +76,7 @@ impl Doctor {
                 findings.extend(keepers(place));
             }
         }
-        findings.push(ok("run", format!("{}: {}", context.run(), context.who().why.describe())));
+        findings.push(ok("run", format!("{}: {}", context.run(), context.identity().reason.describe())));
         findings.extend(work_tree());
         findings.extend(place.ok().as_ref().and_then(copy));
         context.print(&findings, |findings| {
@@ -86,14 +88,14 @@ impl Doctor {
 }
 
 fn line(finding: &Finding, context: &Context) -> String {
-    let screen = &context.screen;
+    let terminal = &context.terminal;
     let level = finding.level.as_str();
-    let painted = screen.paint(state(level), &format!("{level:<7}"));
+    let painted = terminal.paint(state(level), &format!("{level:<7}"));
     // Beside the columns of the level and the name, or below them where that leaves too little room.
-    let indent = if screen.width().is_some_and(|width| width < 72) { 4 } else { 21 };
-    let message = screen.wrap(&finding.message, 21, indent);
+    let indent = if terminal.width().is_some_and(|width| width < 72) { 4 } else { 21 };
+    let message = terminal.wrap(&finding.message, 21, indent);
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| {
-        format!("\n{:indent$}hint: {}", "", screen.wrap(hint, indent + 6, indent))
+        format!("\n{:indent$}hint: {}", "", terminal.wrap(hint, indent + 6, indent))
     });
     format!("{painted}  {:<10}  {message}{hint}", finding.name)
 }
@@ -113,12 +115,12 @@ fn problem(name: &'static str, error: &Error) -> Finding {
     Finding { name: name.into(), level, message: error.message().into(), hint }
 }
 
-fn fleet(place: &Place) -> Finding {
-    ok("fleet", format!("{}: {}", place.shown(), place.why.describe()))
+fn fleet(place: &Location) -> Finding {
+    ok("fleet", format!("{}: {}", place.shown(), place.reason.describe()))
 }
 
 /// What can only be said with the database open.
-async fn database(context: &Context, place: &Place) -> Vec<Finding> {
+async fn database(context: &Context, place: &Location) -> Vec<Finding> {
     let fleet = match context.inspect().await {
         Ok(fleet) => fleet,
         Err(e) => return vec![behind(&e).unwrap_or_else(|| problem("database", &e))],
@@ -211,7 +213,7 @@ async fn integrity(fleet: &Connection) -> Vec<Finding> {
 }
 
 /// Those that live, and what the others left behind, which is cleared away.
-fn keepers(place: &Place) -> Vec<Finding> {
+fn keepers(place: &Location) -> Vec<Finding> {
     let keepers = keeper::all(place);
     let (alive, gone): (Vec<_>, Vec<_>) = keepers.found.into_iter().partition(|keeper| keeper.alive);
     let mut findings: Vec<_> = gone
@@ -248,15 +250,15 @@ fn keepers(place: &Place) -> Vec<Finding> {
 }
 
 /// Only if there is something to say.
-fn files(place: &Place) -> Option<Finding> {
-    let loose = modes::loose(place)?;
-    let message = format!("others can read or write what is the fleet's: {}", loose.names.join(", "));
-    Some(warning("files", message, &loose.mend))
+fn files(place: &Location) -> Option<Finding> {
+    let exposed = permissions::exposed(place)?;
+    let message = format!("others can read or write what is the fleet's: {}", exposed.names.join(", "));
+    Some(warning("files", message, &exposed.fix))
 }
 
 /// A fleet in a work tree goes with whatever git cleans away: is there a copy elsewhere?
-fn copy(place: &Place) -> Option<Finding> {
-    let Why::Repository(root) = &place.why else { return None };
+fn copy(place: &Location) -> Option<Finding> {
+    let Reason::Repository(root) = &place.reason else { return None };
     if !root.join(".git").exists() || !place.file()?.exists() {
         return None;
     }
@@ -266,7 +268,7 @@ fn copy(place: &Place) -> Option<Finding> {
     // They are named by their time.
     let newest = names.filter(|name| name.starts_with(&prefix) && name.ends_with(".db")).max();
     let at = Clock::System.read().to_string().replace(':', "");
-    let next = modes::quoted(&directory.join(format!("{prefix}{at}.db")));
+    let next = shell_quoted(&directory.join(format!("{prefix}{at}.db")));
     let message = match newest {
         Some(newest) => format!("the newest is {}", directory.join(newest).display()),
         None => "git clean -fdx would delete this fleet, and no copy is elsewhere".into(),
@@ -278,20 +280,20 @@ fn copy(place: &Place) -> Option<Finding> {
 fn copies(root: &Path) -> Option<(PathBuf, String)> {
     let name = root.file_name().map_or("root".into(), |name| name.to_string_lossy());
     let path = digest(&root.display().to_string());
-    Some((place::home()?.join("backups"), format!("{name}-{path}-")))
+    Some((data_home()?.join("backups"), format!("{name}-{path}-")))
 }
 
 /// Only if there is something to say.
 fn work_tree() -> Option<Finding> {
     let here = std::env::current_dir().ok()?;
-    if let Some(link) = place::broken_link(&here) {
+    if let Some(link) = repository::broken_link(&here) {
         return Some(warning(
             "work tree",
             format!("{} leads to a git directory that is not there", link.display()),
             "this work tree does not share its repository's fleet: mount the repository too, or name the fleet with FENCE_DB",
         ));
     }
-    let stray = place::stray(&here)?;
+    let stray = repository::unused_database(&here)?;
     Some(warning(
         "work tree",
         format!("{} is a database that nobody looks at: all work trees share one", stray.display()),

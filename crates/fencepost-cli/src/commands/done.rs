@@ -39,9 +39,9 @@ impl Done {
         let token = self.held.token(context).await?;
         let output = self.output.map(text).transpose()?;
         let done = context.call(task::Done { token: token.clone(), output }).await?;
-        let line = |done: &task::Changed| crate::text::task(&done.task, &context.screen);
+        let line = |done: &task::Changed| crate::output::tasks::task(&done.task, &context.terminal);
         if !self.next {
-            keeper::nudge(context);
+            keeper::wake_all(context);
             return context.print(&done, line);
         }
         let claim = task::Claim {
@@ -52,13 +52,13 @@ impl Done {
             ..task::Claim::default()
         };
         let next = context.call(claim).await;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         match next {
             Ok(next) => context.print(&Both { done, next }, |Both { done, next }| {
                 format!(
                     "{}\n\n{}",
                     line(done),
-                    crate::text::claimed(&next.claim, &next.task, &context.screen)
+                    crate::output::tasks::claimed(&next.claim, &next.task, &context.terminal)
                 )
             }),
             Err(nothing) => {

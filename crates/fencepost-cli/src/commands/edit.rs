@@ -53,6 +53,6 @@ impl Edit {
             request: context.request(),
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| crate::output::tasks::task(&reply.task, &context.terminal))
     }
 }

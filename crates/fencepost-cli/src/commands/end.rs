@@ -25,7 +25,7 @@ impl End {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = self.name.unwrap_or_else(|| context.run());
         let reply = context.call(run::End { run, reason: self.reason, ..run::End::default() }).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");
             format!("run {} is over: {reason}", reply.run.name)

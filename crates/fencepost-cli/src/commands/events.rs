@@ -1,5 +1,8 @@
 use super::duration;
-use crate::{context::Context, told::View};
+use crate::{
+    context::{Context, resource},
+    output::events::EventLines,
+};
 use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result, Time,
@@ -92,7 +95,7 @@ impl Events {
         };
         context.print(&page, |page| match page.events.as_slice() {
             [] => "no events".into(),
-            events => View::of(events, &context.screen).page(events),
+            events => EventLines::of(events, &context.terminal).page(events),
         })
     }
 
@@ -100,7 +103,7 @@ impl Events {
     fn filter(&self, context: &Context) -> event::List {
         event::List {
             kind: self.kind.clone(),
-            resource: self.resource.as_deref().map(super::resource),
+            resource: self.resource.as_deref().map(resource),
             titles: !context.json(),
             ..event::List::default()
         }
@@ -141,7 +144,7 @@ impl Events {
             None => event::List { last: Some(self.limit.unwrap_or(10)), ..self.filter(context) },
         };
         let mut page = context.call(first).await?;
-        let mut view = View::following(&page.events, &context.screen);
+        let mut view = EventLines::following(&page.events, &context.terminal);
         loop {
             for event in &page.events {
                 context.print(event, |event| view.line(event))?;

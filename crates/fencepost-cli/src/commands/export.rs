@@ -1,18 +1,15 @@
 use super::import::Fleet;
 use crate::{
-    context::{Context, unique},
-    foreign::escaped_json,
-    modes, out,
+    context::Context,
+    output::{streams, untrusted::escaped_json},
+    private_files::draft::Draft,
 };
 use clap::Args;
-use fencepost::{Code, Error, Result, board};
+use fencepost::{Result, board};
 use fencepost_import::{counted, jsonl};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::{self, OpenOptions},
-    io::{self, BufWriter, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -64,11 +61,11 @@ impl Export {
         match self.file.as_deref().filter(|file| *file != Path::new("-")) {
             None => {
                 let fleet = Fleet::new(context);
-                jsonl::export(&fleet, &self.board, &mut |text| out::say_lines(&escaped_json(text))).await?;
+                jsonl::export(&fleet, &self.board, &mut |text| streams::say_json_lines(text)).await?;
                 Ok(ExitCode::SUCCESS)
             }
             Some(path) => {
-                let mut file = Draft::of(path, self.force)?;
+                let mut file = Draft::create(path, self.force)?;
                 let mut write = |text: &str| file.write(&escaped_json(text)).map(|()| true);
                 let counts = jsonl::export(&Fleet::new(context), &self.board, &mut write).await?;
                 let bytes = file.publish()?;
@@ -82,77 +79,4 @@ impl Export {
             }
         }
     }
-}
-
-/// A file that appears under its name once it is whole.
-#[derive(Debug)]
-struct Draft {
-    path: PathBuf,
-    draft: PathBuf,
-    file: BufWriter<fs::File>,
-    bytes: u64,
-    force: bool,
-}
-
-impl Draft {
-    fn of(path: &Path, force: bool) -> Result<Self> {
-        match fs::symlink_metadata(path) {
-            Ok(there) if !there.is_file() => {
-                return Err(Error::new(
-                    Code::Invalid,
-                    format!("`{}` is there, and is no file", path.display()),
-                )
-                .hint("name a file that is not there; - is standard output"));
-            }
-            Ok(_) if !force => return Err(is_there(path)),
-            _ => {}
-        }
-        let failed = |e: io::Error| unwritable(path, &e);
-        let directory = path.parent().unwrap_or(Path::new(""));
-        modes::make_directory(directory).map_err(failed)?;
-        let draft = directory.join(unique(".fence-export-"));
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
-        Ok(Self { path: path.into(), draft, file: BufWriter::new(file), bytes: 0, force })
-    }
-
-    fn write(&mut self, text: &str) -> Result<()> {
-        self.bytes += text.len() as u64;
-        self.file.write_all(text.as_bytes()).map_err(|e| unwritable(&self.path, &e))
-    }
-
-    fn publish(mut self) -> Result<u64> {
-        let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
-        synced.map_err(|e| unwritable(&self.path, &e))?;
-        // A link is refused where a file has come about meanwhile; a rename would replace it.
-        let placed = match self.force {
-            true => fs::rename(&self.draft, &self.path),
-            false => fs::hard_link(&self.draft, &self.path),
-        };
-        match placed {
-            Ok(()) => Ok(self.bytes),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(is_there(&self.path)),
-            // Not every file system has links.
-            Err(_) if !self.force && fs::symlink_metadata(&self.path).is_err() => {
-                fs::rename(&self.draft, &self.path).map_err(|e| unwritable(&self.path, &e))?;
-                Ok(self.bytes)
-            }
-            Err(e) => Err(unwritable(&self.path, &e)),
-        }
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.draft);
-    }
-}
-
-fn is_there(path: &Path) -> Error {
-    Error::new(Code::Invalid, format!("`{}` is there already", path.display()))
-        .hint("name another file; --force replaces it")
-}
-
-fn unwritable(path: &Path, why: &io::Error) -> Error {
-    Error::unavailable(format!("`{}` cannot be written: {why}", path.display()))
 }

@@ -34,7 +34,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| crate::output::tasks::task(&reply.task, &context.terminal))
     }
 }

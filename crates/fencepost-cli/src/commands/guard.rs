@@ -1,8 +1,8 @@
 use super::{Held, duration};
 use crate::{
     context::Context,
-    supervise::{self, Ended, Job, Keep, Seat, Signals},
-    whose,
+    identity,
+    supervise::{self, Ended, Job, LeaseRenewer, Signals, TerminalAccess},
 };
 use clap::Args;
 use fencepost::{Code, Millis, Result, claim, claim::Verdict};
@@ -36,7 +36,7 @@ pub struct Guard {
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let footing = context.place()?.footing();
+        let footing = context.location()?.database_file();
         let token = self.held.token(context).await?;
         if self.command.is_empty() {
             return answer(context, token).await;
@@ -48,9 +48,9 @@ impl Guard {
         };
         let mut command = supervise::command(&self.command, &claim, context)?;
         // `fence` within it acts under the claim.
-        command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
-        let keep = Keep::new(context.connection().await?, footing, claim);
-        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
+        command.env("FENCE_CLAIM", &claim.token).env(identity::RUN, &claim.run);
+        let keep = LeaseRenewer::new(context.connection().await?, footing, claim);
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
         supervise::run(keep, job, signals, std::future::pending()).await?.code()
     }
 }

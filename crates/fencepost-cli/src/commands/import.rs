@@ -2,7 +2,7 @@ mod agent_swarm;
 mod jsonl;
 mod pm;
 
-use crate::{context::Context, progress::Progress};
+use crate::{context::Context, output::progress::Progress};
 use clap::{Args, Subcommand};
 use fencepost::{
     Result,

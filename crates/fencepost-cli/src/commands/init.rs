@@ -1,7 +1,7 @@
 use crate::{
     context::Context,
-    modes,
-    place::{self, Place},
+    location::{Location, permissions, repository},
+    private_files::make_directory,
     trust,
 };
 use clap::Args;
@@ -58,10 +58,10 @@ impl Init {
         if let Some(file) = place.file() {
             let is_ours = file.parent().map_or(Ok(false), make)?;
             if self.shared {
-                modes::share(file, is_ours)?;
+                permissions::share(file, is_ours)?;
             }
         }
-        let connection = context.make(&place).await?;
+        let connection = context.create(&place).await?;
         if place.is_remote() {
             // Whoever serves it has made it. That it answers is all there is to see to.
             connection.call(admin::About {}).await?;
@@ -70,7 +70,7 @@ impl Init {
             // If that cannot be, git shows it.
             let _ = keep_out_of_git(file);
         }
-        let made = Made { db: place.shown(), existing, why: place.why.describe() };
+        let made = Made { db: place.shown(), existing, why: place.reason.describe() };
         let code = context.print(&made, |made| {
             let is = if made.existing && !place.is_remote() { "was already" } else { "is" };
             format!("the fleet {is} at {}: {}", made.db, made.why)
@@ -83,10 +83,10 @@ impl Init {
 }
 
 /// Other commands also look at the name of a server.
-fn elsewhere(place: &Place, context: &Context) -> Option<Error> {
-    let message = match context.place() {
+fn elsewhere(place: &Location, context: &Context) -> Option<Error> {
+    let message = match context.location() {
         Ok(other) if other.url == place.url => return None,
-        Ok(other) => format!("other commands use {}: {}", other.shown(), other.why.describe()),
+        Ok(other) => format!("other commands use {}: {}", other.shown(), other.reason.describe()),
         Err(e) => format!("other commands will be refused: {}", e.message()),
     };
     Some(Error::new(Code::Invalid, message))
@@ -98,8 +98,8 @@ fn make(directory: &Path) -> Result<bool> {
     if directory.as_os_str().is_empty() {
         return Ok(false);
     }
-    let ours = !directory.exists() || modes::is_fleets(directory);
-    modes::make_directory(directory).map_err(failed)?;
+    let ours = !directory.exists() || permissions::is_fleet_directory(directory);
+    make_directory(directory).map_err(failed)?;
     if ours {
         // Not through a link that somebody put there.
         let ignore =
@@ -121,7 +121,7 @@ fn keep_out_of_git(file: &Path) -> Option<()> {
     if ignored.lines().any(|line| line == "*") {
         return None;
     }
-    let (top, list) = place::exclude_list(&directory)?;
+    let (top, list) = repository::exclude_list(&directory)?;
     let path = directory.strip_prefix(&top).ok()?.join(file.file_name()?);
     let path = path.to_str().filter(|path| !path.contains('\n'))?;
     let escaped = path.chars().flat_map(|c| "\\*?[".contains(c).then_some('\\').into_iter().chain([c]));

@@ -1,4 +1,4 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::{Args, Subcommand, ValueEnum};
 use fencepost::{
     Access, Result,
@@ -123,13 +123,13 @@ fn describe(key: &Entry) -> String {
 fn table(keys: &[Entry], context: &Context) -> String {
     let mut table = Table::new(&["KEY", "ROLE", "MADE", "REVOKED"]);
     for key in keys {
-        let revoked = key.revoked_at.map_or("-".to_owned(), |at| context.screen.when(at));
+        let revoked = key.revoked_at.map_or("-".to_owned(), |at| context.terminal.when(at));
         table.row(vec![
             key.name.as_str().into(),
             describe(key).into(),
-            context.screen.when(key.created_at).into(),
+            context.terminal.when(key.created_at).into(),
             revoked.into(),
         ]);
     }
-    table.render(&context.screen)
+    table.render(&context.terminal)
 }

@@ -86,8 +86,8 @@ impl List {
                 let last = tasks.last().map_or("", |task| &task.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                crate::text::tasks(tasks, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                crate::output::tasks::tasks(tasks, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

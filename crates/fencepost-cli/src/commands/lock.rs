@@ -1,7 +1,8 @@
 use super::{duration, refused};
 use crate::{
-    context::{Context, unique},
-    supervise::{self, Ended, Job, Keep, Seat, Signals},
+    context::Context,
+    names::unique,
+    supervise::{self, Ended, Job, LeaseRenewer, Signals, TerminalAccess},
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
@@ -50,8 +51,8 @@ pub struct Lock {
 impl Lock {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = unique("lock-");
-        let place = context.place()?;
-        let footing = place.footing();
+        let place = context.location()?;
+        let footing = place.database_file();
         let mut signals = Signals::listen()?;
         let claimed = tokio::select! {
             claim = self.take(context, &run) => claim,
@@ -65,8 +66,8 @@ impl Lock {
         let mut command = supervise::command(&self.command, &claim, context)?;
         // Whoever takes a lock for a while works on under its own run and claim.
         command.env("FENCE_LOCK", &claim.token);
-        let keep = Keep::new(context.connection().await?, footing, claim);
-        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
+        let keep = LeaseRenewer::new(context.connection().await?, footing, claim);
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
         let ended = supervise::run(keep, job, signals, std::future::pending()).await;
         // What was lost needs no giving back; it is tried for tidiness, and not for long.
         let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(_)));
@@ -90,7 +91,7 @@ impl Lock {
         };
         let claimed = match self.wait {
             None => context.call(op(None)).await,
-            Some(limit) => context.call_shown(limit, op, refused).await,
+            Some(limit) => context.call_with_progress(limit, op, refused).await,
         };
         match claimed {
             Ok(claimed) => Ok(claimed.claim),

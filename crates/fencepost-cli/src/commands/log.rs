@@ -1,7 +1,11 @@
 use crate::{
     context::Context,
-    screen::{Screen, line, state},
-    told::{self, verb},
+    output::{
+        Terminal,
+        events::{self, verb},
+        terminal::state,
+        text::line,
+    },
 };
 use clap::Args;
 use fencepost::{
@@ -87,7 +91,7 @@ impl Log {
             last.lapsed = last.ended_at.is_none();
         }
         let story = Story { task: self.task, pruned, parts, now };
-        context.print(&story, |story| page(story, &context.screen))
+        context.print(&story, |story| page(story, &context.terminal))
     }
 }
 
@@ -158,20 +162,20 @@ impl Attempt {
     }
 }
 
-fn page(story: &Story, screen: &Screen) -> String {
+fn page(story: &Story, terminal: &Terminal) -> String {
     let title = story.now.as_ref().map_or("", |task| &task.title);
     let status = story.now.as_ref().map_or("removed", |task| task.state().as_str());
     let top =
-        format!("{}  {}  {}", screen.bold(&story.task), screen.paint(state(status), status), line(title));
-    let mut page = screen.wrap(&top, 0, 4) + "\n";
+        format!("{}  {}  {}", terminal.bold(&story.task), terminal.paint(state(status), status), line(title));
+    let mut page = terminal.wrap(&top, 0, 4) + "\n";
     if story.pruned {
         page += "the beginning is missing: fence prune removed it\n";
     }
     for part in &story.parts {
         let indent = match &part.attempt {
             Some(attempt) => {
-                let head = screen.wrap(&head(attempt, screen), 0, 4);
-                let _ = writeln!(page, "\n{}", screen.bold(&head));
+                let head = terminal.wrap(&head(attempt, terminal), 0, 4);
+                let _ = writeln!(page, "\n{}", terminal.bold(&head));
                 "  "
             }
             None => {
@@ -180,23 +184,23 @@ fn page(story: &Story, screen: &Screen) -> String {
             }
         };
         for event in &part.events {
-            let when = screen.dim(&screen.when(event.at));
+            let when = terminal.dim(&terminal.when(event.at));
             let told = format!("{indent}{when}  {}", told(event, part.attempt.as_ref()));
-            let _ = writeln!(page, "{}", screen.wrap(&told, 0, indent.len() + 4));
+            let _ = writeln!(page, "{}", terminal.wrap(&told, 0, indent.len() + 4));
         }
     }
     page
 }
 
 /// `attempt @2 by run me (agent kim): completed after 12m`
-fn head(attempt: &Attempt, screen: &Screen) -> String {
+fn head(attempt: &Attempt, terminal: &Terminal) -> String {
     let run = attempt.run.as_deref().map_or(String::new(), |run| format!(" by run {}", line(run)));
     let agent = attempt.agent.as_deref().map_or(String::new(), |agent| format!(" (agent {})", line(agent)));
     let end = match (&attempt.ended_by, attempt.held_ms, attempt.claimed_at) {
-        (Some(word), Some(held), _) => format!("{word} after {}", screen.span(held)),
+        (Some(word), Some(held), _) => format!("{word} after {}", terminal.span(held)),
         (Some(word), None, _) => word.clone(),
         (None, ..) if attempt.lapsed => "lapsed: its lease is over".into(),
-        (None, _, Some(since)) => format!("under way since {}", screen.when(since)),
+        (None, _, Some(since)) => format!("under way since {}", terminal.when(since)),
         (None, ..) => "under way".into(),
     };
     format!("attempt @{}{run}{agent}: {end}", attempt.fence)
@@ -204,12 +208,17 @@ fn head(attempt: &Attempt, screen: &Screen) -> String {
 
 /// What happened, and what the event says of it: `noted by kim, text: see the wiki`.
 fn told(event: &Entry, attempt: Option<&Attempt>) -> String {
-    let mut told = told::word(event);
+    let mut told = events::word(event);
     let holder = attempt.and_then(|attempt| attempt.agent.as_deref());
     if let Some(agent) = event.agent.as_deref().filter(|agent| Some(*agent) != holder) {
         told += &format!(" by {}", line(agent));
     }
-    [told].into_iter().chain(told::states(event)).chain(told::details(event)).collect::<Vec<_>>().join(", ")
+    [told]
+        .into_iter()
+        .chain(events::states(event))
+        .chain(events::details(event))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]

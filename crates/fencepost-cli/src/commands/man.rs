@@ -16,9 +16,9 @@ pub struct Man {
 }
 
 impl Man {
-    pub async fn run(self, _: &Context) -> Result<ExitCode> {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let written = std::fs::create_dir_all(&self.to)
-            .and_then(|()| clap_mangen::generate_to(crate::command_line(), &self.to));
+            .and_then(|()| clap_mangen::generate_to(context.command_line(), &self.to));
         written.map_err(|e| {
             Error::new(Code::Invalid, format!("`{}` cannot be written to: {e}", self.to.display()))
         })?;

@@ -1,4 +1,4 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -21,6 +21,6 @@ impl Offer {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Offer { task: self.task, to: self.agent, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,4 +1,4 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -22,6 +22,6 @@ impl Park {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Park { task: self.task, reason: self.reason, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

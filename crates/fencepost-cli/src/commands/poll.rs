@@ -1,7 +1,7 @@
 mod text;
 
 use super::{duration, one_of, refused};
-use crate::context::{Context, unique};
+use crate::{context::Context, names::unique};
 use clap::{Args, ValueEnum};
 use fencepost::{
     Code, Error, Millis, Result,
@@ -63,7 +63,7 @@ enum Pool {
 
 impl Poll {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = context.the_agent()?;
+        let agent = context.required_agent()?;
         let run = context.named_run().unwrap_or_else(|| fresh(&agent));
         let accept = self
             .accept
@@ -89,11 +89,11 @@ impl Poll {
         };
         let answer = match self.wait {
             None => context.call(op(None)).await,
-            wait => context.call_watched(wait, op, |answer| waiting_for(answer, &agent)).await,
+            wait => context.call_while_read(wait, op, |answer| waiting_for(answer, &agent)).await,
         };
         let reply = answer.map_err(|error| to_ask_again(error, &run))?;
         context.print(&reply, |reply| match &reply.trigger {
-            Some(trigger) => text::trigger(trigger, &agent, &context.screen),
+            Some(trigger) => text::trigger(trigger, &agent, &context.terminal),
             None => nothing(reply, &agent),
         })?;
         Ok(match reply.trigger {

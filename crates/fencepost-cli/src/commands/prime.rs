@@ -1,4 +1,4 @@
-use crate::{context::Context, place, screen};
+use crate::{context::Context, location, output::text};
 use clap::Args;
 use fencepost::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ struct Page {
 
 impl Prime {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let page = page(self.board.as_deref(), &crate::command_line());
+        let page = page(self.board.as_deref(), &context.command_line());
         let Some(directory) = self.skill else {
             return context.print(&Page { page: page.clone(), file: None }, |_| page);
         };
@@ -63,7 +63,7 @@ fn write(file: &Path, page: &str) -> Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).map_err(failed)?;
     // A repository that was cloned may have brought one, to a file that matters.
-    place::refuse_link(file).map_err(|e| e.hint("remove it, or name another directory"))?;
+    location::refuse_link(file).map_err(|e| e.hint("remove it, or name another directory"))?;
     std::fs::write(file, page).map_err(failed)
 }
 
@@ -74,7 +74,7 @@ const USEFUL: [&str; 12] =
 /// What the page says; every command in it is checked against the definitions by a test, and what each does and
 /// takes is taken from them.
 fn page(board: Option<&str>, command_line: &clap::Command) -> String {
-    let on = board.map_or(String::new(), |board| format!(" --board {}", screen::line(board)));
+    let on = board.map_or(String::new(), |board| format!(" --board {}", text::line(board)));
     let commands: Vec<String> =
         USEFUL.iter().filter_map(|name| line(command_line.find_subcommand(name)?)).collect();
     format!(
@@ -158,13 +158,13 @@ mod tests {
     /// A token is at least three characters of English on average, and rather four.
     #[test]
     fn the_page_is_under_1500_tokens() {
-        let page = page(Some("a-board-with-a-long-name"), &crate::command_line());
+        let page = page(Some("a-board-with-a-long-name"), &crate::command_line::definition());
         assert!(page.len() < 1500 * 3, "{} bytes", page.len());
     }
 
     #[test]
     fn every_command_on_the_page_is_one() {
-        let seen = parse_commands(&page(Some("auth"), &crate::command_line()));
+        let seen = parse_commands(&page(Some("auth"), &crate::command_line::definition()));
         assert!(seen > 20, "only {seen} commands were found on the page");
     }
 
@@ -196,7 +196,8 @@ mod tests {
                 let parts = quoted.split(['[', ']']).enumerate();
                 parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect()
             };
-            let parse = |text: String| crate::command_line().try_get_matches_from(shell_words(&text));
+            let parse =
+                |text: String| crate::command_line::definition().try_get_matches_from(shell_words(&text));
             if let Err(e) = parse(without(0)).or_else(|_| parse(without(1))) {
                 panic!("`{quoted}` on the page is not a command: {e}");
             }

@@ -30,6 +30,6 @@ impl Progress {
         let token = held.token(context).await?;
         let op = task::Progress { token, text, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| crate::output::tasks::task(&reply.task, &context.terminal))
     }
 }

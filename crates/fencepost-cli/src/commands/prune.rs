@@ -1,5 +1,5 @@
 use super::duration;
-use crate::{context::Context, progress::Progress};
+use crate::{context::Context, output::progress::Progress};
 use clap::Args;
 use fencepost::{Millis, Result, admin, event};
 use serde::{Deserialize, Serialize};

@@ -20,7 +20,7 @@ impl Ready {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "nothing is ready".into(),
-            tasks => crate::text::ready(tasks, &context.screen),
+            tasks => crate::output::tasks::ready(tasks, &context.terminal),
         })
     }
 }

@@ -1,4 +1,4 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ pub struct Reject {
 
 impl Reject {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let token = context.own_token(&self.task).await?;
-        let (agent, request) = (context.the_agent()?, context.request());
+        let token = context.token_of(&self.task).await?;
+        let (agent, request) = (context.required_agent()?, context.request());
         let op = task::Reject { task: self.task, agent, reason: self.reason, token, request };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -19,7 +19,7 @@ impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }
 }

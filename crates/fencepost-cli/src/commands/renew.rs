@@ -21,7 +21,7 @@ impl Renew {
             context.call(claim::Renew { token: self.held.token(context).await?, ttl_ms: self.ttl }).await?;
         context.print(&reply, |reply| {
             let claim = &reply.claim;
-            let lease = crate::text::lease_kept(claim, &context.screen);
+            let lease = crate::output::tasks::lease_kept(claim, &context.terminal);
             format!("{} is held until {}{lease}", claim.token, claim.expires_at)
         })
     }

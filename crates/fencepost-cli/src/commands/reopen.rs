@@ -1,4 +1,4 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ impl Reopen {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
             let there = if reply.existing { "  (was reopened already)" } else { "" };
-            text::task(&reply.task, &context.screen) + there
+            tasks::task(&reply.task, &context.terminal) + there
         })
     }
 }

@@ -1,7 +1,6 @@
 use crate::{
     context::Context,
-    foreign::BREAK,
-    screen::{Screen, Table, line},
+    output::{Terminal, table::Table, text::line, untrusted::BREAK},
 };
 use clap::{Args, Subcommand};
 use fencepost::{
@@ -104,7 +103,7 @@ impl Route {
                 context.print(&reply, |reply| match reply.routes.as_slice() {
                     [] => "no routes: what comes from outside is kept, and fence route unmatched lists it"
                         .into(),
-                    routes => table(routes, &context.screen),
+                    routes => table(routes, &context.terminal),
                 })
             }
             Verb::Rm { route, reason } => {
@@ -138,7 +137,7 @@ impl Add {
         };
         let added = context.call(add).await?;
         context.print(&added, |added| {
-            let route = table(std::slice::from_ref(&added.route), &context.screen);
+            let route = table(std::slice::from_ref(&added.route), &context.terminal);
             match added.agent_unknown {
                 true => format!("{route}\n{}", not_joined(&added.route.agent)),
                 false => route,
@@ -166,14 +165,14 @@ impl Unmatched {
                     content.event.unwrap_or_default().into(),
                     content.repository.or(content.channel).unwrap_or_default().into(),
                     content.sender.unwrap_or_default().into(),
-                    context.screen.when(stray.created_at).into(),
+                    context.terminal.when(stray.created_at).into(),
                     line(content.text.split(['\n', BREAK]).next().unwrap_or_default()).into(),
                 ]);
             }
             let more = reply
                 .more
-                .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {}", last.id))));
-            table.render(&context.screen) + &more.unwrap_or_default()
+                .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {}", last.id))));
+            table.render(&context.terminal) + &more.unwrap_or_default()
         })
     }
 }
@@ -233,7 +232,7 @@ fn became(message: i64, reply: &Delivered) -> String {
     }
 }
 
-fn table(routes: &[Entry], screen: &Screen) -> String {
+fn table(routes: &[Entry], terminal: &Terminal) -> String {
     let mut table = Table::new(&["ROUTE", "TO", "RULE"]);
     for route in routes {
         table.row(vec![
@@ -242,5 +241,5 @@ fn table(routes: &[Entry], screen: &Screen) -> String {
             line(&route.rule.to_string()).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }

@@ -1,7 +1,10 @@
 use crate::{
     context::Context,
-    screen::{Cell, Table, json},
-    text,
+    output::{
+        table::{Cell, Table},
+        tasks,
+        text::json,
+    },
 };
 use clap::Args;
 use fencepost::{Result, run};
@@ -47,15 +50,15 @@ impl Runs {
                     word(&run.host),
                     Cell::state(if run.alive { "alive" } else { "ended" }),
                     word(&run.trigger),
-                    context.screen.when(run.opened_at).into(),
-                    context.screen.when(over_at).into(),
+                    context.terminal.when(run.opened_at).into(),
+                    context.terminal.when(over_at).into(),
                     word(&run.reason),
                     word(&run.exit),
                     run.cost.as_ref().map(json).unwrap_or_default().into(),
-                    text::tokens(&run.claims).into(),
+                    tasks::tokens(&run.claims).into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

@@ -3,8 +3,9 @@ mod logs;
 mod traces;
 
 use crate::{
-    context::{Context, variable},
-    foreign, out,
+    context::Context,
+    environment::variable,
+    output::{streams, untrusted},
 };
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
@@ -135,16 +136,16 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
              --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts"
         );
     }
-    let shown = foreign::shown(&shown);
+    let shown = untrusted::shown(&shown);
     // Whoever started it may not read that.
     let _ = match json {
-        true => out::say_json(&serde_json::json!({ "url": at }).to_string()),
-        false if out::width().is_some() => {
+        true => streams::say_json(&serde_json::json!({ "url": at }).to_string()),
+        false if streams::width().is_some() => {
             // With both set, a command would refuse to choose.
             let unset = variable("FENCE_DB").map_or("", |_| "unset FENCE_DB; ");
-            out::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
+            streams::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
         }
-        false => out::say(&format!("serving {shown} at {at}")),
+        false => streams::say(&format!("serving {shown} at {at}")),
     };
     let mut hangup = signal(SignalKind::hangup()).map_err(unheard)?;
     let renew = server.renewal();

@@ -53,7 +53,7 @@ impl Settle {
             cost: self.cost.map(|cost| json("cost", cost)).transpose()?,
         };
         let reply = context.call(op).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| {
             let reason = reply.run.reason.as_deref().unwrap_or("ended");
             let mut page = format!("run {} is over: {reason}", reply.run.name);

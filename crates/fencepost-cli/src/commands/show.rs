@@ -15,6 +15,6 @@ pub struct Show {
 impl Show {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(task::Show { task: self.task }).await?;
-        context.print(&reply, |reply| crate::text::page(&reply.task, &context.screen))
+        context.print(&reply, |reply| crate::output::tasks::page(&reply.task, &context.terminal))
     }
 }

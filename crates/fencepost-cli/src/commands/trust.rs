@@ -1,10 +1,13 @@
 use crate::{
-    command_line,
     context::Context,
-    place,
-    screen::{Cell, Table, line, quoted},
+    environment::DATABASE,
+    location::repository,
+    output::{
+        table::{Cell, Table},
+        text::{line, quoted},
+    },
     settings::{self, FILE},
-    trust::{self, Decisions, Seal},
+    trust::{self, Decisions, Fingerprint},
 };
 use clap::Args;
 use fencepost::{Code, Error, Result};
@@ -83,7 +86,7 @@ impl Trust {
         }
         let mut trusted = Vec::new();
         for (path, found) in found(self.path.as_deref(), &here)? {
-            trusted.push(found.trust(&decisions, path)?);
+            trusted.push(found.trust(&decisions, path, &context.command_line())?);
         }
         context.print(&trusted, |trusted| trusted.iter().map(shown).collect::<Vec<_>>().join("\n"))
     }
@@ -92,16 +95,16 @@ impl Trust {
 /// What there is to decide on.
 enum Found {
     Settings,
-    Fleet(Seal),
+    Fleet(Fingerprint),
 }
 
 impl Found {
-    fn trust(self, decisions: &Decisions, path: PathBuf) -> Result<Trusted> {
+    fn trust(self, decisions: &Decisions, path: PathBuf, command_line: &clap::Command) -> Result<Trusted> {
         let (seal, settings) = match self {
             Found::Fleet(seal) => (seal, Vec::new()),
             Found::Settings => {
                 let text = trust::text(&path)?;
-                (Seal::of_text(&text), settings::File::shown(path.clone(), &text, &command_line())?)
+                (Fingerprint::of_text(&text), settings::File::shown(path.clone(), &text, command_line)?)
             }
         };
         decisions.trust(&path, &seal)?;
@@ -114,11 +117,11 @@ impl Found {
 fn found(path: Option<&Path>, here: &Path) -> Result<Vec<(PathBuf, Found)>> {
     let (file, fleet) = match path {
         Some(path) => within(path),
-        None => (settings::near(here).next(), place::of_repository(here)),
+        None => (settings::near(here).next(), repository::of_repository(here)),
     };
-    let file = file.filter(|file| file.is_file()).map(|file| (trust::located(&file), Found::Settings));
+    let file = file.filter(|file| file.is_file()).map(|file| (trust::normalized(&file), Found::Settings));
     let fleet =
-        fleet.and_then(|fleet| trust::foreign(&fleet)).map(|(path, owner)| (path, Found::Fleet(owner)));
+        fleet.and_then(|fleet| trust::other_owner(&fleet)).map(|(path, owner)| (path, Found::Fleet(owner)));
     let found: Vec<_> = file.into_iter().chain(fleet).collect();
     if !found.is_empty() {
         return Ok(found);
@@ -133,13 +136,13 @@ fn found(path: Option<&Path>, here: &Path) -> Result<Vec<(PathBuf, Found)>> {
 
 /// The file and the fleet that a path names.
 fn within(path: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
-    let last = trust::located(path).file_name().unwrap_or_default().to_owned();
+    let last = trust::normalized(path).file_name().unwrap_or_default().to_owned();
     if last == FILE {
         (Some(path.to_owned()), None)
     } else if last == ".fence" {
-        (None, Some(path.join(place::DATABASE)))
+        (None, Some(path.join(DATABASE)))
     } else {
-        (Some(path.join(FILE)), Some(path.join(".fence").join(place::DATABASE)))
+        (Some(path.join(FILE)), Some(path.join(".fence").join(DATABASE)))
     }
 }
 
@@ -167,7 +170,7 @@ fn list(decisions: &Decisions, context: &Context) -> Result<ExitCode> {
         }
         let mut table = Table::new(&["PATH", "STATE"]);
         all.iter().for_each(|one| table.row(vec![one.path.as_str().into(), Cell::state(&one.state)]));
-        table.render(&context.screen)
+        table.render(&context.terminal)
     })
 }
 
@@ -178,17 +181,17 @@ fn revoke(decisions: &Decisions, path: Option<&Path>, here: &Path, context: &Con
             let (file, fleet) = within(path);
             (Vec::from_iter(file), fleet)
         }
-        None => (here.ancestors().map(|dir| dir.join(FILE)).collect(), place::of_repository(here)),
+        None => (here.ancestors().map(|dir| dir.join(FILE)).collect(), repository::of_repository(here)),
     };
     let mut revoked = Vec::new();
-    for file in files.iter().map(|file| trust::located(file)) {
+    for file in files.iter().map(|file| trust::normalized(file)) {
         if decisions.revoke(&file)? {
             revoked.push(file);
             // Without a path it is about the nearest.
             break;
         }
     }
-    if let Some(fleet) = fleet.as_deref().and_then(Path::parent).map(trust::located)
+    if let Some(fleet) = fleet.as_deref().and_then(Path::parent).map(trust::normalized)
         && decisions.revoke(&fleet)?
     {
         revoked.push(fleet);

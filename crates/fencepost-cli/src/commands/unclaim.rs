@@ -1,5 +1,4 @@
-use super::resource;
-use crate::context::Context;
+use crate::context::{Context, resource};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 use super::duration;
-use crate::{context::Context, screen::state};
+use crate::{context::Context, output::terminal::state};
 use clap::Args;
 use fencepost::{
     Code, Millis, Result,
@@ -40,11 +40,11 @@ impl Wait {
             any: self.any,
             wait_ms,
         };
-        let waited = context.call_watched(self.timeout, op, waiting_for).await?;
+        let waited = context.call_while_read(self.timeout, op, waiting_for).await?;
         context.print(&waited, |waited| {
             let line = |task: &task::wait::Waiting| {
                 let shown = task.state.as_str();
-                format!("{}  {}", task.id, context.screen.paint(state(shown), shown))
+                format!("{}  {}", task.id, context.terminal.paint(state(shown), shown))
             };
             waited.tasks.iter().map(line).chain([counts(waited)]).collect::<Vec<_>>().join("\n")
         })?;

@@ -10,7 +10,7 @@ pub struct Watchdog {}
 
 impl Watchdog {
     pub async fn run(self, _: &Context) -> Result<ExitCode> {
-        watchdog::watch();
+        watchdog::run();
         Ok(ExitCode::SUCCESS)
     }
 }

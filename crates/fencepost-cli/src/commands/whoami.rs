@@ -30,14 +30,14 @@ struct Owner {
 
 impl Whoami {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let (who, place) = (context.who(), context.place()?);
+        let (who, place) = (context.identity(), context.location()?);
         let owner = who.owner.as_ref().map(|owner| Owner { pid: owner.pid, name: owner.name.clone() });
         let me = Me {
             run: who.run.clone(),
-            run_because: who.why.describe(),
+            run_because: who.reason.describe(),
             agent: context.agent(),
             fleet: place.shown(),
-            fleet_because: place.why.describe(),
+            fleet_because: place.reason.describe(),
             owner,
         };
         context.print(&me, |me| {
@@ -50,7 +50,7 @@ impl Whoami {
                 "run    {}  ({})\nagent  {agent}\nfleet  {}  ({}){owner}",
                 me.run, me.run_because, me.fleet, me.fleet_because
             );
-            let lines = text.lines().map(|line| context.screen.wrap(line, 0, 7));
+            let lines = text.lines().map(|line| context.terminal.wrap(line, 0, 7));
             lines.collect::<Vec<_>>().join("\n")
         })
     }

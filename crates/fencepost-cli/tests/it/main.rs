@@ -16,6 +16,7 @@ mod import;
 mod import_swarm;
 mod install;
 mod keeper;
+mod layers;
 mod lead_and_workers;
 mod line;
 mod mail;

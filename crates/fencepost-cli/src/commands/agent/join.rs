@@ -53,6 +53,6 @@ impl Join {
             strand_ms: self.strand,
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
+        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.terminal))
     }
 }

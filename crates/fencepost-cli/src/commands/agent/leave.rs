@@ -19,6 +19,6 @@ impl Leave {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(agent::Leave { agent: self.named.name(context)?, reason: self.reason }).await?;
-        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
+        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.terminal))
     }
 }

@@ -21,7 +21,7 @@ impl List {
         context.print(&reply, |reply| {
             let mut page = match reply.agents.as_slice() {
                 [] => "no agents: fence agent join makes one known".into(),
-                agents => table(agents, &context.screen),
+                agents => table(agents, &context.terminal),
             };
             for agent::list::Unknown { agent, tasks } in &reply.unknown {
                 page += &format!("\nno agent `{agent}`, for whom there is: {}", tasks.join(", "));

@@ -3,16 +3,16 @@
 //! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
 //! others are named beside it.
 
-use crate::screen::{Screen, Strip, state};
+use crate::output::{Terminal, table::CellLine, terminal::state};
 use anstyle::Style;
 use fencepost::{board::show::Edge, task::Task};
 use std::collections::HashMap;
 
-pub fn draw(tasks: &[Task], edges: &[Edge], screen: &Screen) -> String {
+pub fn draw(tasks: &[Task], edges: &[Edge], terminal: &Terminal) -> String {
     let graph = Graph::new(tasks, edges);
     let mut lines = Vec::new();
     for root in graph.children(None) {
-        graph.branch(root, "", "", screen, &mut lines);
+        graph.branch(root, "", "", terminal, &mut lines);
     }
     lines.join("\n")
 }
@@ -46,7 +46,7 @@ impl<'a> Graph<'a> {
     }
 
     /// One task, and everything below it.
-    fn branch(&self, task: &Task, lead: &str, below: &str, screen: &Screen, lines: &mut Vec<String>) {
+    fn branch(&self, task: &Task, lead: &str, below: &str, terminal: &Terminal, lines: &mut Vec<String>) {
         let status = task.state().as_str();
         let parent = self.parent.get(task.id.as_str());
         let others = self.after.get(task.id.as_str()).into_iter().flatten().filter(|id| Some(*id) != parent);
@@ -57,21 +57,21 @@ impl<'a> Graph<'a> {
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
         // The title gives way first, then what else it waits for.
-        let title = screen.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
-        let mut strip = Strip::new(screen);
-        strip.lead(lead, Style::new().dimmed());
-        strip.cell(&task.id, 0, Style::new());
-        strip.cell(status, 0, state(status));
-        strip.cell(&title, 0, Style::new());
-        strip.cell(also.trim_start(), 0, Style::new().dimmed());
-        lines.push(strip.line());
+        let title = terminal.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
+        let mut cells = CellLine::new(terminal);
+        cells.prefix(lead, Style::new().dimmed());
+        cells.cell(&task.id, 0, Style::new());
+        cells.cell(status, 0, state(status));
+        cells.cell(&title, 0, Style::new());
+        cells.cell(also.trim_start(), 0, Style::new().dimmed());
+        lines.push(cells.finish());
         let children = self.children(Some(&task.id));
-        let (fork, last, line) = screen.branches();
+        let (fork, last, line) = terminal.branches();
         for (at, child) in children.iter().enumerate() {
             let is_last = at + 1 == children.len();
             let lead = format!("{below}{}", if is_last { last } else { fork });
             let under = format!("{below}{}", if is_last { "   " } else { line });
-            self.branch(child, &lead, &under, screen, lines);
+            self.branch(child, &lead, &under, terminal, lines);
         }
     }
 }

@@ -20,7 +20,7 @@ impl Create {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
             let there = if reply.existing { "  (was there already)" } else { "" };
-            table(std::slice::from_ref(&reply.channel), &context.screen) + there
+            table(std::slice::from_ref(&reply.channel), &context.terminal) + there
         })
     }
 }

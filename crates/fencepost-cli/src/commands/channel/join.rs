@@ -12,7 +12,7 @@ pub struct Join {
 
 impl Join {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let op = channel::Join { channel: self.channel, agent: context.the_agent()? };
+        let op = channel::Join { channel: self.channel, agent: context.required_agent()? };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| format!("{} is in {}", reply.agent, reply.channel))
     }

@@ -34,11 +34,11 @@ pub struct Read {
 
 impl Read {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = context.the_agent()?;
+        let agent = context.required_agent()?;
         let token = match self.token {
             Some(token) => Some(token),
             None if self.peek => None,
-            None => context.own_token(&format!("mentions/{agent}/{}", self.channel)).await?,
+            None => context.token_of(&format!("mentions/{agent}/{}", self.channel)).await?,
         };
         let op = channel::Read {
             channel: self.channel,
@@ -51,7 +51,7 @@ impl Read {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let mut page = posts(&reply.posts, &context.screen);
+            let mut page = posts(&reply.posts, &context.terminal);
             if page.is_empty() {
                 page = "nothing new".into();
             }
@@ -59,7 +59,7 @@ impl Read {
                 let last = reply.posts.last().map_or(0, |post| post.n);
                 let marked = reply.cursor >= last;
                 let how = if marked { "read again".into() } else { format!("--from {}", last + 1) };
-                page += &format!("\n\n{}", context.screen.and_more(&how));
+                page += &format!("\n\n{}", context.terminal.and_more(&how));
             }
             if let Some(run) = reply.held_by.as_ref().filter(|_| !self.peek) {
                 page += &format!(

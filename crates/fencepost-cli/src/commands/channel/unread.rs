@@ -1,4 +1,4 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ pub struct Unread {}
 
 impl Unread {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(channel::Unread { agent: context.the_agent()? }).await?;
+        let reply = context.call(channel::Unread { agent: context.required_agent()? }).await?;
         context.print(&reply, |reply| {
             if reply.channels.is_empty() {
                 return "all is read".into();
@@ -24,7 +24,7 @@ impl Unread {
                     unread.held_by.as_deref().unwrap_or_default().into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

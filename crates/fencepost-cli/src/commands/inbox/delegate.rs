@@ -45,8 +45,10 @@ impl Delegate {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let (item, task) =
-                (text::item(&reply.item, &context.screen), crate::text::task(&reply.task, &context.screen));
+            let (item, task) = (
+                text::item(&reply.item, &context.terminal),
+                crate::output::tasks::task(&reply.task, &context.terminal),
+            );
             format!("{item}\n{task}")
         })
     }

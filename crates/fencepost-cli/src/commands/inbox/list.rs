@@ -27,7 +27,7 @@ pub struct List {
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = self.name.map_or_else(|| context.the_agent(), Ok)?;
+        let agent = self.name.map_or_else(|| context.required_agent(), Ok)?;
         let status = self.status.as_deref();
         let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
         let op = inbox::List { agent, all: self.all, status, after: self.start_after, limit: self.limit };
@@ -38,8 +38,8 @@ impl List {
                 let last = items.last().map_or(0, |item| item.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                text::items(items, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                text::items(items, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

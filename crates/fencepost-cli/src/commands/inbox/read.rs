@@ -14,6 +14,6 @@ pub struct Read {
 impl Read {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(inbox::Read { message: self.which.message(context).await? }).await?;
-        context.print(&reply, |reply| text::item(&reply.item, &context.screen))
+        context.print(&reply, |reply| text::item(&reply.item, &context.terminal))
     }
 }

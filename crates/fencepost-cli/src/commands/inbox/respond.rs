@@ -24,6 +24,6 @@ impl Respond {
         let text = speech(self.text)?;
         let reply =
             context.call(inbox::Respond { message: self.which.message(context).await?, text }).await?;
-        context.print(&reply, |reply| text::item(&reply.item, &context.screen))
+        context.print(&reply, |reply| text::item(&reply.item, &context.terminal))
     }
 }

@@ -62,7 +62,7 @@ impl Send {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
             let there = if reply.existing { "  (was there already)" } else { "" };
-            let item = text::item(&reply.item, &context.screen) + there;
+            let item = text::item(&reply.item, &context.terminal) + there;
             match reply.agent_unknown {
                 true => format!("{item}\n{}", super::super::route::not_joined(&reply.item.agent)),
                 false => item,

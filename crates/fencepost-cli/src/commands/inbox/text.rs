@@ -1,14 +1,16 @@
 //! Messages from outside, as text.
 
-use crate::{
-    screen::{Cell, Screen, Table, json, line, quoted},
-    text::{sender, whence},
+use crate::output::{
+    Terminal,
+    table::{Cell, Table},
+    tasks::{conversation, sender},
+    text::{json, line, quoted},
 };
 use fencepost::inbox::{Content, Item};
 use std::fmt::Write;
 
 /// A line each: `7  unread  slack  kim in ops  the site is down`.
-pub fn items(items: &[Item], screen: &Screen) -> String {
+pub fn items(items: &[Item], terminal: &Terminal) -> String {
     let mut table = Table::new(&["ID", "STATUS", "SOURCE", "FROM", "TEXT"]);
     for item in items {
         let content = item.content.as_ref();
@@ -17,30 +19,30 @@ pub fn items(items: &[Item], screen: &Screen) -> String {
             Cell::state(item.status.as_str()),
             content.map_or("", |content| &content.source).into(),
             content.and_then(from).unwrap_or_default().into(),
-            about(item, screen).into(),
+            about(item, terminal).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }
 
 /// The same, for one.
-pub fn item(item: &Item, screen: &Screen) -> String {
-    items(std::slice::from_ref(item), screen)
+pub fn item(item: &Item, terminal: &Terminal) -> String {
+    items(std::slice::from_ref(item), terminal)
 }
 
 fn from(content: &Content) -> Option<String> {
     let sender = sender(content.sender.as_deref(), content.sent_by.as_deref());
-    whence(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
+    conversation(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
 /// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
 /// given again.
-fn about(item: &Item, screen: &Screen) -> String {
+fn about(item: &Item, terminal: &Terminal) -> String {
     let text = item.content.as_ref().map(|content| content.text.trim_end().to_owned());
     let said: Vec<String> = text.into_iter().chain(item.response.as_ref().map(said)).collect();
     let held =
-        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.short_until(claim.expires_at)));
-    let again = item.retry_at.map(|at| format!("again {}", screen.when(at)));
+        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, terminal.short_until(claim.expires_at)));
+    let again = item.retry_at.map(|at| format!("again {}", terminal.when(at)));
     let failed: Vec<String> = item.failure_reason.iter().cloned().chain(again).collect();
     let state = held.or((!failed.is_empty()).then(|| failed.join(", ")));
     said.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
@@ -56,13 +58,13 @@ fn said(response: &serde_json::Value) -> String {
 }
 
 /// A message in full, for whoever was given it.
-pub fn page(item: &Item, screen: &Screen) -> String {
-    let mut page = screen.bold(&format!("message {}", item.id)) + "\n";
+pub fn page(item: &Item, terminal: &Terminal) -> String {
+    let mut page = terminal.bold(&format!("message {}", item.id)) + "\n";
     let Some(content) = &item.content else { return page };
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let value = screen.wrap(&line(value), label.len() + 2, 4);
-            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+            let value = terminal.wrap(&line(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", terminal.dim(&format!("{label}:")));
         }
     };
     say("source", Some(&content.source));

@@ -53,7 +53,7 @@ impl Claim {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, refused).await?,
         };
         if let (true, Some(first)) = (self.quiet, reply.claims.first()) {
             context.warn_of_lease(&first.claim);
@@ -61,7 +61,7 @@ impl Claim {
         context.print(&reply, |reply| {
             let claims = reply.claims.iter().map(|taken| match self.quiet {
                 true => taken.claim.token.clone(),
-                false => text::claimed(&taken.claim, &taken.message, &context.screen),
+                false => text::claimed(&taken.claim, &taken.message, &context.terminal),
             });
             claims.collect::<Vec<_>>().join("\n")
         })

@@ -71,6 +71,6 @@ impl Configure {
             retain_count: self.retain_count,
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::mailbox(&reply.mailbox, &context.screen))
+        context.print(&reply, |reply| text::mailbox(&reply.mailbox, &context.terminal))
     }
 }

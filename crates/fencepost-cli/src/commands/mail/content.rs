@@ -1,6 +1,6 @@
 //! What people and commands write, as JSON, and back.
 
-use crate::screen;
+use crate::output::text;
 use fencepost::{Json, Result};
 use serde_json::value::RawValue;
 
@@ -26,7 +26,7 @@ pub fn read(payload: &Json) -> String {
 
 /// The same for a person, of a payload that was made safe to show.
 pub fn shown(payload: &Json) -> String {
-    payload.read().unwrap_or_else(|_| screen::json(&in_a_line(payload.text())))
+    payload.read().unwrap_or_else(|_| text::json(&in_a_line(payload.text())))
 }
 
 /// Within JSON's texts a line's end is written as an escape, so those that are there mean nothing.

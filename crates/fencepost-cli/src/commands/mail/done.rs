@@ -42,8 +42,8 @@ impl Done {
             }
         };
         let reply = context.call(mail::Done { token, outputs, outcome: self.outcome }).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::message(&reply.message, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }
 
     /// Each is accepted or refused on its own; the first refusal is how it ends.
@@ -54,10 +54,10 @@ impl Done {
             messages.push(done(context.token(Some(resource(token))).await?));
         }
         let reply = context.call(mail::DoneMany { messages }).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| {
             let lines = reply.results.iter().map(|result| match (&result.message, &result.error) {
-                (Some(message), _) => text::message(message, &context.screen),
+                (Some(message), _) => text::message(message, &context.terminal),
                 (None, error) => {
                     let reason = error.as_ref().map_or("refused", |error| error.message());
                     format!("{}: {reason}", result.token)

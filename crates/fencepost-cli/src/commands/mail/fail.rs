@@ -39,7 +39,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::message(&reply.message, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }
 }

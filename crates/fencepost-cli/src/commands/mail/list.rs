@@ -37,8 +37,8 @@ impl List {
                 let last = messages.last().map_or(0, |message| message.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                text::messages(messages, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                text::messages(messages, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

@@ -20,6 +20,7 @@ pub struct Pause {
 impl Pause {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(mail::Pause { mailbox: self.mailbox, reason: self.reason }).await?;
-        context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
+        context
+            .print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.terminal))
     }
 }

@@ -21,7 +21,7 @@ impl Peek {
             [] => "nothing is ready".into(),
             messages => messages
                 .iter()
-                .map(|message| text::page(message, &context.screen))
+                .map(|message| text::page(message, &context.terminal))
                 .collect::<Vec<_>>()
                 .join("\n"),
         })

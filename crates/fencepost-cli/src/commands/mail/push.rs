@@ -81,7 +81,7 @@ impl Push {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
             let there = if reply.existing { "  (was there already)" } else { "" };
-            format!("{}{there}", text::message(&reply.message, &context.screen))
+            format!("{}{there}", text::message(&reply.message, &context.terminal))
         })
     }
 

@@ -26,7 +26,7 @@ impl Release {
             tokens.push(context.token(None).await?);
         }
         let reply = context.call(mail::Release { tokens }).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::messages(&reply.messages, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::messages(&reply.messages, &context.terminal))
     }
 }

@@ -38,7 +38,7 @@ impl Reset {
             let reply = context.call(op.clone()).await?;
             sum = WasReset { reset: sum.reset + reply.reset, more: reply.more && reply.reset > 0 };
         }
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&sum, |sum| {
             format!("gave back {}", text::how_many(usize::try_from(sum.reset).unwrap_or(usize::MAX)))
         })

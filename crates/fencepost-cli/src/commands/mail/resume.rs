@@ -14,6 +14,7 @@ pub struct Resume {
 impl Resume {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(mail::Resume { mailbox: self.mailbox }).await?;
-        context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
+        context
+            .print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.terminal))
     }
 }

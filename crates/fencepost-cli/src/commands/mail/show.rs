@@ -1,5 +1,5 @@
 use super::text;
-use crate::{context::Context, told::View};
+use crate::{context::Context, output::events::EventLines};
 use clap::Args;
 use fencepost::{Result, event, mail};
 use std::process::ExitCode;
@@ -28,10 +28,10 @@ impl Show {
         };
         let history = context.call(history).await?.events;
         context.print(&reply, |reply| {
-            let screen = &context.screen;
-            let mut page = text::page(&reply.message, screen);
+            let terminal = &context.terminal;
+            let mut page = text::page(&reply.message, terminal);
             if !history.is_empty() {
-                page += &format!("\n{}\n", View::of(&history, screen).page(&history));
+                page += &format!("\n{}\n", EventLines::of(&history, terminal).page(&history));
             }
             page + &text::advice(&reply.message).map_or(String::new(), |advice| format!("\nhint: {advice}\n"))
         })

@@ -26,17 +26,17 @@ impl Stats {
                 .hint("its first message makes it: fence mail push; fence mail shows those there are"));
         }
         context.print(&reply, |reply| match (&self.mailbox, reply.mailboxes.as_slice()) {
-            (Some(_), [mailbox]) => text::mailbox(mailbox, &context.screen),
+            (Some(_), [mailbox]) => text::mailbox(mailbox, &context.terminal),
             (_, []) => "no mailboxes: fence mail push makes one".into(),
             (_, mailboxes) => {
                 let last = mailboxes.last().map_or("", |mailbox| &mailbox.name);
                 let more = reply.more.then(|| {
                     format!(
                         "\n{}",
-                        context.screen.and_more(&format!("fence mail stats --start-after {last}"))
+                        context.terminal.and_more(&format!("fence mail stats --start-after {last}"))
                     )
                 });
-                text::mailboxes(mailboxes, &context.screen) + &more.unwrap_or_default()
+                text::mailboxes(mailboxes, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

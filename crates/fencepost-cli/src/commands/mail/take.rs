@@ -37,13 +37,13 @@ impl Take {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, refused).await?,
         };
         context.print(&reply, |reply| {
             reply
                 .messages
                 .iter()
-                .map(|message| text::page(message, &context.screen))
+                .map(|message| text::page(message, &context.terminal))
                 .collect::<Vec<_>>()
                 .join("\n")
         })

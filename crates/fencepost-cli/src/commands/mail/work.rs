@@ -4,12 +4,7 @@ mod slot;
 mod stop;
 
 use super::super::duration;
-use crate::{
-    context::{Context, unique},
-    out,
-    place::Footing,
-    supervise::Signals,
-};
+use crate::{context::Context, location::DatabaseFile, names::unique, output::streams, supervise::Signals};
 use budget::Budget;
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, mail, run};
@@ -85,7 +80,7 @@ pub struct Work {
 struct Worker<'c> {
     args: Work,
     context: &'c Context,
-    footing: Option<Footing>,
+    footing: Option<DatabaseFile>,
     run: String,
     stop: Stop,
     budget: Budget,
@@ -95,7 +90,7 @@ struct Worker<'c> {
 
 impl Work {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let footing = context.place()?.footing();
+        let footing = context.location()?.database_file();
         context.connection().await?;
         let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
         let most = if self.once { Some(self.batch.unwrap_or(1)) } else { self.count };
@@ -165,7 +160,7 @@ impl Worker<'_> {
     /// For whoever watches.
     fn note(&self, line: &str) {
         if !self.context.json() {
-            out::complain(line);
+            streams::complain(line);
         }
     }
 }

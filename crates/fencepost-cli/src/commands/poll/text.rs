@@ -1,7 +1,7 @@
 //! A trigger as text: what it is about, and what to say next.
 
 use super::super::{channel::text::posts, inbox::text as inbox};
-use crate::screen::Screen;
+use crate::output::Terminal;
 use fencepost::{
     agent::{Trigger, Type},
     channel::Mentions,
@@ -9,29 +9,30 @@ use fencepost::{
 
 /// The first line is the type and the run, then a line for each claim; after an empty line what it is about. What others
 /// wrote never begins at the margin, so that a script can tell it from what is said here.
-pub fn trigger(trigger: &Trigger, agent: &str, screen: &Screen) -> String {
+pub fn trigger(trigger: &Trigger, agent: &str, terminal: &Terminal) -> String {
     let head = match trigger.kind {
         // Every worker is told, and no run is opened for it.
         Type::PoolTasksAvailable => trigger.kind.as_str().to_owned(),
         kind => format!("{} {}", kind.as_str(), trigger.run),
     };
-    let mut parts = vec![screen.bold(&head)];
-    parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", screen.dim("claim:"), claim.token)));
+    let mut parts = vec![terminal.bold(&head)];
+    parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", terminal.dim("claim:"), claim.token)));
     if let Some(first) = trigger.claims.iter().map(|claim| claim.expires_at).min() {
-        parts.push(format!("{} {}", screen.dim("held"), screen.until(first)));
+        parts.push(format!("{} {}", terminal.dim("held"), terminal.until(first)));
     }
-    let about = about(trigger, screen);
+    let about = about(trigger, terminal);
     parts.extend([about].into_iter().filter(|about| !about.is_empty()).map(|about| format!("\n{about}")));
-    parts.push(format!("\n{} {}", screen.dim("next:"), next(trigger, agent)));
+    parts.push(format!("\n{} {}", terminal.dim("next:"), next(trigger, agent)));
     parts.join("\n")
 }
 
-fn about(trigger: &Trigger, screen: &Screen) -> String {
-    let mut parts: Vec<String> = trigger.task.iter().map(|task| crate::text::page(task, screen)).collect();
-    parts.extend(trigger.messages.iter().map(|item| inbox::page(item, screen)));
-    parts.extend(trigger.channels.iter().map(|given| mentions(given, screen)));
+fn about(trigger: &Trigger, terminal: &Terminal) -> String {
+    let mut parts: Vec<String> =
+        trigger.task.iter().map(|task| crate::output::tasks::page(task, terminal)).collect();
+    parts.extend(trigger.messages.iter().map(|item| inbox::page(item, terminal)));
+    parts.extend(trigger.channels.iter().map(|given| mentions(given, terminal)));
     if !trigger.tasks.is_empty() {
-        parts.push(crate::text::tasks(&trigger.tasks, screen));
+        parts.push(crate::output::tasks::tasks(&trigger.tasks, terminal));
     }
     if let (Type::PoolTasksAvailable, Some(count)) = (trigger.kind, trigger.count) {
         parts.push(format!("{count} in the pool, and nothing of it is claimed"));
@@ -40,7 +41,7 @@ fn about(trigger: &Trigger, screen: &Screen) -> String {
 }
 
 /// `general: posts 3 to 9, mentioned in 4, 9`, and those posts.
-fn mentions(given: &Mentions, screen: &Screen) -> String {
+fn mentions(given: &Mentions, terminal: &Terminal) -> String {
     let numbers: Vec<String> = given.mentions.iter().map(ToString::to_string).collect();
     let head = format!(
         "{}: posts {} to {}, mentioned in {}",
@@ -49,9 +50,9 @@ fn mentions(given: &Mentions, screen: &Screen) -> String {
         given.to,
         numbers.join(", ")
     );
-    let mut parts = vec![head, posts(&given.posts, screen)];
+    let mut parts = vec![head, posts(&given.posts, terminal)];
     if given.posts.len() < given.mentions.len() {
-        parts.push(screen.and_more(&format!("fence channel read {}", given.channel)));
+        parts.push(terminal.and_more(&format!("fence channel read {}", given.channel)));
     }
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")

@@ -3,7 +3,7 @@
 //! Who reads it may be slow, or have stopped reading. The server does not wait for that: a bounded number of lines,
 //! and of bytes, is kept, and what does not fit is counted.
 
-use crate::out;
+use crate::output::streams;
 use std::{
     io::Write,
     sync::{
@@ -45,7 +45,7 @@ pub struct Logs {
 
 impl Logs {
     pub fn begin() -> Self {
-        let json = out::error_width().is_none();
+        let json = streams::error_width().is_none();
         let (logs, said) = Self::keeping(LINES, BYTES);
         let lost = logs.lost.clone();
         std::thread::spawn(move || write(&said, &lost, json));
@@ -101,17 +101,17 @@ impl Write for Logs {
 fn write(said: &Receiver<Said>, lost: &AtomicU64, json: bool) {
     for said in said {
         match said {
-            Said::Line(line, _room) => out::log(&line, json),
+            Said::Line(line, _room) => streams::log(&line, json),
             Said::End(written) => drop(written.send(())),
         }
         let lost = lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let text = format!("{lost} lines of the log were not read in time, and are lost");
             match json {
-                true => {
-                    out::complain_json(&serde_json::json!({ "level": "WARN", "message": text }).to_string())
-                }
-                false => out::complain(&format!("WARN {text}")),
+                true => streams::complain_json(
+                    &serde_json::json!({ "level": "WARN", "message": text }).to_string(),
+                ),
+                false => streams::complain(&format!("WARN {text}")),
             }
         }
     }

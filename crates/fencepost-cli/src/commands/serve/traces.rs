@@ -4,7 +4,7 @@
 //! A collector that is down costs nobody anything: spans wait in a bounded queue on a thread of their own, and what
 //! does not fit there is let go.
 
-use crate::context::variable;
+use crate::environment::variable;
 use fencepost::{Error, Result};
 use fencepost_client::Http;
 use http_body_util::Full;

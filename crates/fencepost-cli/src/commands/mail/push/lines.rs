@@ -1,7 +1,7 @@
 //! A file with a message on each line, pushed a batch at a time.
 
 use super::super::text::how_many;
-use crate::{commands::is_stdin, context::Context, progress::Progress};
+use crate::{commands::is_stdin, context::Context, output::progress::Progress};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
 use fencepost_import::json_lines::on_line;
 use serde::{Deserialize, Serialize};

@@ -6,9 +6,9 @@ use super::{
     delivery::{self, Verdict},
 };
 use crate::{
-    context::unique,
-    supervise::{self, Ended, Job, Keep, Pipes, Seat, Signals},
-    whose,
+    identity,
+    names::unique,
+    supervise::{self, Ended, Job, LeaseRenewer, Pipes, Signals, TerminalAccess},
 };
 use fencepost::{
     Code, Error, OUTPUT_MAX, Op, Result, WAIT_MAX,
@@ -101,7 +101,8 @@ impl Worker<'_> {
         let pipes = Pipes::attach(&mut command, input, OUTPUT_MAX)
             .map_err(|e| Error::unavailable(format!("a command cannot be given its message: {e}")))?;
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
-        let keep = Keep::new(self.context.connection().await?, self.footing.clone(), first.claim.clone());
+        let keep =
+            LeaseRenewer::new(self.context.connection().await?, self.footing.clone(), first.claim.clone());
         let stopped = Cell::new(false);
         let recall = async {
             tokio::select! {
@@ -112,9 +113,9 @@ impl Worker<'_> {
                 late = self.late() => late,
             }
         };
-        let job = Job { command, seat: Seat::Background, grace: self.args.grace };
+        let job = Job { command, terminal: TerminalAccess::Background, grace: self.args.grace };
         let ended = supervise::run(keep.and(others), job, Signals::of_children()?, recall).await;
-        let said = pipes.end().await;
+        let said = pipes.finish().await;
         match ended {
             // Whoever stops a service tells all of its processes, and the command was one of them.
             Ok(Ended::Exited(code)) if self.stop.is_draining() && is_told_to_end(code) => {
@@ -173,7 +174,7 @@ impl Worker<'_> {
                 None => command.env_remove(name),
             };
         }
-        command.env(whose::RUN, &self.run);
+        command.env(identity::RUN, &self.run);
     }
 
     async fn settle(&self, claims: &[ClaimedMessage], verdict: Verdict) -> Result<()> {
@@ -269,7 +270,7 @@ impl Worker<'_> {
 
     fn report(&self, message: mail::Message) -> Result<()> {
         let changed = mail::Changed { message };
-        self.context.print(&changed, |changed| text::message(&changed.message, &self.context.screen))?;
+        self.context.print(&changed, |changed| text::message(&changed.message, &self.context.terminal))?;
         Ok(())
     }
 

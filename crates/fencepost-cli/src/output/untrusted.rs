@@ -1,21 +1,21 @@
-//! Text that others wrote, made safe to show.
+//! Untrusted text, made safe to show.
 //!
-//! A task's title, a reason, a file's name or a server's error may hold anything: sequences that move the cursor or set
-//! the window's title, characters that turn the reading direction around or are not visible at all, and lines that
-//! look like ours. Such characters are shown as escapes (`\u{1b}`), and a line's end becomes [`BREAK`], after which the
-//! writer (`out.rs`) indents: only this program begins a line at the margin.
+//! A task's title, a reason, a file's name or a server's error may contain anything: sequences that move the cursor or set the
+//! window's title, characters that reverse the reading direction or are invisible, and lines that look like ours. Such
+//! characters are shown as escapes (`\u{1b}`). A line end becomes [`BREAK`], after which the writer (`streams.rs`) indents: only
+//! this program begins a line at the margin.
 
 use std::borrow::Cow;
 
-/// A line's end in text that others wrote. Unicode keeps this character for a program's own use: in text that others
-/// wrote it is shown as an escape like any other of its kind.
+/// Stands for a line end in untrusted text. Unicode reserves this character for a program's internal use. In the untrusted text
+/// itself it is shown as an escape.
 pub const BREAK: char = '\u{fdd0}';
-/// The same of what begins a colour of our own: the writer (`out.rs`) makes it an ESC.
+/// Stands for the ESC with which a colour of our own begins.
 pub const STYLE: char = '\u{fdd1}';
 
-/// Is it a character that acts on a terminal or is not visible? Control characters, line separators, and all that
-/// Unicode calls default-ignorable: directions, joiners, fillers and tags. U+FE00 to U+FE0F may stay: they choose between
-/// two ways to draw the character before them.
+/// Does the character act on a terminal, or is it invisible? These are control characters, line separators, and all that Unicode
+/// calls default-ignorable: directions, joiners, fillers and tags. U+FE00 to U+FE0F are allowed: they choose between two ways to
+/// draw the character before them.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || (u32::from(c) & 0xfffe) == 0xfffe
@@ -27,7 +27,7 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The text with hidden characters as escapes and its lines' ends as [`BREAK`]. Tabs stay.
+/// The text with hidden characters as escapes and line ends as [`BREAK`]. Tabs stay.
 pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| is_hidden(c) && c != '\t') {
         return Cow::Borrowed(text);
@@ -44,12 +44,12 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same in one line, with its lines' ends as escapes, too.
+/// The text in one line, with line ends as escapes, too.
 pub fn in_a_line(text: &str) -> String {
     shown(text).replace(BREAK, "\\n")
 }
 
-/// The same for every text in a piece of JSON, names of fields included. All else stays as it was written.
+/// JSON in which every text, names of fields included, is as [`shown`] makes it. All else stays as it was written.
 pub fn shown_in_json(json: &str) -> Cow<'_, str> {
     if !json.contains('\\') && !json.chars().any(is_hidden) {
         return Cow::Borrowed(json);
@@ -64,7 +64,7 @@ pub fn shown_in_json(json: &str) -> Cow<'_, str> {
                 changed = true;
                 out.push_str(&serde_json::Value::String(safe).to_string());
             }
-            // Half of a surrogate pair is no text, and can only stand there as an escape.
+            // Half of a surrogate pair is no text. It can only be an escape already.
             Ok(Cow::Borrowed(_)) | Err(_) => out.push_str(literal),
         }
         rest = after;
@@ -73,7 +73,7 @@ pub fn shown_in_json(json: &str) -> Cow<'_, str> {
     if changed { Cow::Owned(out) } else { Cow::Borrowed(json) }
 }
 
-/// How long the text is that JSON begins with, both quotes included.
+/// The length of the text with which this JSON begins, both quotes included.
 fn literal_length(json: &str) -> usize {
     let mut escaped = false;
     let end = json.bytes().skip(1).position(|byte| {
@@ -84,8 +84,8 @@ fn literal_length(json: &str) -> usize {
     end.map_or(json.len(), |at| at + 2)
 }
 
-/// The same JSON, with hidden characters written as `\u` escapes: for programs it is no other. (Outside of texts there are
-/// none but spaces, and of those a carriage return would move the cursor.)
+/// The same JSON, with hidden characters written as `\u` escapes. For programs it means the same. (Outside of texts JSON has only
+/// white space, and of that a carriage return would move the cursor.)
 pub fn escaped_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,10 +1,10 @@
 //! The only way to standard output and standard error.
 //!
-//! Whatever a line is made of, only this program's own colours and line ends act on a terminal; see `foreign.rs`.
+//! In every line that is written, only this program's own colours and line ends act on a terminal; see `untrusted.rs`.
 
-use crate::{
-    foreign::{self, BREAK, STYLE},
-    screen,
+use super::{
+    help, text,
+    untrusted::{self, BREAK, STYLE},
 };
 use anstyle::{AnsiColor, Style};
 use clap::builder::StyledStr;
@@ -21,21 +21,21 @@ use std::{
 use tokio::sync::watch;
 use unicode_width::UnicodeWidthStr;
 
-/// Where a colour of our own begins. What others wrote cannot know it: it is another one in each process.
+/// Marks the beginning of a colour of our own. Untrusted text cannot contain it, because each process draws a new one.
 fn style_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| format!("{STYLE}{:016x}", fastrand::u64(..)))
 }
 
-/// What stands before each line that others wrote.
+/// The indent of each line of untrusted text.
 pub const QUOTE: &str = "    ";
 
-/// How wide the terminal is that standard output is, if it is one.
+/// The width of the terminal, if standard output is one.
 pub fn width() -> Option<usize> {
     terminal_width(&std::io::stdout())
 }
 
-/// The same of standard error.
+/// The width of the terminal, if standard error is one.
 pub fn error_width() -> Option<usize> {
     terminal_width(&std::io::stderr())
 }
@@ -45,7 +45,7 @@ fn terminal_width(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     stream.is_terminal().then(size).map(|size| if size == 0 { 80 } else { size })
 }
 
-/// Unless somebody asked for none: <https://no-color.org>.
+/// Does the user want colours? <https://no-color.org>
 pub fn colours_are_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -56,15 +56,15 @@ pub fn styled(style: Style, text: &str) -> String {
     format!("{}{text}{}", mark(style.render().to_string()), mark(style.render_reset().to_string()))
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error; a full disk is: whatever this was to
-/// tell, a token perhaps, was not told.
+/// Writes to standard output. A reader that has closed the pipe (`| head`) is no error. A full disk is one: the caller does not
+/// see the reply, which may be a token.
 pub fn say(text: &str) -> Result<()> {
     write_out(&rendered(text))
 }
 
-/// The same for JSON.
+/// Writes JSON to standard output.
 pub fn say_json(json: &str) -> Result<()> {
-    write_out(&foreign::escaped_json(json))
+    write_out(&untrusted::escaped_json(json))
 }
 
 fn write_out(text: &str) -> Result<()> {
@@ -78,29 +78,29 @@ fn write_out(text: &str) -> Result<()> {
     }
 }
 
-/// Writes lines of JSON that were made safe already. Says whether anybody still reads.
-pub fn say_lines(text: &str) -> Result<bool> {
+/// Writes lines of JSON to standard output. Returns false if nobody reads any more.
+pub fn say_json_lines(json: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(untrusted::escaped_json(json).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(Error::unavailable(format!("standard output cannot be written: {e}"))),
     }
 }
 
-/// Returns when nobody is there any more to read standard output; where that cannot happen (a file), never.
+/// Returns when nobody reads standard output any more. If that cannot happen (a file), it never returns.
 ///
-/// A thread waits for it: `poll` without a wish wakes only for errors and hang-ups, where tokio would also wake for each
-/// key that is typed at a terminal, and take a socket whose other end only stopped writing for closed.
-pub async fn unread() {
+/// A thread waits for it. `poll` without requested events wakes only for errors and hang-ups. tokio would also wake for each key
+/// that is typed at a terminal, and it would take a socket for closed whose other end only stopped writing.
+pub async fn reader_gone() {
     static GONE: OnceLock<watch::Receiver<bool>> = OnceLock::new();
     let gone = GONE.get_or_init(|| {
-        let (tell, gone) = watch::channel(false);
+        let (notify, gone) = watch::channel(false);
         let watching = std::thread::Builder::new().name("reader".into()).spawn(move || {
             let out = std::io::stdout();
             let mut stream = [PollFd::new(&out, PollFlags::empty())];
             while poll(&mut stream, None) == Err(Errno::INTR) {}
-            tell.send_replace(stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP));
+            notify.send_replace(stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP));
         });
         if let Err(e) = watching {
             tracing::warn!("it will not be noticed if nobody reads any more: {e}");
@@ -112,17 +112,18 @@ pub async fn unread() {
     }
 }
 
-/// Writes lines to standard error, if that can be. All at once: where several write to one place, none comes in between.
+/// Writes lines to standard error and ignores failures. It writes all at once, so that lines of other processes do not come in
+/// between.
 pub fn complain(text: &str) {
     write_error(&(rendered(text) + "\n"));
 }
 
-/// The same for JSON.
+/// Writes JSON to standard error.
 pub fn complain_json(json: &str) {
-    write_error(&(foreign::escaped_json(json) + "\n"));
+    write_error(&(untrusted::escaped_json(json) + "\n"));
 }
 
-/// `error: …`, with what others wrote in it.
+/// `error: …`. The text may be untrusted.
 pub fn label(word: &str, text: &str) -> String {
     let style = match word {
         "error" => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
@@ -132,41 +133,41 @@ pub fn label(word: &str, text: &str) -> String {
     };
     let word = format!("{word}:");
     let coloured = error_width().is_some() && colours_are_wanted();
-    let text = foreign::shown(text);
+    let text = untrusted::shown(text);
     let text = match error_width() {
-        Some(width) => screen::wrapped(&text, width, word.len() + 1, 2),
+        Some(width) => text::wrapped(&text, width, word.len() + 1, 2),
         None => text.into_owned(),
     };
     format!("{} {text}", if coloured { styled(style, &word) } else { word })
 }
 
-/// Draws a line on standard error over the one that was drawn before; nothing takes it away.
+/// Draws a line on standard error over the previous one. An empty text removes the line.
 pub fn draw(text: &str) {
     write_error(&format!("\r\x1b[K{}", rendered(text)));
 }
 
-/// A line of a log, in which the logger's own colours are real ones; its last line end is its own.
+/// Writes a line of a log. The logger's own colours are kept.
 pub fn log(line: &[u8], json: bool) {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches('\n');
     match json {
         true => complain_json(line),
-        false => complain(&line.split('\x1b').map(foreign::shown).collect::<Vec<_>>().join(style_mark())),
+        false => complain(&line.split('\x1b').map(untrusted::shown).collect::<Vec<_>>().join(style_mark())),
     }
 }
 
-/// A terminal that went away is nobody's loss.
+/// Nobody misses a message on a terminal that is closed.
 fn write_error(text: &str) {
     let mut err = std::io::stderr();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// What clap says of a command line: its line ends are its own, and so are its colours, because what was typed has none.
+/// Writes an error of clap. The caller has escaped the words of the user, so all line ends and colours are clap's.
 pub fn complain_as_clap(text: &StyledStr) {
     complain(as_clap(text, error_width()).trim_end());
 }
 
-/// The same for help and the version, on standard output. Nobody minds whether help was read to its end.
+/// Writes help or the version to standard output. A failure is ignored.
 pub fn say_as_clap(text: &StyledStr) {
     let _ = say(as_clap(text, width()).trim_end());
 }
@@ -174,10 +175,10 @@ pub fn say_as_clap(text: &StyledStr) {
 fn as_clap(text: &StyledStr, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_string() };
     let coloured = if colours_are_wanted() { text.ansi().to_string() } else { text.to_string() };
-    crate::help::rest(&coloured.replace('\x1b', style_mark()), width)
+    help::rest(&coloured.replace('\x1b', style_mark()), width)
 }
 
-/// The text as it is written: our marks become what they stand for, and hidden characters escapes.
+/// The text as it is written: our marks become colours and line ends, and hidden characters become escapes.
 pub fn rendered(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -194,14 +195,14 @@ pub fn rendered(text: &str) -> String {
                 out.push('\n');
                 out.push_str(QUOTE);
             }
-            c if foreign::is_hidden(c) => out.extend(c.escape_default()),
+            c if untrusted::is_hidden(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }
     out
 }
 
-/// How many columns it takes, without our own colours.
+/// How many columns a text takes, without our own colours.
 pub fn width_of(text: &str) -> usize {
     let mut parts = rendered(text).split('\x1b').map(str::to_owned).collect::<Vec<_>>().into_iter();
     let first = parts.next().map_or(0, |text| text.width());
@@ -228,7 +229,7 @@ mod tests {
             (styled(red, "\x1b[2J"), "\x1b[31m\\u{1b}[2J\x1b[0m"),
             ("\u{fdd1}[31m\u{fdd1}0123456789abcdef[31m".into(), "\\u{fdd1}[31m\\u{fdd1}0123456789abcdef[31m"),
             (format!("{}]0;x", style_mark()), &format!("\\u{{fdd1}}{}]0;x", &style_mark()[3..])),
-            (format!("a: {}\nb", foreign::shown("x\nhint: y\u{fdd0}")), "a: x\n    hint: y\\u{fdd0}\nb"),
+            (format!("a: {}\nb", untrusted::shown("x\nhint: y\u{fdd0}")), "a: x\n    hint: y\\u{fdd0}\nb"),
             ("\ta\r\u{202e}".into(), "\ta\\r\\u{202e}"),
         ];
         for (text, says) in cases {
@@ -236,9 +237,9 @@ mod tests {
         }
     }
 
-    /// Whoever writes elsewhere writes what is not made safe.
+    /// Output that bypasses this module would not be made safe.
     #[test]
-    fn there_is_no_other_way_out() {
+    fn nothing_else_writes_to_standard_output_or_error() {
         let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
         let mut files = Vec::new();
         while let Some(directory) = directories.pop() {
@@ -248,15 +249,16 @@ mod tests {
             }
         }
         assert!(files.len() > 100);
-        // A keeper tells the process that started it, by a pipe, that it is there.
-        for file in
-            files.iter().filter(|file| !file.ends_with("src/out.rs") && !file.ends_with("commands/keep.rs"))
+        // A keeper reports to the process that started it through a pipe.
+        for file in files
+            .iter()
+            .filter(|file| !file.ends_with("output/streams.rs") && !file.ends_with("commands/keep.rs"))
         {
             let code = std::fs::read_to_string(file).expect("its text");
             for way in
                 ["io::stdout()", "io::stderr()", "print!(", "println!(", "stdio::stdout()", "stdio::stderr()"]
             {
-                assert!(!code.contains(way), "{}: {way} passes by out.rs", file.display());
+                assert!(!code.contains(way), "{}: {way} bypasses output/streams.rs", file.display());
             }
         }
     }

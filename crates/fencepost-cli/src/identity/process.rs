@@ -1,4 +1,4 @@
-//! What the system says of processes: who started whom, when, and in which session.
+//! Processes as `/proc` shows them: parent, start time, session, variables.
 
 use std::{
     collections::HashMap,
@@ -6,20 +6,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One process, as it was when we looked. Ids are used again, so a process is its id and when it started.
+/// One process, as it was when it was read. A system uses ids again, so id and start time together identify a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
-    /// The id of its session's leader; 0 if that is outside of what we can see (another pid namespace).
+    /// The id of its session's leader; 0 if the leader is in another pid namespace.
     pub session: i32,
     pub has_terminal: bool,
     /// Ticks since boot.
     pub started: u64,
     pub name: String,
-    /// A shell that was started for one command line: `bash -c …`.
+    /// A shell that runs one command line only: `bash -c …`.
     pub is_throwaway: bool,
-    /// The agents' variables that it was started with.
+    /// The variables that were asked for, with the values that it was started with.
     pub variables: HashMap<&'static str, String>,
 }
 
@@ -27,11 +27,11 @@ impl Process {
     pub fn read(pid: i32, variables: &[&'static str]) -> Option<Self> {
         let dir = Path::new("/proc").join(pid.to_string());
         let stat = fs::read_to_string(dir.join("stat")).ok()?;
-        // The name stands in parentheses and may hold anything, parentheses too.
+        // The name is in parentheses and may have any character, even parentheses.
         let (before, after) = stat.rsplit_once(')')?;
         let name = before.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = after.split_whitespace().collect();
-        // A zombie is gone: it only waits to be counted.
+        // A zombie has ended, and only waits for its parent.
         if matches!(*fields.first()?, "Z" | "X") {
             return None;
         }
@@ -56,39 +56,39 @@ impl Process {
         })
     }
 
-    /// This process, by the id that `/proc` knows it under: where `/proc` is that of an outer pid namespace, it is
-    /// not the id that we know.
+    /// The id of this process in `/proc`. If `/proc` is mounted from an outer pid namespace, it is another id than the one that
+    /// the system calls return.
     pub fn own_id() -> Option<i32> {
         fs::read_link("/proc/self").ok()?.to_str()?.parse().ok()
     }
 
-    /// Is this very process still there?
+    /// Does this process still live?
     pub fn is_alive(&self) -> bool {
         Self::read(self.pid, &[]).is_some_and(|now| now.started == self.started)
     }
 }
 
-/// This very program, to be started once more. Where its file was replaced meanwhile, the running one can still be had.
+/// The path of this program, to start it once more. If its file was removed, `/proc` still has it.
 pub fn own_program() -> PathBuf {
     let file = std::env::current_exe().ok().filter(|path| path.exists());
     file.unwrap_or_else(|| "/proc/self/exe".into())
 }
 
-/// Within which ids and start times are unique: one boot of one machine, and one container of it.
+/// The scope in which ids with start times are unique: one boot of one machine, and one container of it.
 pub fn realm() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), namespace.display())
 }
 
-/// Every process that can be seen.
+/// Every process that this one can see.
 pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid| Process::read(pid, variables))
 }
 
-/// Is anything of this process group still there? Zombies do not count: they only wait to be counted.
+/// Does a process of this group still live? Zombies do not count.
 pub fn group_is_alive(group: i32) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     processes.flatten().any(|entry| {
@@ -100,16 +100,16 @@ pub fn group_is_alive(group: i32) -> bool {
     })
 }
 
-/// This process, then its parent, and so on as far as can be seen.
+/// This process, its parent, and so on.
 pub fn lineage(variables: &[&'static str]) -> Vec<Process> {
-    let mut line: Vec<Process> = Vec::new();
+    let mut lineage: Vec<Process> = Vec::new();
     let mut pid = Process::own_id().unwrap_or(0);
-    // A parent that ended meanwhile and whose id was used again could lead in a circle.
-    while let Some(process) = Process::read(pid, variables).filter(|_| line.len() < 1000) {
+    // If a parent ends and its id is used again, the chain could become a cycle.
+    while let Some(process) = Process::read(pid, variables).filter(|_| lineage.len() < 1000) {
         pid = process.parent;
-        line.push(process);
+        lineage.push(process);
     }
-    line
+    lineage
 }
 
 /// `bash -c …`, `/bin/zsh -lc …`, `bash -eo pipefail -c …`
@@ -125,7 +125,7 @@ fn is_throwaway(command_line: &[u8]) -> bool {
         if option == "--command" || (letters && option.contains('c')) {
             return true;
         }
-        // These are followed by a word of their own.
+        // The next word is the value of these.
         if ["--rcfile", "--init-file"].contains(&&*option) || (letters && option.contains(['o', 'O'])) {
             words.next();
         }

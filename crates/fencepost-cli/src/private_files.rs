@@ -1,7 +1,10 @@
-//! Files of our own: in a directory that only we can write, opened without following links and without blocking.
+//! Files that only this user can have made: in directories that only this user can write, opened without following links and
+//! without blocking.
 //!
-//! Commands read, touch and remove keepers' files that they find by listing a directory. Another user, or a repository that was
-//! cloned, could put a link to another file there, or a pipe that nobody writes to.
+//! Commands read, touch and remove keepers' files that they find by listing a directory. Another user, or a cloned repository,
+//! could put a link to another file there, or a pipe that nobody writes to.
+
+pub mod draft;
 
 use rustix::{
     fs::{
@@ -20,22 +23,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A directory that only we can write, below parents that only we or root can write.
+/// A directory that only this user can write, below parents that only this user or root can write.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     handle: OwnedFd,
 }
 
-/// Whether a file that is missing is made.
+/// Whether to create a file that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    Make,
+    Create,
     Refuse,
 }
 
 impl Directory {
-    /// Fails if it is not there, and if somebody else could have changed what is in it.
+    /// Fails if the directory does not exist, or if another user could have changed its files.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = File::from(open(path, flags, Mode::empty())?);
@@ -50,8 +53,8 @@ impl Directory {
         Ok(Self { path: path.to_owned(), handle: handle.into() })
     }
 
-    /// Makes what is missing of it, for us alone; nothing where others could replace it.
-    pub fn make(path: &Path) -> io::Result<Self> {
+    /// Creates the directory for this user alone, and fails before that if others could replace it.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let parent = path.ancestors().skip(1).find(|parent| parent.exists());
         check_parents(parent.unwrap_or(Path::new("/")))?;
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -62,7 +65,7 @@ impl Directory {
         &self.path
     }
 
-    /// The names of what is in it, whatever it is.
+    /// The names of all entries, of any kind.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.handle)? {
@@ -76,9 +79,9 @@ impl Directory {
         Ok(names)
     }
 
-    /// Opens a regular file of ours, to read and append.
+    /// Opens a regular file of this user to read and append.
     pub fn file(&self, name: &str, missing: Missing) -> io::Result<File> {
-        let create = if missing == Missing::Make { OFlags::CREATE } else { OFlags::empty() };
+        let create = if missing == Missing::Create { OFlags::CREATE } else { OFlags::empty() };
         let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let how = OFlags::RDWR | OFlags::APPEND | create | safe;
         let file = openat(&self.handle, name, how, Mode::RUSR | Mode::WUSR).map_err(|e| match e {
@@ -93,15 +96,15 @@ impl Directory {
         Ok(file)
     }
 
-    /// Does this open file have this name, in the directory that others find under its path?
+    /// Does this open file still have this name, and the directory its path?
     pub fn has(&self, name: &str, file: &File) -> io::Result<bool> {
         let Ok(there) = statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(false) };
         let file = file.metadata()?;
-        Ok((there.st_dev, there.st_ino) == (file.dev(), file.ino()) && self.check_place().is_ok())
+        Ok((there.st_dev, there.st_ino) == (file.dev(), file.ino()) && self.check_path().is_ok())
     }
 
     /// Fails if the directory was moved or removed.
-    pub fn check_place(&self) -> io::Result<()> {
+    pub fn check_path(&self) -> io::Result<()> {
         let (found, ours) = (fs::symlink_metadata(&self.path)?, fstat(&self.handle)?);
         match (found.dev(), found.ino()) == (ours.st_dev, ours.st_ino) {
             true => Ok(()),
@@ -114,7 +117,15 @@ impl Directory {
     }
 }
 
-/// Sets its times to now, for whoever watches it.
+/// Creates the directory, and the missing ones above it, for this user alone.
+pub fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.as_os_str().is_empty() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Sets the times of a file to now, which wakes a process that watches it.
 pub fn touch(file: &File) -> io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     Ok(futimens(file, &Timestamps { last_access: now, last_modification: now })?)
@@ -123,7 +134,7 @@ pub fn touch(file: &File) -> io::Result<()> {
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// In a sticky directory, such as /tmp, others can make entries, but not rename or remove ours.
+/// In a sticky directory, such as /tmp, others can create entries, but not rename or remove ours.
 fn check_parents(directory: &Path) -> io::Result<()> {
     let trusted = trusted_owners();
     for parent in fs::canonicalize(directory)?.ancestors() {
@@ -138,7 +149,7 @@ fn check_parents(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Us and root. A sandbox with a user namespace of its own shows the files of everybody outside of it, root's too, as the
+/// This user and root. In a sandbox with its own user namespace, the files of all outer users, root included, appear as the
 /// overflow user's.
 fn trusted_owners() -> Vec<u32> {
     let mut owners = vec![geteuid().as_raw(), 0];
@@ -164,34 +175,37 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_of_ours_are_opened() {
+    fn only_regular_files_of_this_user_are_opened() {
         let dir = tempfile::tempdir().unwrap();
         mode(dir.path(), 0o700);
         let path = dir.path().join("deep/keepers");
-        let own = Directory::make(&path).unwrap();
-        let file = own.file("run", Missing::Make).unwrap();
-        assert_eq!((file.metadata().unwrap().mode() & 0o777, own.has("run", &file).unwrap()), (0o600, true));
-        assert!(own.file("other", Missing::Refuse).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
+        let private = Directory::create(&path).unwrap();
+        let file = private.file("run", Missing::Create).unwrap();
+        assert_eq!(
+            (file.metadata().unwrap().mode() & 0o777, private.has("run", &file).unwrap()),
+            (0o600, true)
+        );
+        assert!(private.file("other", Missing::Refuse).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
 
         symlink("run", path.join("link")).unwrap();
         symlink("nowhere", path.join("dangling")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
         fs::create_dir(path.join("directory")).unwrap();
         for name in ["link", "dangling", "pipe", "directory"] {
-            assert!(own.file(name, Missing::Make).is_err(), "{name}");
+            assert!(private.file(name, Missing::Create).is_err(), "{name}");
         }
         assert!(!path.join("nowhere").exists());
-        assert_eq!(own.names().unwrap(), ["dangling", "directory", "link", "pipe", "run"]);
+        assert_eq!(private.names().unwrap(), ["dangling", "directory", "link", "pipe", "run"]);
         if geteuid().is_root() {
             chown(path.join("run"), Some(12_345), None).unwrap();
-            assert!(own.file("run", Missing::Refuse).is_err(), "another's");
+            assert!(private.file("run", Missing::Refuse).is_err(), "another's");
         }
 
-        own.remove("run").unwrap();
-        assert!(!own.has("run", &file).unwrap());
-        let file = own.file("run", Missing::Make).unwrap();
+        private.remove("run").unwrap();
+        assert!(!private.has("run", &file).unwrap());
+        let file = private.file("run", Missing::Create).unwrap();
         fs::rename(&path, dir.path().join("moved")).unwrap();
-        assert!(!own.has("run", &file).unwrap(), "nobody finds it there");
+        assert!(!private.has("run", &file).unwrap(), "nobody finds it there");
     }
 
     #[test]
@@ -199,7 +213,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         mode(dir.path(), 0o700);
         let (parent, path) = (dir.path().join("parent"), dir.path().join("parent/keepers"));
-        drop(Directory::make(&path).unwrap());
+        drop(Directory::create(&path).unwrap());
         for loose in [0o770, 0o702, 0o1777] {
             mode(&path, loose);
             assert!(Directory::open(&path).is_err(), "{loose:o}");
@@ -209,7 +223,7 @@ mod tests {
         for loose in [0o770, 0o702] {
             mode(&parent, loose);
             assert!(Directory::open(&path).is_err(), "{loose:o}");
-            assert!(Directory::make(&parent.join("other")).is_err() && !parent.join("other").exists());
+            assert!(Directory::create(&parent.join("other")).is_err() && !parent.join("other").exists());
         }
         mode(&parent, 0o1777);
         Directory::open(&path).unwrap();

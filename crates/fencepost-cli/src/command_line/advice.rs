@@ -1,4 +1,4 @@
-//! What a wrong command line is answered with, where clap's own words would mislead.
+//! Advice for a wrong command line, where clap's own words would mislead.
 
 use clap::{
     Command, Error,
@@ -6,9 +6,9 @@ use clap::{
 };
 use std::num::{IntErrorKind, ParseIntError};
 
-/// Words that people type and that could mean several things here, each with what to type instead. A word that means one
-/// thing is an alias of its command.
-const MEANT: &[(&[&str], &[&str])] = &[
+/// Words that people type and that could mean several commands, each with the commands to type instead. A word that means one
+/// command is an alias of that command.
+const ADVICE: &[(&[&str], &[&str])] = &[
     (
         &["undo", "revert"],
         &[
@@ -122,16 +122,16 @@ const MEANT: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// The same error, in words that help.
+/// The same error, with advice.
 pub fn advised(error: Error, command: &Command) -> Error {
     match error.kind() {
-        ErrorKind::InvalidSubcommand => meant(error, command),
+        ErrorKind::InvalidSubcommand => with_commands(error, command),
         ErrorKind::ValueValidation => not_a_number(&error, command).unwrap_or(error),
         _ => error,
     }
 }
 
-/// Where a number is wanted, Rust says "invalid digit found in string".
+/// Replaces Rust's "invalid digit found in string" for an argument that is a number.
 fn not_a_number(error: &Error, command: &Command) -> Option<Error> {
     let source = std::error::Error::source(error)?.downcast_ref::<ParseIntError>()?;
     let why = match source.kind() {
@@ -143,15 +143,15 @@ fn not_a_number(error: &Error, command: &Command) -> Option<Error> {
     Some(Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
 }
 
-/// Advice on a word that is no command.
-fn meant(mut error: Error, command: &Command) -> Error {
+/// Names the commands that an unknown word could mean.
+fn with_commands(mut error: Error, command: &Command) -> Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
-    // The same word after a noun (`fence mail next`) asks for something else.
+    // After a noun, as in `fence mail next`, the word means something else.
     let before = std::env::args().skip(1).take_while(|arg| arg != word);
     if before.into_iter().any(|arg| command.find_subcommand(arg).is_some()) {
         return error;
     }
-    let Some((_, tips)) = MEANT.iter().find(|(words, _)| words.contains(&word.as_str())) else {
+    let Some((_, tips)) = ADVICE.iter().find(|(words, _)| words.contains(&word.as_str())) else {
         return error;
     };
     error.remove(ContextKind::SuggestedSubcommand);
@@ -164,11 +164,11 @@ fn meant(mut error: Error, command: &Command) -> Error {
 mod tests {
     use super::*;
 
-    /// What is advised must be there, and a word that is one command's must not be said to be several's.
+    /// Every advised command must exist, and a word that is a command must not be in the list.
     #[test]
-    fn advice_names_commands_that_there_are() {
-        let command = crate::command_line();
-        for (words, tips) in MEANT {
+    fn advice_names_existing_commands() {
+        let command = super::super::definition();
+        for (words, tips) in ADVICE {
             for word in *words {
                 assert!(command.find_subcommand(word).is_none(), "`{word}` is a command");
             }

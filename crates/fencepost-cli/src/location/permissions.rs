@@ -1,11 +1,12 @@
-//! Who else can read and write the files of a fleet: nobody, or its group where it is shared.
+//! The permissions of a fleet's files: they are its owner's, or its group's if the fleet is shared.
 
-use crate::place::{Place, Why};
+use super::{Location, Reason};
+use crate::output::text::shell_quoted;
 use fencepost::{Code, Error, Result};
 use std::{
-    fs::{self, DirBuilder, OpenOptions, Permissions},
+    fs::{self, OpenOptions, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -13,57 +14,51 @@ const GROUP: u32 = 0o070;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS: u32 = 0o007;
 
-/// Makes what is missing of it, for us alone.
-pub fn make_directory(directory: &Path) -> io::Result<()> {
-    if directory.as_os_str().is_empty() {
-        return Ok(());
-    }
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
-}
-
-/// What of a fleet others can read or write.
+/// Files of a fleet that other users can read or write.
 #[derive(Debug)]
-pub struct Loose {
+pub struct Exposed {
     pub names: Vec<String>,
-    /// The command that mends it.
-    pub mend: String,
+    /// The command that corrects their permissions.
+    pub fix: String,
 }
 
-/// A fleet is shared if the group can write its database. The directory counts if it has nothing but the fleet in it.
-pub fn loose(place: &Place) -> Option<Loose> {
-    let file = std::path::absolute(place.file()?).ok()?;
+/// The files of a fleet that are open to more users than they should be. A fleet is shared if the group can write its
+/// database. The directory is checked if it holds nothing but the fleet.
+pub fn exposed(location: &Location) -> Option<Exposed> {
+    let file = std::path::absolute(location.file()?).ok()?;
     let about = fs::metadata(&file).ok()?;
     let shared = about.mode() & GROUP_WRITES != 0;
     let (forbidden, whom) = if shared { (OTHERS, "o") } else { (GROUP | OTHERS, "go") };
-    let directory = file.parent().filter(|directory| place.why == Why::Home || is_fleets(directory));
+    let directory =
+        file.parent().filter(|directory| location.reason == Reason::Home || is_fleet_directory(directory));
     let paths = directory.map(Path::to_owned).into_iter().chain(files(&file));
-    let is_loose = |path: PathBuf| {
+    let exposed = |path: PathBuf| {
         let about = fs::symlink_metadata(&path).ok().filter(|about| !about.is_symlink())?;
         let mode = about.mode() & 0o777;
         (mode & forbidden != 0).then(|| format!("{} ({mode:03o})", path.display()))
     };
-    let names: Vec<String> = paths.filter_map(is_loose).collect();
-    let directory = directory.map_or(String::new(), |directory| format!("{} ", quoted(directory)));
-    let mend = format!("chmod {whom}-rwx {directory}{}*", quoted(&file));
-    (!names.is_empty()).then_some(Loose { names, mend })
+    let names: Vec<String> = paths.filter_map(exposed).collect();
+    let directory = directory.map_or(String::new(), |directory| format!("{} ", shell_quoted(directory)));
+    let fix = format!("chmod {whom}-rwx {directory}{}*", shell_quoted(&file));
+    (!names.is_empty()).then_some(Exposed { names, fix })
 }
 
-/// Lets the group of the directory use the fleet, as `git init --shared` does: what is there already, and what SQLite and the
-/// engine make later, because they look at the database's mode.
-pub fn share(file: &Path, directory_is_ours: bool) -> Result<()> {
+/// Lets the group of the directory use the fleet, as `git init --shared` does. Files that SQLite and the engine create later
+/// get the mode of the database, so they are shared, too.
+pub fn share(file: &Path, directory_is_fleets: bool) -> Result<()> {
     let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let failed = |e: io::Error| {
         Error::unavailable(format!("the files of `{}` cannot be shared: {e}", file.display()))
             .hint("only their owner can")
     };
-    if directory_is_ours {
-        // With the set-group-id bit new files are of the directory's group, whoever makes them.
+    if directory_is_fleets {
+        // The set-group-id bit gives new files the directory's group, whoever creates them.
         fs::set_permissions(directory, Permissions::from_mode(0o2770)).map_err(failed)?;
     }
     let about = fs::metadata(directory).map_err(failed)?;
     if about.mode() & GROUP_WRITES == 0 {
-        let directory = quoted(directory);
+        let directory = shell_quoted(directory);
         return Err(Error::new(
             Code::Invalid,
             format!("the group cannot write in the directory {directory}"),
@@ -73,25 +68,25 @@ pub fn share(file: &Path, directory_is_ours: bool) -> Result<()> {
     if !file.exists() {
         OpenOptions::new().append(true).create_new(true).mode(0o660).open(file).map_err(failed)?;
     }
-    let ignore = directory_is_ours.then(|| directory.join(".gitignore"));
+    let ignore = directory_is_fleets.then(|| directory.join(".gitignore"));
     for path in files(file).into_iter().chain(ignore) {
         if fs::symlink_metadata(&path).is_ok_and(|about| about.is_file()) {
             chown(&path, None, Some(about.gid())).map_err(failed)?;
             fs::set_permissions(&path, Permissions::from_mode(0o660)).map_err(failed)?;
         } else if path.to_string_lossy().ends_with("-keepers") {
-            // Keepers' files are elsewhere from now on. A directory with a file in it has a living keeper, and stays.
+            // New keepers put their files elsewhere. A directory that is not empty has a living keeper, and stays.
             let _ = fs::remove_dir(path);
         }
     }
     Ok(())
 }
 
-/// Was it made for a fleet?
-pub fn is_fleets(directory: &Path) -> bool {
+/// Is this a directory that `fence init` makes for a fleet?
+pub fn is_fleet_directory(directory: &Path) -> bool {
     directory.file_name().is_some_and(|name| name == ".fence")
 }
 
-/// The database and all that is named after it.
+/// The database, and the files whose names begin with its name.
 fn files(database: &Path) -> Vec<PathBuf> {
     let (Some(directory), Some(name)) = (database.parent(), database.file_name()) else { return Vec::new() };
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
@@ -101,11 +96,4 @@ fn files(database: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = ours.map(|entry| entry.path()).collect();
     files.sort();
     files
-}
-
-/// For a shell.
-pub fn quoted(path: &Path) -> String {
-    let path = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }

@@ -1,9 +1,9 @@
-//! A keeper's file: who it is, for whom it keeps, and a lock that says whether it lives.
+//! A keeper's file: its process, its owners, and a lock that shows whether it lives.
 
 use super::Owner;
 use crate::{
-    own::{Directory, Missing},
-    process::Process,
+    identity::process::Process,
+    private_files::{Directory, Missing},
 };
 use std::{
     fs::{File, TryLockError},
@@ -22,27 +22,27 @@ pub struct Keeper {
     name: String,
 }
 
-/// The file of a living keeper, locked.
+/// The file of this keeper, which it holds locked.
 #[derive(Debug)]
-pub struct Post {
+pub struct KeeperFile {
     directory: Rc<Directory>,
     name: String,
     file: File,
 }
 
-/// The lines of a file: `keeper PID STARTED`, and `owner PID STARTED` for each for whom it keeps.
+/// The content of a file: a line `keeper PID STARTED`, and a line `owner PID STARTED` for each owner.
 #[derive(Debug, Default)]
-struct Lines {
+struct Content {
     keeper: Option<Owner>,
     owners: Vec<Owner>,
 }
 
-/// A run's name may hold a slash, and never a percent sign.
+/// A run's name may contain a slash, and never a percent sign.
 pub fn file_name(run: &str) -> String {
     run.replace('/', "%")
 }
 
-/// Adds an owner to the keeper that is there, and gives its process id; `None` if there is none, or it is going.
+/// Adds an owner to the living keeper, and returns the keeper's process id; `None` if there is none, or if it is exiting.
 pub fn join(directory: &Directory, name: &str, owner: &Owner) -> io::Result<Option<i32>> {
     let mut file = match directory.file(name, Missing::Refuse) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -51,45 +51,45 @@ pub fn join(directory: &Directory, name: &str, owner: &Owner) -> io::Result<Opti
     if !is_locked(&file)? {
         return Ok(None);
     }
-    let lines = Lines::read(&mut file)?;
-    // Whoever holds the lock may be about to write its first line, or be `doctor` removing what a dead one left.
-    let Some(keeper) = lines.keeper.filter(Owner::is_alive) else { return Ok(None) };
-    if !lines.owners.contains(owner) {
+    let content = Content::read(&mut file)?;
+    // The holder of the lock may be a keeper that has not written its line yet, or `doctor`, which removes a dead keeper's file.
+    let Some(keeper) = content.keeper.filter(Owner::is_alive) else { return Ok(None) };
+    if !content.owners.contains(owner) {
         file.write_all(line("owner", owner).as_bytes())?;
     }
-    // A keeper that goes takes its file away, and then reads it for the last time.
+    // An exiting keeper first removes its file, and then reads it once more. So an owner that was added before is seen.
     Ok(directory.has(name, &file)?.then_some(keeper.pid))
 }
 
-impl Post {
-    /// Takes the post for these owners; `None` if another keeper has it.
-    pub fn take(directory: &Rc<Directory>, name: &str, owners: &[Owner]) -> io::Result<Option<Self>> {
+impl KeeperFile {
+    /// Creates and locks the file for these owners; `None` if another keeper has it.
+    pub fn lock(directory: &Rc<Directory>, name: &str, owners: &[Owner]) -> io::Result<Option<Self>> {
         loop {
-            let file = directory.file(name, Missing::Make)?;
+            let file = directory.file(name, Missing::Create)?;
             if is_locked_or_lock(&file)? {
                 return Ok(None);
             }
             if !directory.has(name, &file)? {
-                // Others look in another directory by now, or only the file was removed.
-                directory.check_place()?;
+                // The directory was replaced, which is an error, or only the file was removed.
+                directory.check_path()?;
                 continue;
             }
             if file.metadata()?.len() > 0 {
-                // One that was killed left it behind.
+                // A keeper that was killed left it behind.
                 directory.remove(name)?;
                 continue;
             }
-            let mut post = Self { directory: directory.clone(), name: name.to_owned(), file };
+            let mut locked = Self { directory: directory.clone(), name: name.to_owned(), file };
             let us = Process::own_id().and_then(|pid| Process::read(pid, &[]));
             let us = us.ok_or_else(|| io::Error::other("/proc does not know this process"))?;
             let mut text = line("keeper", &Owner { pid: us.pid, started: us.started });
             text.extend(owners.iter().map(|owner| line("owner", owner)));
-            post.file.write_all(text.as_bytes())?;
-            return Ok(Some(post));
+            locked.file.write_all(text.as_bytes())?;
+            return Ok(Some(locked));
         }
     }
 
-    /// Those that are still there of those for whom it keeps.
+    /// The owners that still live.
     pub fn owners(&mut self) -> Vec<Owner> {
         let mut owners = self.all_owners();
         owners.retain(Owner::is_alive);
@@ -97,11 +97,11 @@ impl Post {
     }
 
     pub fn all_owners(&mut self) -> Vec<Owner> {
-        Lines::read(&mut self.file).unwrap_or_default().owners
+        Content::read(&mut self.file).unwrap_or_default().owners
     }
 
     /// Is the file still where others look for it?
-    pub fn is_known(&self) -> bool {
+    pub fn is_in_place(&self) -> bool {
         self.directory.has(&self.name, &self.file).unwrap_or(false)
     }
 
@@ -109,9 +109,9 @@ impl Post {
         self.directory.path().join(&self.name)
     }
 
-    /// Gives the post up. Whoever was added until now is given back: nobody can be added after.
-    pub fn leave(mut self) -> Vec<Owner> {
-        if self.is_known() {
+    /// Removes the file, and returns the living owners. Nobody can add an owner after that.
+    pub fn remove(mut self) -> Vec<Owner> {
+        if self.is_in_place() {
             let _ = self.directory.remove(&self.name);
         }
         self.owners()
@@ -121,7 +121,7 @@ impl Post {
 impl Keeper {
     pub fn read(directory: &Rc<Directory>, name: &str) -> io::Result<Self> {
         let mut file = directory.file(name, Missing::Refuse)?;
-        let keeper = Lines::read(&mut file)?.keeper;
+        let keeper = Content::read(&mut file)?.keeper;
         Ok(Self {
             run: name.replace('%', "/"),
             pid: keeper.map_or(0, |keeper| keeper.pid),
@@ -135,7 +135,7 @@ impl Keeper {
         self.directory.path().join(&self.name)
     }
 
-    /// Removes what a dead keeper left behind; one that lives by now is left alone.
+    /// Removes the file of a dead keeper. If a new keeper has locked it by now, it stays.
     pub fn remove(&self) -> io::Result<()> {
         let file = self.directory.file(&self.name, Missing::Refuse)?;
         if !is_locked_or_lock(&file)? && self.directory.has(&self.name, &file)? {
@@ -145,12 +145,12 @@ impl Keeper {
     }
 }
 
-impl Lines {
+impl Content {
     fn read(file: &mut File) -> io::Result<Self> {
         let mut text = String::new();
         file.rewind()?;
         file.read_to_string(&mut text)?;
-        let mut lines = Lines::default();
+        let mut content = Content::default();
         for line in text.lines() {
             let mut words = line.split(' ');
             let (kind, pid, started) = (words.next(), words.next(), words.next());
@@ -158,12 +158,12 @@ impl Lines {
             let (Some(pid), Some(started)) = (number(pid), number(started)) else { continue };
             let process = Owner { pid: i32::try_from(pid).unwrap_or(0), started };
             match kind {
-                Some("keeper") => lines.keeper = Some(process),
-                Some("owner") if !lines.owners.contains(&process) => lines.owners.push(process),
+                Some("keeper") => content.keeper = Some(process),
+                Some("owner") if !content.owners.contains(&process) => content.owners.push(process),
                 _ => {}
             }
         }
-        Ok(lines)
+        Ok(content)
     }
 }
 
@@ -171,7 +171,7 @@ fn line(kind: &str, process: &Owner) -> String {
     format!("{kind} {} {}\n", process.pid, process.started)
 }
 
-/// Is somebody else holding it? If not, we are from now on.
+/// Does another process hold the lock? If not, this one holds it from now on.
 fn is_locked_or_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(false),
