@@ -14,17 +14,17 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 /// Exactly-once work for fleets of AI agents.
 ///
-/// A claim is a lease with a fencing token: every write checks it, and work whose holder died comes back by
-/// itself. Everything happens in one database that many processes may share. Without a command, `fence` says who
-/// you are, what you hold, and what is ready.
+/// A claim is a lease with a fencing token, and every write checks it. When a holder dies, its work goes back in the
+/// queue. All state is in one database, which many processes share. Without a command, `fence` shows who you are,
+/// what you hold, and what is ready.
 #[derive(Debug, Parser)]
 #[command(name = "fence", version)]
 #[command(after_help = "Examples:
   fence init
   fence add \"write the parser\"
-  fence claim                       take the best task that is ready
-  fence done                        finish it, and tell what came of it
-  fence prime                       the page to give to an agent
+  fence claim                       claim the best task that is ready
+  fence done                        complete it
+  fence prime                       print the page to give to an agent
 
 Exit codes:
   0  done
@@ -35,28 +35,28 @@ Exit codes:
   5  your claim is over
   6  held back, try later")]
 struct Cli {
-    /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else yours]
+    /// The fleet: a file, sqlite:PATH or postgres://…  [env: FENCE_DB; default: this git repository's, else your own]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere")]
     db: Option<String>,
-    /// The server that has the fleet: http://… or https://…  [env: FENCE_URL]
+    /// The server of the fleet: http://… or https://…  [env: FENCE_URL]
     #[arg(long, global = true, value_name = "URL", help_heading = "Everywhere", conflicts_with = "db")]
     url: Option<String>,
-    /// The key that the server asks for  [env: FENCE_KEY]
+    /// The key for the server  [env: FENCE_KEY]
     #[arg(long, global = true, value_name = "KEY", help_heading = "Everywhere")]
     key: Option<String>,
-    /// Who vouches for an https server, a PEM file  [env: FENCE_CA; default: whom the system trusts]
+    /// The certificate authority of an https server, a PEM file  [env: FENCE_CA; default: the system's]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Everywhere")]
     ca: Option<PathBuf>,
-    /// The run that acts  [env: FENCE_RUN; default: this agent session's or terminal's]
+    /// The run to act for  [env: FENCE_RUN; default: this agent session's or terminal's]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     run: Option<String>,
-    /// The agent that acts  [env: FENCE_AGENT]
+    /// The agent to act as  [env: FENCE_AGENT]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Everywhere")]
     agent: Option<String>,
-    /// Asking again with the same id gives the first answer  [default: a new one each time]
+    /// The request id: repeating a command with the same id returns the first reply  [default: a new id]
     #[arg(long, global = true, value_name = "ID", help_heading = "Everywhere")]
     request: Option<String>,
-    /// Print the reply as JSON, and errors too, on standard error
+    /// Print the reply as JSON, and errors as JSON on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     json: bool,
     #[command(subcommand)]
@@ -188,7 +188,7 @@ mod tests {
     use std::collections::BTreeSet;
     use unicode_width::UnicodeWidthStr;
 
-    /// Every command there is, and its help at this width.
+    /// Adds the help of a command and of its subcommands.
     fn pages(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) {
         for (short, mut command) in [("-h", command.clone()), ("--help", command.clone())] {
             let page = if short == "-h" { command.render_help() } else { command.render_long_help() };
@@ -213,11 +213,11 @@ mod tests {
         for (name, says) in [
             (
                 "fence --help",
-                "  import       Bring tasks, agents and their conversation\n               along from elsewhere\n",
+                "  import       Import tasks, agents and conversations from\n               other systems\n",
             ),
             (
                 "fence --help",
-                "\n  fence claim                       take the best task that\n                                    is",
+                "\n  fence claim                       claim the best task that\n                                    is",
             ),
             (
                 "fence mail --help",
@@ -242,7 +242,7 @@ mod tests {
             for ((name, narrow), (_, wide)) in narrow.iter().zip(&wide) {
                 let known: BTreeSet<&str> = wide.split_whitespace().collect();
                 for line in help::rest(narrow, width).lines() {
-                    // What is typed in one piece stays in one piece.
+                    // A word that a user types in one piece stays in one piece.
                     let one_piece = help::words(line.trim_start()).filter(|word| *word != "\\").count() == 1;
                     assert!(line.trim_end().width() <= width || one_piece, "{name} at {width}:\n{line}");
                     let split = line.split_whitespace().find(|word| *word != "\\" && !known.contains(word));

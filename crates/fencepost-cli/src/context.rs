@@ -108,8 +108,8 @@ impl Context {
     /// The agent, for a command that only an agent can use.
     pub fn required_agent(&self) -> Result<String> {
         self.agent().ok_or_else(|| {
-            Error::new(Code::Invalid, "this is for an agent to say, and no agent is named")
-                .hint("--agent NAME or FENCE_AGENT says who you are")
+            Error::new(Code::Invalid, "this command acts for an agent, and no agent is named")
+                .hint("name it with --agent or FENCE_AGENT")
         })
     }
 
@@ -213,7 +213,7 @@ impl Context {
 fn missing(error: Error, location: &Location) -> Error {
     match error.code() {
         Code::NotFound => Error::new(error.code(), format!("there is no fleet at {}", location.shown()))
-            .hint("fence init makes it; --db or FENCE_DB names another"),
+            .hint("fence init creates it; --db or FENCE_DB names another"),
         _ => error,
     }
 }

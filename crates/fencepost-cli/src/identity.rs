@@ -40,8 +40,8 @@ pub enum Reason {
 impl Reason {
     pub fn describe(&self) -> String {
         match self {
-            Reason::Flag => "--run says so".into(),
-            Reason::Variable => "FENCE_RUN says so".into(),
+            Reason::Flag => "--run names it".into(),
+            Reason::Variable => "FENCE_RUN names it".into(),
             Reason::Agent(variable) => format!("{variable} names the innermost agent session"),
             Reason::Session => "no agent session is set, so this terminal's session is the run".into(),
             Reason::Orphan => {

@@ -72,8 +72,8 @@ pub fn owner(context: &Context) -> Result<Owner> {
     // A command that leads its own session, such as a job of cron, is gone when it is done.
     let owner = context.identity().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
     let owner = owner.ok_or_else(|| {
-        Error::new(Code::Invalid, "there is no terminal and no agent to keep the run for")
-            .hint("claim without --keep, and run fence renew before the lease is over")
+        Error::new(Code::Invalid, "there is no terminal and no agent for which a keeper could renew the run")
+            .hint("claim without --keep, and use fence renew before the lease expires")
     })?;
     Ok(Owner { pid: owner.pid, started: owner.started })
 }
@@ -101,7 +101,7 @@ pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
             return Ok(pid);
         }
     }
-    Err(Error::unavailable("keepers of this run come and go")
+    Err(Error::unavailable("other keepers of this run start and stop at the same time")
         .hint("fence claim ID --resume --keep tries again"))
 }
 
@@ -214,7 +214,7 @@ fn make_directory(location: &Location) -> io::Result<Directory> {
 }
 
 fn unwritable(location: &Location, e: &io::Error) -> Error {
-    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", location.shown())).hint(
-        "they need a directory that only you can write, as can only you or root its parents: beside the fleet's file, or XDG_RUNTIME_DIR",
+    Error::unavailable(format!("there is no directory for the keepers of {}: {e}", location.shown())).hint(
+        "a keeper needs a directory that only you can write, below directories that only you or root can write: beside the fleet's file, or XDG_RUNTIME_DIR",
     )
 }

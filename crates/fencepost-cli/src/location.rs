@@ -43,9 +43,9 @@ pub enum Reason {
 impl Reason {
     pub fn describe(&self) -> String {
         match self {
-            Reason::Named(source) => format!("{source} says so"),
+            Reason::Named(source) => format!("{source} names it"),
             Reason::Repository(_) => "every work tree of this git repository shares it".into(),
-            Reason::Home => "there is no git repository here, so it is the user's own".into(),
+            Reason::Home => "there is no git repository here, so it is in your data directory".into(),
         }
     }
 }
@@ -122,7 +122,7 @@ pub type NamedUrl = Option<(String, Source)>;
 pub fn find(url: NamedUrl, db: NamedUrl, here: &Path) -> Result<Location> {
     if let Some((url, source)) = url.as_ref().filter(|(url, _)| !fencepost_client::is_remote(url)) {
         return Err(Error::new(Code::Invalid, format!("`{url}` ({source}) is not the address of a server"))
-            .hint("it is like https://fence.example.com; --db or FENCE_DB names a database"));
+            .hint("an address is like https://fence.example.com; --db or FENCE_DB names a database"));
     }
     let rank = |source: &Source| match source {
         Source::Flag(_) => 0,
@@ -168,7 +168,8 @@ pub fn find(url: NamedUrl, db: NamedUrl, here: &Path) -> Result<Location> {
 
 /// A cloned repository can contain a link that leads to any file of the user.
 fn unlinked(file: PathBuf) -> Result<PathBuf> {
-    let hint = "it may have come with the repository; if it is yours, name the file with --db or FENCE_DB";
+    let hint =
+        "the link may have come with the repository; if it is yours, name the file with --db or FENCE_DB";
     file.ancestors().take(2).try_for_each(refuse_link).map_err(|e| e.hint(hint))?;
     Ok(file)
 }
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(
             (main_work_tree(&here), repository::broken_link(&here)),
             (None, Some(here.join(".git"))),
-            "nobody waits"
+            "a pipe does not block"
         );
     }
 
@@ -261,8 +262,8 @@ mod tests {
         let (server, database) = ("http://host", "postgres://kim:secret@host/db?x=1");
         assert_eq!(at(variable(server, "FENCE_URL"), flag("a", "db")).url, "a");
         assert_eq!(at(flag(server, "url"), variable("b", "FENCE_DB")).url, server);
-        assert_eq!(at(file(server), variable("b", "FENCE_DB")).reason.describe(), "FENCE_DB says so");
-        assert_eq!(at(variable(server, "FENCE_URL"), file("b")).reason.describe(), "FENCE_URL says so");
+        assert_eq!(at(file(server), variable("b", "FENCE_DB")).reason.describe(), "FENCE_DB names it");
+        assert_eq!(at(variable(server, "FENCE_URL"), file("b")).reason.describe(), "FENCE_URL names it");
         for (url, db) in
             [(variable(server, "FENCE_URL"), variable(database, "FENCE_DB")), (file(server), file(database))]
         {

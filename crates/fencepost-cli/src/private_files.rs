@@ -108,7 +108,7 @@ impl Directory {
         let (found, ours) = (fs::symlink_metadata(&self.path)?, fstat(&self.handle)?);
         match (found.dev(), found.ino()) == (ours.st_dev, ours.st_ino) {
             true => Ok(()),
-            false => Err(refused(&self.path, "is another directory by now")),
+            false => Err(refused(&self.path, "is another directory now")),
         }
     }
 

@@ -117,7 +117,7 @@ impl File {
                 let known: Vec<_> = known.iter().map(|known| known.key.as_str()).collect();
                 return Err(wrong(&path, format!("there is no setting `{key}`"))
                     .with("field", &key)
-                    .hint(format!("there are {}", known.join(", "))));
+                    .hint(format!("the settings are {}", known.join(", "))));
             };
             let mut text = plain(&value).ok_or_else(|| {
                 let kinds = "a text, a number, true or false, or a list of such";

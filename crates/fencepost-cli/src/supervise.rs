@@ -70,7 +70,7 @@ pub async fn run(
         Event::Lost(error) => return Ok(Ended::Lost(error)),
         Event::NoAnswer(error) => return Err(error),
         _ => {
-            let message = format!("claim `{}` is over: it was handed in", renewer.token());
+            let message = format!("claim `{}` is over: it was finished", renewer.token());
             return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
@@ -149,7 +149,7 @@ impl Ended {
 fn not_started(program: &str, error: &io::Error) -> Ended {
     let (code, what) = match error.kind() {
         io::ErrorKind::NotFound => (127, "not found".to_owned()),
-        io::ErrorKind::PermissionDenied => (126, "may not be executed".to_owned()),
+        io::ErrorKind::PermissionDenied => (126, "cannot be executed".to_owned()),
         _ => (126, error.to_string()),
     };
     // This must not fail: a lock is held, and the caller has to release it.

@@ -95,7 +95,7 @@ pub fn fleet(file: &Path) -> Result<()> {
     let shown = line(&path.display().to_string());
     Err(Error::new(Code::Invalid, format!("the fleet in {shown} belongs to {owner}, and is not trusted"))
         .with("path", &shown)
-        .hint("fence trust uses it all the same; --db or FENCE_DB names another"))
+        .hint("fence trust allows it; --db or FENCE_DB names another"))
 }
 
 /// The directory of a fleet and its owners, if any part of it belongs to another user.
@@ -164,10 +164,11 @@ impl Decisions {
 
     pub fn trust(&self, path: &Path, fingerprint: &Fingerprint) -> Result<()> {
         let Some(file) = self.file(path) else {
-            return Err(Error::new(Code::NotFound, "there is no home directory to remember it in")
+            return Err(Error::new(Code::NotFound, "there is no home directory to store the decision in")
                 .hint("HOME or XDG_STATE_HOME names one"));
         };
-        let failed = |e| Error::unavailable(format!("it cannot be remembered in `{}`: {e}", file.display()));
+        let failed =
+            |e| Error::unavailable(format!("the decision cannot be stored in `{}`: {e}", file.display()));
         let directory = file.parent().unwrap_or(&file);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         // A process that reads meanwhile sees the whole decision or none.

@@ -22,8 +22,8 @@ pub(crate) fn check(renamings: &[Renaming], what: &str, in_file: &BTreeSet<Strin
     };
     let names: Vec<_> = in_file.iter().map(|name| format!("`{name}`")).collect();
     let hint = match names.is_empty() {
-        true => "there are none: the file has no tasks".into(),
-        false => format!("there are {}", names.join(", ")),
+        true => "the file has no tasks".into(),
+        false => format!("the file has {}", names.join(", ")),
     };
     Err(Error::new(Code::Invalid, format!("there is no {what} `{}`", unknown.from))
         .with("field", "board")

@@ -19,7 +19,7 @@ pub fn parse_file<T: DeserializeOwned>(file: &str, text: &str) -> Result<Lines<T
 
 pub(crate) fn no_tasks(file: &str) -> Error {
     Error::new(Code::Invalid, format!("there are no tasks in `{file}`"))
-        .hint("each is a JSON object on a line of its own")
+        .hint("each task is a JSON object on its own line")
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<Lines<T>> {

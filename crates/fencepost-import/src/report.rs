@@ -51,12 +51,14 @@ impl Report {
         let mut say = |line: String| lines.push(line);
         let existing = self.reply.existing.len();
         if existing > 0 && !self.reply.imported.is_empty() {
-            let were = if existing == 1 { "was" } else { "were" };
-            say(format!("{existing} {were} there already and left alone"));
+            say(format!(
+                "{existing} existed already and {} not changed",
+                if existing == 1 { "was" } else { "were" }
+            ));
         }
         if !self.reply.gone.is_empty() {
             let gone = first_few(&self.reply.gone);
-            say(format!("imported before, finished and pruned, so left out: {gone}"));
+            say(format!("left out, because imported before, finished and pruned: {gone}"));
         }
         let verb = if self.dry_run { "would import" } else { "imported" };
         let of = |count: fn(&TypeCount) -> usize| {
@@ -66,16 +68,16 @@ impl Report {
             say(format!("{verb} {}", of(|kind| kind.imported)));
         }
         if self.others.iter().any(|kind| kind.existing > 0) {
-            say(format!("there already and left alone: {}", of(|kind| kind.existing)));
+            say(format!("existed already, not changed: {}", of(|kind| kind.existing)));
         }
         let differs: Vec<&Omission> = self.others.iter().flat_map(|kind| &kind.differs).collect();
         if !differs.is_empty() {
-            say("already here, with different content:".into());
+            say("existed already, with different content:".into());
         }
         differs.iter().for_each(|item| say(format!("  {}  {}", item.task, item.what)));
         self.notes.iter().cloned().for_each(&mut say);
         if !self.left.is_empty() {
-            say("not carried over as it was:".into());
+            say("not carried over unchanged:".into());
         }
         let width = self.left.iter().map(|item| item.task.len()).max().unwrap_or(0);
         self.left.iter().for_each(|item| say(format!("  {:<width$}  {}", item.task, item.what)));
@@ -91,8 +93,8 @@ impl Report {
         let verb = if self.dry_run { "would import" } else { "imported" };
         match (self.reply.imported.len(), self.reply.existing.len()) {
             (0, 0) => "nothing to import".into(),
-            (0, 1) => "nothing to import: the task is there already".into(),
-            (0, existing) => format!("nothing to import: all {existing} tasks are there already"),
+            (0, 1) => "nothing to import: the task exists already".into(),
+            (0, existing) => format!("nothing to import: all {existing} tasks exist already"),
             (1, _) => format!("{verb} 1 task: {}", boards.join(", ")),
             (new, _) => format!("{verb} {new} tasks: {}", boards.join(", ")),
         }
@@ -106,7 +108,7 @@ pub(crate) fn other_titles(items: &[Item], existing: &[Existing]) -> Vec<Omissio
     let differs = existing.iter().filter(|task| titles.get(task.id.as_str()) != Some(&task.title.as_str()));
     let omission = |task: &Existing| {
         let known_as = if task.task == task.id { String::new() } else { format!(", as {}", task.task) };
-        let what = format!("is there already{known_as}, with another title: {}", task.title);
+        let what = format!("exists already{known_as}, with another title: {}", task.title);
         Omission { task: task.id.clone(), what }
     };
     differs.map(omission).collect()

@@ -52,7 +52,7 @@ pub fn open(path: &Path, expected: &Expected) -> Result<Connection> {
     let mut file = std::fs::File::open(&itself).map_err(unreadable)?;
     let read = file.read(&mut head).map_err(unreadable)?;
     if read < head.len() || !head.starts_with(b"SQLite format 3\0") {
-        return Err(expected.mismatch(path, "it is no SQLite database"));
+        return Err(expected.mismatch(path, "it is not a SQLite database"));
     }
     let beside = |ending: &str| {
         let mut name = itself.clone().into_os_string();
@@ -61,10 +61,8 @@ pub fn open(path: &Path, expected: &Expected) -> Result<Connection> {
     };
     let is_wal = head[18] == 2 || head[19] == 2;
     if is_wal && beside("-wal") && !beside("-shm") {
-        return Err(Error::unavailable(format!(
-            "`{shown}` was left in the middle of something by its last user"
-        ))
-        .hint(format!("let SQLite put it in order first: sqlite3 '{shown}' .tables")));
+        return Err(Error::unavailable(format!("`{shown}` was not closed by its last user"))
+            .hint(format!("let SQLite recover it first: sqlite3 '{shown}' .tables")));
     }
     let how = if is_wal && !beside("-wal") { "immutable=1" } else { "mode=ro" };
     let mut uri = String::from("file:");

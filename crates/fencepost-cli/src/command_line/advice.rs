@@ -12,106 +12,112 @@ const ADVICE: &[(&[&str], &[&str])] = &[
     (
         &["undo", "revert"],
         &[
-            "`fence release` gives back what you hold",
-            "`fence retry TASK` brings back a task that failed or was cancelled",
-            "`fence reopen TASK` makes a new task of a completed one",
+            "`fence release` gives back a claim",
+            "`fence retry TASK` lets a failed or cancelled task be tried again",
+            "`fence reopen TASK` adds a new task for a completed one",
         ],
     ),
     (
         &["next", "pull"],
         &[
-            "`fence claim` takes the best task that is ready",
-            "`fence done --next` completes yours and takes the next",
-            "`fence ready` lists what could be taken",
+            "`fence claim` claims the best task that is ready",
+            "`fence done --next` completes your task and claims the next",
+            "`fence ready` lists the tasks that can be claimed",
         ],
     ),
     (
         &["rm", "remove", "delete", "drop", "del"],
         &[
-            "`fence cancel TASK` gives a task up; it is kept",
-            "`fence release` gives back what you hold",
-            "`fence prune` removes what is long finished",
+            "`fence cancel TASK` cancels a task; it is kept",
+            "`fence release` gives back a claim",
+            "`fence prune` removes old data",
         ],
     ),
     (
         &["send", "message", "msg", "tell"],
         &[
-            "`fence inbox send AGENT TEXT` writes to an agent",
-            "`fence channel post CHANNEL TEXT` writes to all in a channel",
-            "`fence mail push MAILBOX PAYLOAD` puts a message into a queue",
+            "`fence inbox send AGENT TEXT` sends a message to an agent",
+            "`fence channel post CHANNEL TEXT` posts to a channel",
+            "`fence mail push MAILBOX PAYLOAD` pushes a message into a queue",
         ],
     ),
-    (&["post", "say", "chat"], &["`fence channel post CHANNEL TEXT` writes to a channel"]),
-    (&["push", "enqueue", "publish"], &["`fence mail push MAILBOX PAYLOAD` puts a message into a queue"]),
+    (&["post", "say", "chat"], &["`fence channel post CHANNEL TEXT` posts to a channel"]),
+    (&["push", "enqueue", "publish"], &["`fence mail push MAILBOX PAYLOAD` pushes a message into a queue"]),
     (
         &["pop", "dequeue", "consume"],
         &[
-            "`fence mail claim MAILBOX` takes a message",
-            "`fence mail work MAILBOX -- CMD` runs a command for each",
+            "`fence mail claim MAILBOX` claims a message",
+            "`fence mail work MAILBOX -- CMD` runs a command for each message",
         ],
     ),
     (
         &["join", "register"],
-        &["`fence agent join NAME` makes an agent known", "`fence channel join CHANNEL` joins a channel"],
+        &["`fence agent join NAME` registers an agent", "`fence channel join CHANNEL` joins a channel"],
     ),
     (
         &["pause", "hold", "block"],
         &[
             "`fence park TASK --reason TEXT` sets a task aside",
             "`fence dep add TASK OTHER` makes a task wait for another",
-            "`fence mail pause MAILBOX` stops a queue",
+            "`fence mail pause MAILBOX` pauses a queue",
         ],
     ),
     (
         &["resume", "unblock", "unhold"],
         &[
-            "`fence unpark TASK` takes up a parked task again",
+            "`fence unpark TASK` lets a parked task be claimed again",
             "`fence dep rm TASK OTHER` stops a task from waiting for another",
-            "`fence mail resume MAILBOX` starts a queue again",
+            "`fence mail resume MAILBOX` resumes a queue",
         ],
     ),
     (
         &["tail", "follow", "watch"],
-        &["`fence events --follow` shows what happens", "`fence wait TASK` waits until a task is completed"],
+        &[
+            "`fence events --follow` shows events as they happen",
+            "`fence wait TASK` waits until a task is completed",
+        ],
     ),
     (
         &["stop", "quit", "exit"],
-        &["`fence end` ends this run and gives back what it holds", "`fence release` gives back one claim"],
+        &["`fence end` ends this run and gives back its claims", "`fence release` gives back one claim"],
     ),
     (
         &["todo", "queue", "backlog"],
-        &["`fence ready` lists what could be taken", "`fence list --open` lists what is not finished"],
+        &[
+            "`fence ready` lists the tasks that can be claimed",
+            "`fence list --open` lists the tasks that are not finished",
+        ],
     ),
     (
         &["logs", "journal"],
-        &["`fence log TASK` tells the story of a task", "`fence events` shows what happened in the fleet"],
+        &["`fence log TASK` shows the history of a task", "`fence events` shows the log of the fleet"],
     ),
     (
         &["abort", "kill-task"],
-        &["`fence cancel TASK` gives a task up; it is kept", "`fence release` gives back what you hold"],
+        &["`fence cancel TASK` cancels a task; it is kept", "`fence release` gives back a claim"],
     ),
     (
         &["unassign", "reassign"],
         &[
-            "`fence unclaim TASK` takes a task away from whoever holds it",
-            "`fence assign TASK AGENT` gives it to another",
+            "`fence unclaim TASK` takes a task away from its holder",
+            "`fence assign TASK AGENT` assigns it to another agent",
         ],
     ),
     (
         &["dump", "save"],
-        &["`fence export FILE` writes the whole fleet", "`fence backup FILE` copies its database"],
+        &["`fence export FILE` exports the whole fleet", "`fence backup FILE` copies its database"],
     ),
     (
         &["restore", "load"],
         &[
-            "`fence import jsonl FILE` takes back what `fence export` wrote",
-            "a copy that `fence backup` made is used with --db",
+            "`fence import jsonl FILE` imports a file of `fence export`",
+            "use --db with a file that `fence backup` made",
         ],
     ),
-    (&["version"], &["`fence --version` says it"]),
+    (&["version"], &["`fence --version` prints it"]),
     (
         &["top", "dashboard"],
-        &["`fence` alone shows where you are", "`fence runs` and `fence agent` show who is at work"],
+        &["`fence` alone shows your run and what is ready", "`fence runs` and `fence agent` show who works"],
     ),
     (
         &["run", "exec"],

@@ -3,9 +3,9 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Accept a task that was offered to your agent: it is yours to do
+/// Accept a task that was offered to your agent
 ///
-/// Under review (after `claim ID` of an offer) only the run that holds it may.
+/// A task under review (`claim ID` of an offer) can be accepted only by the run that holds it.
 ///
 /// Example:
 ///   fence accept auth-3 --agent kim

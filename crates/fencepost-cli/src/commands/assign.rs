@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Assign an unassigned task to an agent: only its runs can claim it
+/// Assign a task to an agent: only runs of that agent can claim it
 ///
 /// Example:
 ///   fence assign auth-3 kim
@@ -13,7 +13,7 @@ pub struct Assign {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// The agent's name
+    /// The name of the agent
     agent: String,
 }
 

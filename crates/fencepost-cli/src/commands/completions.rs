@@ -4,7 +4,7 @@ use clap_complete::Shell;
 use fencepost::Result;
 use std::process::ExitCode;
 
-/// Print the completions for a shell
+/// Print the completion script for a shell
 ///
 /// Examples:
 ///   source <(fence completions bash)
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Completions {
-    /// Your shell
+    /// The shell
     shell: Shell,
 }
 

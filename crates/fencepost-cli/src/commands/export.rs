@@ -14,18 +14,18 @@ use std::{
     process::ExitCode,
 };
 
-/// Write the whole fleet as lines of JSON, to move it or to take it away
+/// Export the whole fleet as lines of JSON
 ///
-/// Tasks in every state with their notes and progress, agents, channels and what was posted there, how far everybody has
-/// read, inboxes, mailboxes with their messages, and routes. `fence import jsonl` takes the file back, on SQLite or on
-/// PostgreSQL; tasks keep their numbers, messages get new ones and keep their order. Fences go on above those of this fleet,
-/// so that an old token fits no new claim.
+/// The export has tasks in every state with their notes and progress, agents, channels with their posts and read cursors, inboxes,
+/// mailboxes with their messages, and routes. `fence import jsonl` imports the file on SQLite or PostgreSQL. Tasks keep their
+/// numbers; messages get new numbers and keep their order. Fences continue above those of this fleet, so that an old token never fits
+/// a new claim.
 ///
-/// Not in it: keys, runs, claims and locks (a lease does not travel: work that is held is free where it is imported, and
-/// `owner` says who had it), request ids, hook deliveries, and the log. `fence --json events --since start` writes the log.
+/// The export does not have keys, runs, claims, locks, request ids, webhook deliveries and the log. A claimed task is free after the
+/// import, and its `owner` records who had it. To export the log, use fence events.
 ///
-/// Others may go on meanwhile. Every item is read at one moment, but not all at the same one; what is added meanwhile may
-/// be missing. To move a fleet, stop its agents first. Through a server it takes an admin's key.
+/// Other commands can run meanwhile. Each item is consistent, but items are read one after the other, and items that are added
+/// meanwhile may be missing. To move a fleet, stop its agents first. Through a server it needs an admin's key.
 ///
 /// Examples:
 ///   fence export fleet.jsonl
@@ -34,12 +34,12 @@ use std::{
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Export {
-    /// Where to, for you alone to read; standard output without it, or for -
+    /// The file, which only you can read  [default: standard output, also for -]
     file: Option<PathBuf>,
     /// Only this board and its tasks; may be given several times
     #[arg(long)]
     board: Vec<String>,
-    /// Replace the file if it is there
+    /// Replace an existing file
     #[arg(long, requires = "file")]
     force: bool,
 }
@@ -48,13 +48,13 @@ pub struct Export {
 struct Written {
     file: String,
     bytes: u64,
-    /// How many items of each type.
+    /// The number of items, by type.
     items: BTreeMap<String, usize>,
 }
 
 impl Export {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        // A typing error would give a file with nothing in it.
+        // A typing error would otherwise export nothing.
         for name in &self.board {
             context.call(board::Show { board: name.clone(), limit: Some(1) }).await?;
         }

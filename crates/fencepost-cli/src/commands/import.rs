@@ -12,10 +12,10 @@ use fencepost_import::{Renaming, Target, is_board};
 use futures_util::future::LocalBoxFuture;
 use std::{cell::RefCell, process::ExitCode, sync::Arc};
 
-/// Bring tasks, agents and their conversation along from elsewhere
+/// Import tasks, agents and conversations from other systems
 ///
-/// Importing again changes nothing: what is there already is left alone. Whoever had something elsewhere holds nothing
-/// here; the event of the import says who it was.
+/// Items that exist already are not changed, so you can repeat an import. Imported tasks are not claimed by anybody; the event of the
+/// import records who had them.
 ///
 /// Examples:
 ///   fence import pm .pm/tasks.db --dry-run
@@ -49,10 +49,10 @@ impl Import {
 /// The options of every import whose source has boards.
 #[derive(Debug, Args)]
 struct Options {
-    /// Say what would happen, and change nothing
+    /// Report what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Put what is of one board on another; may be given several times
+    /// Put the tasks of board FROM on board TO; may be given several times
     #[arg(long, value_name = "FROM=TO", value_parser = renaming)]
     board: Vec<Renaming>,
 }

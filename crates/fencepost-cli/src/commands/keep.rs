@@ -10,7 +10,7 @@ use std::{
     process::ExitCode,
 };
 
-/// What `claim --keep` leaves behind; nobody types it
+/// Renew a run while its owner lives; `claim --keep` starts it
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct Keep {}

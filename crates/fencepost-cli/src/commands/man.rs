@@ -3,14 +3,14 @@ use clap::Args;
 use fencepost::{Code, Error, Result};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Write the manual pages: `fence.1`, and one for each command
+/// Write the manual pages: fence.1, and one for each command
 ///
 /// `make install` runs it. Examples:
 ///   fence man ~/.local/share/man/man1
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, hide = true)]
 pub struct Man {
-    /// The directory that they are written to; made if it is not there
+    /// The directory; created if it does not exist
     #[arg(value_name = "DIR")]
     to: PathBuf,
 }

@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Offer an unassigned task to an agent, who may accept or reject it
+/// Offer a task to an agent, which may accept or reject it
 ///
 /// Example:
 ///   fence offer auth-3 kim
@@ -13,7 +13,7 @@ pub struct Offer {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// The agent's name
+    /// The name of the agent
     agent: String,
 }
 

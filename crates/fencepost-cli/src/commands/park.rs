@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Set a task aside, with a reason: nobody can claim it until it is unparked
+/// Set a task aside: nobody can claim it until it is unparked
 ///
 /// Example:
 ///   fence park auth-3 --reason "waits for the security review"
@@ -13,7 +13,7 @@ pub struct Park {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// Why; it is kept
+    /// The reason, which is kept with the task
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }

@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Reject a task that was offered to your agent, with a reason: it is anyone's again
+/// Reject a task that was offered to your agent; it goes back to the pool
 ///
 /// Example:
 ///   fence reject auth-3 --reason "not my language" --agent kim
@@ -13,7 +13,7 @@ pub struct Reject {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// Why; it is kept
+    /// The reason, which is kept with the task
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }

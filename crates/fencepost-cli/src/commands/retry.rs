@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Bring back a failed or cancelled task, with all its attempts
+/// Let a failed or cancelled task be tried again, with all its attempts
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["requeue", "redo"])]
 pub struct Retry {

@@ -4,7 +4,7 @@ use fencepost::{Result, claim, task};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Say who you are, what you hold until when, and what is ready (the default)
+/// Show your run, its claims, and the tasks that are ready (the default)
 #[derive(Debug, Args)]
 #[command(alias = "st")]
 pub struct Status {}
@@ -18,7 +18,7 @@ struct Now {
     ready: Vec<task::Task>,
 }
 
-/// Enough to choose from.
+/// Enough tasks to choose from.
 const READY: i64 = 10;
 
 impl Status {

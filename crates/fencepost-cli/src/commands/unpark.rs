@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Take up a parked task again
+/// Let a parked task be claimed again
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unpark {

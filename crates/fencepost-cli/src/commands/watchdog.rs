@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::Result;
 use std::process::ExitCode;
 
-/// Kill what standard input names when it closes: `lock` and `guard` start it for themselves
+/// Kill a process group when standard input closes; `lock` and `guard` start it
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct Watchdog {}

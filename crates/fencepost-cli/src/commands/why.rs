@@ -6,7 +6,7 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Say everything that keeps a task from being claimed, and when that could change
+/// Explain why a task cannot be claimed, and when that could change
 #[derive(Debug, Args)]
 pub struct Why {
     /// The task, such as auth-3
@@ -21,7 +21,7 @@ impl Why {
             let terminal = &context.terminal;
             let mut lines = vec![tasks::task(&reply.task, terminal)];
             if reply.ready {
-                lines.push("nothing stands in the way: fence claim takes it".into());
+                lines.push("it can be claimed now: fence claim".into());
             }
             for reason in &reply.reasons {
                 let when =

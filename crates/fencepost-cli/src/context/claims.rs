@@ -34,9 +34,9 @@ impl Context {
         if others.is_empty() {
             return Ok(token);
         }
-        Err(Error::new(Code::LeaseExpired, format!("FENCE_CLAIM is `{token}`, which is over"))
+        Err(Error::new(Code::LeaseExpired, format!("FENCE_CLAIM is `{token}`, and that claim is over"))
             .with("tokens", &others)
-            .hint(format!("name the claim that you mean: {}", others.join(", "))))
+            .hint(format!("name one of your claims: {}", others.join(", "))))
     }
 
     async fn only_claim(&self) -> Result<String> {
@@ -53,15 +53,15 @@ impl Context {
                     true => (Code::NotFound, format!("run `{run}` holds nothing, and never did")),
                 };
                 Err(Error::new(code, message).hint(
-                    "name the claim, or take something with fence claim. If fence whoami names another run \
-                     each time, set FENCE_RUN",
+                    "name a claim, or claim a task with fence claim. If fence whoami shows another run each \
+                     time, set FENCE_RUN",
                 ))
             }
             several => {
                 let tokens: Vec<_> = several.iter().map(|claim| claim.token.as_str()).collect();
                 Err(Error::new(Code::Invalid, format!("run `{run}` holds {} claims", tokens.len()))
                     .with("tokens", &tokens)
-                    .hint(format!("say which: {}", tokens.join(", "))))
+                    .hint(format!("name one of them: {}", tokens.join(", "))))
             }
         }
     }

@@ -80,7 +80,7 @@ impl Context {
     ) -> Result<O::Reply> {
         let _clear = Progress::new(self.json()).is_visible().then(ClearOnInterrupt::new);
         self.while_read(self.call_with_progress(limit, op, line)).await.unwrap_or_else(|| {
-            Err(Error::unavailable("nobody reads standard output any more, so waiting was given up"))
+            Err(Error::unavailable("nobody reads standard output any more, so the command stopped waiting"))
         })
     }
 

@@ -71,8 +71,8 @@ fn write_out(text: &str) -> Result<()> {
     let mut out = std::io::stdout();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::unavailable(format!("what was done cannot be told: standard output: {e}"))
-                .hint("it is done all the same; fence claims and fence show tell it again"))
+            Err(Error::unavailable(format!("the reply cannot be written to standard output: {e}"))
+                .hint("the command took effect; fence claims and fence show print the state again"))
         }
         _ => Ok(()),
     }
@@ -103,7 +103,7 @@ pub async fn reader_gone() {
             notify.send_replace(stream[0].revents().intersects(PollFlags::ERR | PollFlags::HUP));
         });
         if let Err(e) = watching {
-            tracing::warn!("it will not be noticed if nobody reads any more: {e}");
+            tracing::warn!("a reader that hangs up will not be noticed: {e}");
         }
         gone
     });

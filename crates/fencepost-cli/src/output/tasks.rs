@@ -52,7 +52,7 @@ pub fn task(task: &Task, terminal: &Terminal) -> String {
 }
 
 /// Shown for a task or a message whose lapse no batch of expiry has written yet.
-pub const LAPSED: &str = "its holder's lease is over, and this is what the next claim will find";
+pub const LAPSED: &str = "the lease of its holder is over; this is the state that the next claim will find";
 
 /// A claim, and the whole task.
 pub fn claimed(claim: &Claim, task: &Task, terminal: &Terminal) -> String {
@@ -65,7 +65,7 @@ pub fn claimed(claim: &Claim, task: &Task, terminal: &Terminal) -> String {
 pub fn lease_kept(claim: &Claim, terminal: &Terminal) -> String {
     claim.lease_kept_ms.map_or(String::new(), |lease| {
         let (lease, run) = (terminal.span(lease), &claim.run);
-        let why = format!("run {run} has that already, and a lease never becomes shorter");
+        let why = format!("run {run} has this lease already, and a lease is never shortened");
         format!("\n{}", terminal.wrap(&format!("the lease stays {lease}: {why}"), 0, 4))
     })
 }

@@ -23,12 +23,12 @@ pub struct Draft {
 impl Draft {
     pub fn create(path: &Path, force: bool) -> Result<Self> {
         match fs::symlink_metadata(path) {
-            Ok(there) if !there.is_file() => {
+            Ok(existing) if !existing.is_file() => {
                 return Err(Error::new(
                     Code::Invalid,
-                    format!("`{}` is there, and is no file", path.display()),
+                    format!("`{}` exists, and is not a file", path.display()),
                 )
-                .hint("name a file that is not there; - is standard output"));
+                .hint("name a new file; - is standard output"));
             }
             Ok(_) if !force => return Err(exists(path)),
             _ => {}
@@ -76,7 +76,7 @@ impl Drop for Draft {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::new(Code::Invalid, format!("`{}` is there already", path.display()))
+    Error::new(Code::Invalid, format!("`{}` exists already", path.display()))
         .hint("name another file; --force replaces it")
 }
 

@@ -176,8 +176,8 @@ impl LeaseRenewer {
 
     fn replaced(&self) -> Error {
         let token = self.token();
-        Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet is gone, or was made anew"))
-            .hint("fence doctor looks at the fleet that is there now")
+        Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet was removed or replaced"))
+            .hint("fence doctor checks the fleet that exists now")
     }
 }
 

@@ -199,17 +199,16 @@ impl Rule {
     fn unconfirmed(&self) -> Error {
         let token = &self.token;
         if self.no_answer.is_none() && self.has_maximum() {
-            return Error::new(Code::LeaseExpired, format!("the time of claim `{token}` is up"))
-                .hint("its command was stopped in time; a longer --max gives it more");
+            return Error::new(Code::LeaseExpired, format!("the maximum time of claim `{token}` is over"))
+                .hint("its command was stopped in time; a longer --max allows more time");
         }
         let (why, hint) = match &self.no_answer {
             Some(error) => (error.message(), error.hint_text()),
             None => ("the database has not answered yet", None),
         };
-        let message = format!("claim `{token}` could not be renewed before its lease's end: {why}");
-        Error::new(Code::LeaseExpired, message).hint(
-            hint.unwrap_or("its command was stopped in time; find out why the database does not answer"),
-        )
+        let message = format!("claim `{token}` could not be renewed before its lease ended: {why}");
+        Error::new(Code::LeaseExpired, message)
+            .hint(hint.unwrap_or("its command was stopped in time; check why the database does not answer"))
     }
 
     /// Does the claim have a maximum? Then a renewal returns less and less, where at least three quarters of a lease are normal.
@@ -234,7 +233,7 @@ mod tests {
         Event::Lost(Error::new(Code::Cancelled, "cancelled"))
     }
     fn no_answer() -> Event {
-        Event::NoAnswer(Error::unavailable("nobody there"))
+        Event::NoAnswer(Error::unavailable("connection refused"))
     }
 
     /// The actions for these events, each with its second, and how the command ended.
@@ -264,79 +263,79 @@ mod tests {
     fn every_case() {
         use Event::{Exited, Finished, Gone, Renewed, Signal as Got, Stopped, Tick};
         let cases = vec![
-            ("it ends, and nothing is left", vec![(5, Gone), (5, Exited(7))], "exit 7"),
+            ("it ends, and the group is empty", vec![(5, Gone), (5, Exited(7))], "exit 7"),
             (
-                "it ends, and something is left",
+                "it ends, and a process of the group is left",
                 vec![(5, Exited(0)), (6, Tick), (15, Tick), (15, Gone)],
                 "5: TERM CONT, 15: KILL, exit 0",
             ),
             (
-                "it runs, and is kept",
+                "it runs, and the claim is renewed",
                 vec![(20, Renewed(lease(20, 60))), (60, Tick)],
                 "20: watchdog 79500, runs",
             ),
             (
-                "cancelled: told, then killed, and killed again",
+                "cancelled: TERM, then KILL, and KILL again",
                 vec![(9, lost()), (10, Tick), (19, Tick), (20, Tick), (20, Gone)],
                 "9: TERM CONT, 19: KILL, 20: KILL, lost: cancelled",
             ),
             (
-                "it ends well, but only after it was told to",
+                "it exits with 0, but only after TERM",
                 vec![(9, lost()), (10, Exited(0)), (10, Gone)],
                 "9: TERM CONT, lost: cancelled",
             ),
             (
-                "lost while something is left",
+                "lost while a process of the group is left",
                 vec![(5, Exited(0)), (6, lost()), (7, Gone)],
                 "5: TERM CONT, lost: cancelled",
             ),
             (
-                "no answer: nothing before it must be, and over before the lease",
+                "no answer: it runs as long as possible, and is dead before the lease ends",
                 vec![(20, no_answer()), (48, no_answer()), (49, Tick), (58, Tick), (59, Tick), (59, Gone)],
-                "49: TERM CONT, 59: KILL, lost: claim `lock/x@1` could not be renewed before its lease's end: nobody there",
+                "49: TERM CONT, 59: KILL, lost: claim `lock/x@1` could not be renewed before its lease ended: connection refused",
             ),
             (
-                "an answer at last",
+                "an answer after a while",
                 vec![(20, no_answer()), (48, Renewed(lease(47, 60))), (60, Tick)],
                 "48: watchdog 106500, runs",
             ),
             (
-                "an answer too late does not bring it back",
+                "an answer that is too late does not bring the claim back",
                 vec![(49, no_answer()), (50, Renewed(lease(49, 60))), (59, Tick)],
                 "49: TERM CONT, 59: KILL, runs",
             ),
             (
-                "the lid was closed for an hour: no time to ask nicely",
+                "the machine slept for an hour: no time for TERM",
                 vec![(3600, Tick), (3600, Gone)],
-                "3600: KILL, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
+                "3600: KILL, lost: claim `lock/x@1` could not be renewed before its lease ended: the database has not answered yet",
             ),
             (
-                "its time is up",
+                "the maximum of the claim is reached",
                 vec![(20, Renewed(lease(20, 40))), (33, Renewed(lease(33, 27))), (49, Tick), (50, Gone)],
-                "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+                "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
-                "its time is up, and it was renewed only once",
+                "the maximum is reached, and it was renewed only once",
                 vec![(20, Renewed(lease(20, 40))), (49, Tick), (50, Gone)],
-                "20: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+                "20: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
-                "it was renewed by others before, so renewing it brought three quarters",
+                "others renewed it before, so a renewal returns three quarters",
                 vec![(20, Renewed(lease(20, 45))), (54, Tick), (55, Gone)],
-                "20: watchdog 64500, 54: TERM CONT, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
+                "20: watchdog 64500, 54: TERM CONT, lost: claim `lock/x@1` could not be renewed before its lease ended: the database has not answered yet",
             ),
             (
-                "what is left is killed in time if nobody answers",
+                "the rest of the group is killed in time if the fleet does not answer",
                 vec![(45, Exited(0)), (55, no_answer()), (59, Tick)],
                 "45: TERM CONT, 55: KILL, 59: KILL, runs",
             ),
             (
-                "it says itself that it is done, and takes its time to end",
+                "it completes its task, and takes its time to end",
                 vec![(5, Finished), (600, Tick), (601, Gone), (601, Exited(0))],
                 "5: watchdog never, exit 0",
             ),
             (
-                "what it failed at is retried before it ends",
+                "it fails its task, and somebody retries the task before it ends",
                 vec![(5, Finished), (6, Finished), (600, lost()), (610, Tick), (610, Gone)],
                 "5: watchdog never, 600: TERM CONT, 610: KILL, lost: cancelled",
             ),
@@ -346,7 +345,7 @@ mod tests {
                 "1: INT, 2: USR1, runs",
             ),
             (
-                "also when it is told to end",
+                "signals are passed on after TERM",
                 vec![(1, lost()), (2, Got(Signal::QUIT))],
                 "1: TERM CONT, 2: QUIT, runs",
             ),

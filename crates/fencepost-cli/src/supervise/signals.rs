@@ -47,7 +47,7 @@ impl Signals {
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
-            .map_err(|e| Error::internal(format!("signals cannot be heard: {e}")))
+            .map_err(|e| Error::internal(format!("signals cannot be handled: {e}")))
     }
 
     pub async fn next(&mut self) -> Signal {

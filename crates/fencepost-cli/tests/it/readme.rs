@@ -2,7 +2,7 @@
 
 use crate::{
     on_both,
-    sealed::{Said, Sealed, eventually, lasting_address, said},
+    sealed::{Finished, Sealed, eventually, finished, lasting_address},
 };
 use std::{
     net::TcpStream,
@@ -123,8 +123,8 @@ fn bash(sealed: &Sealed, script: &str) -> Command {
     command
 }
 
-fn ended(child: Child) -> Said {
-    said(child.wait_with_output().expect("its output"))
+fn ended(child: Child) -> Finished {
+    finished(child.wait_with_output().expect("its output"))
 }
 
 fn port(address: &str) -> &str {
@@ -209,6 +209,6 @@ fn slack_reaches_an_inbox_as_the_readme_says() {
             said.out.contains("\nchannel: C024BE91L\n") && said.out.contains("\nthread: 1.0\n"),
             "{said:?}"
         );
-        assert!(said.out.contains("1 routed, 0 fit no rule"), "{said:?}");
+        assert!(said.out.contains("1 routed, 0 match no route"), "{said:?}");
     }
 }

@@ -47,7 +47,7 @@ pub async fn send(
     let calls = split(all);
     let (count, mut replies) = (calls.len(), Vec::new());
     for (n, call) in calls.into_iter().enumerate() {
-        target.progress(&format!("importing agents and what they said: part {} of {count}", n + 1));
+        target.progress(&format!("importing agents and conversations: part {} of {count}", n + 1));
         let Call { import, from } = call;
         let reply = target::call(target, import).await.map_err(|error| {
             let error = match refused_item(&error, &from) {
@@ -55,7 +55,7 @@ pub async fn send(
                 None => error,
             };
             match n > 0 && !all.dry_run {
-                true => error.hint("what stands before it was imported, and importing again goes on"),
+                true => error.hint("the items before it were imported; import again to go on"),
                 false => error,
             }
         })?;

@@ -55,7 +55,7 @@ pub async fn send(
 
 fn partly_imported(error: Error, imported: usize) -> Error {
     let hint = error.hint_text().map(|hint| format!("; {hint}")).unwrap_or_default();
-    error.hint(format!("{imported} tasks before it were imported, and importing again goes on{hint}"))
+    error.hint(format!("{imported} tasks before it were imported; import again to go on{hint}"))
 }
 
 /// One call: the tasks that it imports, and those of earlier calls that they depend on.
@@ -103,7 +103,7 @@ fn split(items: &[Item], most: usize, bytes: usize) -> Result<Vec<Call>> {
     }
     let order = sorted(items).map_err(|cycle| {
         let names: Vec<_> = cycle.iter().map(|&i| items[i].id.as_str()).collect();
-        Error::invalid("after", format!("goes round in a circle through {}", names.join(", ")))
+        Error::invalid("after", format!("has a cycle: {}", names.join(", ")))
     })?;
     let at = index(items);
     let mut calls: Vec<Call> = Vec::new();
@@ -178,7 +178,7 @@ pub fn break_cycles(items: &mut [Item]) -> Vec<(usize, String)> {
         let (last, first) = (cycle[cycle.len() - 1], items[cycle[0]].id.clone());
         let through: Vec<_> = cycle.iter().map(|&i| items[i].id.as_str()).collect();
         let through = through.join(" after ");
-        removed.push((last, format!("no longer waits for {first}: it went round in a circle, {through}")));
+        removed.push((last, format!("no longer waits for {first}: that was a cycle, {through}")));
         items[last].after.retain(|id| *id != first);
     }
     removed
@@ -241,7 +241,7 @@ mod tests {
             [item("a-1", &["a-2"]), item("a-2", &["a-3"]), item("a-3", &["a-4", "a-2"]), item("a-4", &[])];
         assert_eq!(sorted(&items), Err(vec![1, 2]));
         let error = split(&items, 2, usize::MAX).unwrap_err();
-        assert_eq!(error.message(), "`after` goes round in a circle through a-2, a-3");
+        assert_eq!(error.message(), "`after` has a cycle: a-2, a-3");
         assert_eq!(sorted(&[item("a-1", &["a-1"])]), Err(vec![0]));
         let error = split(&[item("a-1", &[]), item("a-1", &[])], 9, usize::MAX).unwrap_err();
         assert_eq!(error.message(), "`tasks[1].id` `a-1` is given twice");

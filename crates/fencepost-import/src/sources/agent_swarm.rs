@@ -89,7 +89,7 @@ impl AgentSwarm {
         match messages.iter().filter(dealt).count() {
             0 => {}
             n => report.notes.push(format!(
-                "{n} messages were dealt with: what they said is in the events that completed them"
+                "{n} messages were finished before: their texts are in the events that completed them"
             )),
         }
         Ok(report)
@@ -114,7 +114,10 @@ fn notes(remarks: Remarks, report: &Report) -> Vec<String> {
     let mut notes: Vec<String> = if is_new(file::TASKS) { remarks.notes } else { Vec::new() };
     for (table, columns) in remarks.dropped.iter().filter(|(table, _)| is_new(table)) {
         let columns: Vec<_> = columns.iter().map(|column| format!("`{column}`")).collect();
-        notes.push(format!("{table}: {} not kept, what happens here says it anew", columns.join(", ")));
+        notes.push(format!(
+            "{table}: {} not imported, because the fleet records it by itself",
+            columns.join(", ")
+        ));
     }
     notes
 }

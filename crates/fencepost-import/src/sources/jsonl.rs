@@ -113,7 +113,7 @@ async fn repair(target: &dyn Target, items: &mut [Item]) -> Result<Vec<Omission>
     let mut left = Vec::new();
     for item in items.iter_mut() {
         for gone in item.after.iter().filter(|id| missing.contains(*id)) {
-            let what = format!("no longer waits for {gone}, which is neither in the file nor here");
+            let what = format!("no longer waits for {gone}, which is neither in the file nor in the fleet");
             left.push(Omission { task: item.id.clone(), what });
         }
         item.after.retain(|id| !missing.contains(id));

@@ -49,16 +49,16 @@ impl Pm {
         let new: HashSet<&String> = reply.imported.iter().collect();
         match list.items.iter().filter(|item| item.owner.is_some() && new.contains(&item.id)).count() {
             0 => {}
-            1 => list.notes.push("1 had an owner, who holds nothing here; the events say who it was".into()),
-            n => list
-                .notes
-                .push(format!("{n} had owners, who hold nothing here; the events say who they were")),
+            1 => list.notes.push(
+                "1 task had an owner; nobody holds the task now, and its event records the owner".into(),
+            ),
+            n => list.notes.push(format!(
+                "{n} tasks had owners; nobody holds the tasks now, and their events record the owners"
+            )),
         }
         let others = other_titles(&list.items, &reply.existing);
         if !others.is_empty() && self.name.is_none() {
-            list.notes.push(
-                "if this is the list of another project, give it a name of its own: --name NAME".into(),
-            );
+            list.notes.push("if this is the list of another project, give it a name: --name NAME".into());
         }
         list.left.extend(others);
         let List { notes, left, .. } = list;
@@ -158,11 +158,13 @@ impl List {
                     self.items[this].after.push(on);
                 }
                 (Some(&this), None) => {
-                    let what = format!("waits for {}, which is not there; it no longer does", shown(&on));
+                    let what =
+                        format!("waited for {}, which does not exist; the dependency is dropped", shown(&on));
                     self.left.push(Omission { task: self.items[this].id.clone(), what });
                 }
                 (None, _) => {
-                    let what = format!("is not there, but is said to wait for {}", shown(&on));
+                    let what =
+                        format!("does not exist, but a dependency says that it waits for {}", shown(&on));
                     self.left.push(Omission { task: shown(&this), what });
                 }
             }

@@ -1,7 +1,7 @@
-//! Which task waits for which, drawn as a tree.
+//! The dependencies of a board, drawn as a tree.
 //!
-//! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
-//! others are named beside it.
+//! Each task appears once: below the deepest of its dependencies, which will be completed last. The other dependencies are named
+//! beside it.
 
 use crate::output::{Terminal, table::CellLine, terminal::state};
 use anstyle::Style;
@@ -20,7 +20,7 @@ pub fn draw(tasks: &[Task], edges: &[Edge], terminal: &Terminal) -> String {
 struct Graph<'a> {
     tasks: &'a [Task],
     after: HashMap<&'a str, Vec<&'a str>>,
-    /// The task under which each stands.
+    /// The task below which each one is drawn.
     parent: HashMap<&'a str, &'a str>,
 }
 
@@ -30,12 +30,12 @@ impl<'a> Graph<'a> {
         for edge in edges {
             after.entry(&edge.task).or_default().push(&edge.after);
         }
-        let place: HashMap<&str, usize> =
+        let index: HashMap<&str, usize> =
             tasks.iter().enumerate().map(|(at, task)| (task.id.as_str(), at)).collect();
         let depths = depths(tasks, &after);
         let parent = tasks.iter().filter_map(|task| {
-            let shown = after.get(task.id.as_str())?.iter().filter(|id| place.contains_key(*id));
-            let last = shown.max_by_key(|id| (depths[**id], place[**id]))?;
+            let shown = after.get(task.id.as_str())?.iter().filter(|id| index.contains_key(*id));
+            let last = shown.max_by_key(|id| (depths[**id], index[**id]))?;
             Some((task.id.as_str(), *last))
         });
         Self { tasks, parent: parent.collect(), after }
@@ -56,7 +56,7 @@ impl<'a> Graph<'a> {
             (false, None) => format!("  (after {})", others.join(", ")),
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
-        // The title gives way first, then what else it waits for.
+        // The title is cut first, then the other dependencies.
         let title = terminal.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
         let mut cells = CellLine::new(terminal);
         cells.prefix(lead, Style::new().dimmed());
@@ -76,8 +76,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The length of the longest chain above each task. Tasks are in the order in which they were added, but a
-/// dependency may have been added later, so this goes on until nothing changes; there are no circles.
+/// The length of the longest chain of dependencies of each task. A task may depend on one that was added later, so this repeats
+/// until nothing changes. There are no cycles.
 fn depths<'a>(tasks: &'a [Task], after: &HashMap<&str, Vec<&str>>) -> HashMap<&'a str, usize> {
     let mut depths: HashMap<&str, usize> = tasks.iter().map(|task| (task.id.as_str(), 0)).collect();
     loop {

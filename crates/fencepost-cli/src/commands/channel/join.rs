@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Join a channel: all its posts count as unread for your agent
+/// Join a channel: all its posts become unread for your agent
 #[derive(Debug, Args)]
 pub struct Join {
     /// The channel

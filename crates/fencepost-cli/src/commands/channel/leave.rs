@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Leave a channel: mentions reach your agent all the same
+/// Leave a channel; mentions still reach your agent
 #[derive(Debug, Args)]
 pub struct Leave {
     /// The channel

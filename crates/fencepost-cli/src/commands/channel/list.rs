@@ -6,11 +6,11 @@ use clap::Args;
 use fencepost::{Result, channel, channel::create::Channel};
 use std::process::ExitCode;
 
-/// List the channels, with how many posts each has and who joined
+/// List the channels, with the number of posts and the members
 #[derive(Debug, Default, Args)]
 #[command(alias = "ls")]
 pub struct List {
-    /// Only those that your agent joined
+    /// Only channels that your agent joined
     #[arg(long)]
     mine: bool,
 }
@@ -20,13 +20,13 @@ impl List {
         let agent = self.mine.then(|| context.required_agent()).transpose()?;
         let reply = context.call(channel::List { agent }).await?;
         context.print(&reply, |reply| match reply.channels.as_slice() {
-            [] => "no channels: fence channel create makes one".into(),
+            [] => "no channels: fence channel create creates one".into(),
             channels => table(channels, &context.terminal),
         })
     }
 }
 
-/// A line each: `general  12 posts  bob, lead  what concerns all`.
+/// One line per channel: `general  12 posts  bob, lead  what concerns all`.
 pub fn table(channels: &[Channel], terminal: &Terminal) -> String {
     let mut table = Table::new(&["CHANNEL", ">POSTS", "MEMBERS", "DESCRIPTION"]);
     for channel in channels {

@@ -3,7 +3,7 @@ use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Say what your agent has not read: per channel, how many posts, and how many that mention it
+/// Count the unread posts of your agent, and those that mention it, by channel
 #[derive(Debug, Args)]
 pub struct Unread {}
 
@@ -12,7 +12,7 @@ impl Unread {
         let reply = context.call(channel::Unread { agent: context.required_agent()? }).await?;
         context.print(&reply, |reply| {
             if reply.channels.is_empty() {
-                return "all is read".into();
+                return "no unread posts".into();
             }
             let mut table = Table::new(&["CHANNEL", ">POSTS", ">MENTIONS", "FROM", "HELD BY"]).headed();
             for unread in &reply.channels {

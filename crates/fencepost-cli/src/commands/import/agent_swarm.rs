@@ -5,12 +5,12 @@ use fencepost::Result;
 use fencepost_import::agent_swarm::{self, Report};
 use std::{path::PathBuf, process::ExitCode};
 
-/// An agent-swarm database: agents, tasks, inboxes and channels
+/// Import an agent-swarm database: agents, tasks, inboxes and channels
 ///
-/// What somebody was at when agent-swarm stopped is free again: tasks in progress are assigned, offers under review are
-/// offered, messages being processed are unread. Leads are told of what was finished and not told of there. The file is
-/// only read. What cannot be carried over is listed, row by row, and the rest is imported. Stop agent-swarm first; if
-/// it went on, importing again brings what is new.
+/// Work that was in progress is free again: tasks in progress become assigned, offers under review become offered, and messages being
+/// processed become unread. Leads are notified of finished tasks that agent-swarm had not reported. The file is not changed. The
+/// report lists everything that could not be carried over, row by row. Stop agent-swarm before the import; if it ran on, a second
+/// import brings the new rows.
 ///
 /// Examples:
 ///   fence import agent-swarm agent-swarm-db.sqlite --dry-run
@@ -18,12 +18,12 @@ use std::{path::PathBuf, process::ExitCode};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct AgentSwarm {
-    /// Its database, such as agent-swarm-db.sqlite
+    /// The database, such as agent-swarm-db.sqlite
     file: PathBuf,
-    /// Say what would happen, and change nothing
+    /// Report what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// The board that the tasks are put on
+    /// The board for the tasks
     #[arg(long, default_value = "swarm", value_parser = super::board)]
     board: String,
 }

@@ -5,15 +5,15 @@ use fencepost::Result;
 use fencepost_import::{Report, jsonl};
 use std::process::ExitCode;
 
-/// Tasks as lines of JSON, or a fleet that fence export wrote
+/// Import tasks as lines of JSON, or a fleet that fence export wrote
 ///
-/// Each line without a `type` is an item of task/import: `id` and `title`, and where known `body`, `done_when`, `kind`,
+/// A line without a `type` is an item of task/import. It has `id` and `title`, and optionally `body`, `done_when`, `kind`,
 /// `priority`, `tags`, `after`, `status` (unassigned, completed, failed or cancelled), `parked`, `failure_reason`, `output`,
-/// `notes`, `progress`, `owner`, `source`, `origin`, `creator`, `max_attempts`, `created_at`, `finished_at`, `key`.
+/// `notes`, `progress`, `owner`, `source`, `origin`, `creator`, `max_attempts`, `created_at`, `finished_at` and `key`.
 ///
-/// Lines with a `type` are what `fence export` writes: tasks, agents, channels, posts, cursors, routes, boards, mailboxes
-/// and messages. What is there already is left alone, and the answer says how it differs. A dependency on a task that is
-/// neither in the file nor here is left out, and listed. It takes an admin's key where the fleet asks for one.
+/// Lines with a `type` come from `fence export`: tasks, agents, channels, posts, cursors, routes, boards, mailboxes and messages.
+/// Items that exist already are not changed, and the report says how they differ. Dependencies on tasks that are neither in the file
+/// nor in the fleet are dropped and listed. On a fleet with keys it needs an admin's key.
 ///
 /// Examples:
 ///   fence import jsonl tasks.jsonl

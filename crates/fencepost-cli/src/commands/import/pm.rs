@@ -5,10 +5,10 @@ use fencepost::Result;
 use fencepost_import::{Report, pm};
 use std::{path::PathBuf, process::ExitCode};
 
-/// A .pm/tasks.db: a sprint becomes a board
+/// Import a .pm/tasks.db; each sprint becomes a board
 ///
-/// pending and red tasks can be taken (red ones with a note of progress), green ones are completed, blocked ones
-/// parked. The file is only read. What cannot be carried over is listed, and the rest is imported.
+/// Pending and red tasks can be claimed (red ones get a progress note), green tasks are completed, and blocked tasks are parked. The
+/// file is not changed. The report lists everything that could not be carried over.
 ///
 /// Examples:
 ///   fence import pm .pm/tasks.db --dry-run
@@ -16,9 +16,9 @@ use std::{path::PathBuf, process::ExitCode};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Pm {
-    /// Its database, such as .pm/tasks.db
+    /// The database, such as .pm/tasks.db
     file: PathBuf,
-    /// Tells this list's tasks from those of another with the same sprints
+    /// A name for this list, to tell it from another list with the same sprints
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]

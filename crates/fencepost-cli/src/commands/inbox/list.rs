@@ -4,23 +4,23 @@ use clap::Args;
 use fencepost::{Result, inbox, inbox::Status};
 use std::process::ExitCode;
 
-/// List an agent's inbox, oldest first: what is not dealt with yet, or all of it
+/// List the open messages of an agent's inbox, oldest first
 #[derive(Debug, Default, Args)]
 #[command(alias = "ls")]
 pub struct List {
     /// The agent  [default: --agent, FENCE_AGENT]
     #[arg(value_name = "AGENT")]
     name: Option<String>,
-    /// unread, processing, read, responded, delegated or failed
+    /// Only messages in this state: unread, processing, read, responded, delegated or failed
     #[arg(long)]
     status: Option<String>,
-    /// Also what was dealt with
+    /// Include messages that were read, responded to or delegated
     #[arg(long)]
     all: bool,
-    /// Only what comes after this message: the last of the page before
+    /// Start after this message, the last one of the previous page
     #[arg(long, value_name = "ID", value_parser = super::super::mail::number, alias = "after")]
     start_after: Option<i64>,
-    /// At most this many  [default: 100]
+    /// The most messages to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use fencepost::{Result, inbox};
 use std::process::ExitCode;
 
-/// Say that a message needs nothing more than to have been read
+/// Mark a message as read: it needs no answer
 #[derive(Debug, Args)]
 pub struct Read {
     #[command(flatten)]

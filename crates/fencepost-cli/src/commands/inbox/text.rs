@@ -1,4 +1,4 @@
-//! Messages from outside, as text.
+//! Inbox messages as text.
 
 use crate::output::{
     Terminal,
@@ -9,7 +9,7 @@ use crate::output::{
 use fencepost::inbox::{Content, Item};
 use std::fmt::Write;
 
-/// A line each: `7  unread  slack  kim in ops  the site is down`.
+/// One line per message: `7  unread  slack  kim in ops  the site is down`.
 pub fn items(items: &[Item], terminal: &Terminal) -> String {
     let mut table = Table::new(&["ID", "STATUS", "SOURCE", "FROM", "TEXT"]);
     for item in items {
@@ -25,7 +25,7 @@ pub fn items(items: &[Item], terminal: &Terminal) -> String {
     table.render(terminal)
 }
 
-/// The same, for one.
+/// One message in a line.
 pub fn item(item: &Item, terminal: &Terminal) -> String {
     items(std::slice::from_ref(item), terminal)
 }
@@ -35,21 +35,20 @@ fn from(content: &Content) -> Option<String> {
     conversation(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
-/// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
-/// given again.
+/// The text and the response: `the site is down -> it is up again`. Then the holder, or the failure and the time of the retry.
 fn about(item: &Item, terminal: &Terminal) -> String {
     let text = item.content.as_ref().map(|content| content.text.trim_end().to_owned());
-    let said: Vec<String> = text.into_iter().chain(item.response.as_ref().map(said)).collect();
+    let texts: Vec<String> = text.into_iter().chain(item.response.as_ref().map(response)).collect();
     let held =
         item.claim.as_ref().map(|claim| format!("{} {}", claim.run, terminal.short_until(claim.expires_at)));
-    let again = item.retry_at.map(|at| format!("again {}", terminal.when(at)));
-    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(again).collect();
+    let retry = item.retry_at.map(|at| format!("again {}", terminal.when(at)));
+    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(retry).collect();
     let state = held.or((!failed.is_empty()).then(|| failed.join(", ")));
-    said.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
+    texts.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
 }
 
-/// An answer as it was written, or the task that it was delegated to.
-fn said(response: &serde_json::Value) -> String {
+/// A response as it was written, or the task that the message was delegated to.
+fn response(response: &serde_json::Value) -> String {
     match (response.as_str(), response["task"].as_str()) {
         (Some(text), _) => text.to_owned(),
         (None, Some(task)) => format!("see {task}"),
@@ -57,7 +56,7 @@ fn said(response: &serde_json::Value) -> String {
     }
 }
 
-/// A message in full, for whoever was given it.
+/// A message in full.
 pub fn page(item: &Item, terminal: &Terminal) -> String {
     let mut page = terminal.bold(&format!("message {}", item.id)) + "\n";
     let Some(content) = &item.content else { return page };
@@ -74,7 +73,7 @@ pub fn page(item: &Item, terminal: &Terminal) -> String {
     say("from", content.sender.as_deref());
     say("sent by", content.sent_by.as_deref());
     say("because of", content.matched.as_deref());
-    // A provider's whole event is longer than what it is about.
+    // A provider's whole event would be longer than the message.
     let more = content.data.as_ref().map(|data| format!("{} bytes of JSON (--json)", data.to_string().len()));
     say("more", more.as_deref());
     say("attempts", (item.attempts > 1).then(|| item.attempts.to_string()).as_deref());

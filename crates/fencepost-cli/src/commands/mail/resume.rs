@@ -4,7 +4,7 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Hand out from a paused mailbox again
+/// Resume a paused mailbox
 #[derive(Debug, Args)]
 pub struct Resume {
     /// The mailbox, such as session/42

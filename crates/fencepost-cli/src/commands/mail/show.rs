@@ -4,10 +4,10 @@ use clap::Args;
 use fencepost::{Result, event, mail};
 use std::process::ExitCode;
 
-/// The latest that happened to it; a message that is retried for ever has no end of history.
+/// How many of the latest events are shown: a message that is retried for ever has very many.
 const HISTORY: i64 = 30;
 
-/// Show a message in full: what came of it, or why it failed, and all that happened to it
+/// Show a message in full, with its outputs, its failure and its latest events
 #[derive(Debug, Args)]
 pub struct Show {
     /// The message, such as 7

@@ -4,6 +4,7 @@ use super::content;
 use crate::output::{
     Terminal,
     table::{Cell, Table},
+    tasks::{LAPSED, lease_kept},
     terminal::state,
     text::{self, line, quoted},
 };
@@ -13,7 +14,7 @@ use fencepost::{
 };
 use std::fmt::Write;
 
-/// A line each: `7  pending  session/42  tool_use  0/3`.
+/// One line per message: `7  pending  session/42  tool_use  0/3`.
 pub fn messages(messages: &[Message], terminal: &Terminal) -> String {
     table(messages, terminal).render(terminal)
 }
@@ -33,19 +34,19 @@ fn table(messages: &[Message], terminal: &Terminal) -> Table {
     table
 }
 
-/// The same, for one.
+/// One message in a line.
 pub fn message(message: &Message, terminal: &Terminal) -> String {
     table(std::slice::from_ref(message), terminal).body(terminal)
 }
 
-/// Who has it, when it is tried again, how it ended.
+/// The holder, the time of the next attempt, or the outcome.
 fn more(message: &Message, terminal: &Terminal) -> String {
     let reason = message.failure_reason.as_deref();
     match message.status {
         Status::Processing => message.claim.as_ref().map(|claim| held(claim, terminal)).unwrap_or_default(),
         Status::Processed => message.outcome.clone().unwrap_or_default(),
         Status::Pending => match (reason, message.delayed_until.map(|at| terminal.when(at))) {
-            (Some(reason), Some(again)) => format!("{reason} (again {again})"),
+            (Some(reason), Some(retry)) => format!("{reason} (again {retry})"),
             (None, Some(first)) => format!("not before {first}"),
             (reason, None) => reason.unwrap_or_default().to_owned(),
         },
@@ -59,10 +60,10 @@ fn held(claim: &Claim, terminal: &Terminal) -> String {
     format!("{} {}", claim.run, terminal.short_until(claim.expires_at))
 }
 
-/// A claim and what is to be processed under it.
+/// A claim, and the whole message.
 pub fn claimed(claim: &Claim, message: &Message, terminal: &Terminal) -> String {
     let held = format!("held by run {} {}", claim.run, terminal.until(claim.expires_at));
-    let held = terminal.wrap(&held, 0, 4) + &crate::output::tasks::lease_kept(claim, terminal);
+    let held = terminal.wrap(&held, 0, 4) + &lease_kept(claim, terminal);
     format!("{}\n{held}\n\n{}", terminal.bold(&claim.token), page(message, terminal))
 }
 
@@ -89,7 +90,7 @@ pub fn page(message: &Message, terminal: &Terminal) -> String {
     say("pushed", Some(&terminal.when(message.created_at)));
     say("not before", message.delayed_until.map(|at| terminal.when(at)).as_deref());
     say("held by", message.claim.as_ref().map(|claim| held(claim, terminal)).as_deref());
-    say("lapsed", message.lapsed.then_some(crate::output::tasks::LAPSED));
+    say("lapsed", message.lapsed.then_some(LAPSED));
     say("finished", message.finished_at.map(|at| terminal.when(at)).as_deref());
     say("last failure", message.failure_reason.as_deref());
     if let Some(checkpoint) = &message.checkpoint {
@@ -110,7 +111,7 @@ pub fn how_many(count: usize) -> String {
     format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
-/// What a person can do about a message that nobody works on.
+/// What a person can do about a message that failed or is held.
 pub fn advice(message: &Message) -> Option<String> {
     let id = message.id;
     match message.status {
@@ -122,7 +123,7 @@ pub fn advice(message: &Message) -> Option<String> {
     }
 }
 
-/// Mailboxes, a line each.
+/// One line per mailbox.
 pub fn mailboxes(mailboxes: &[Mailbox], terminal: &Terminal) -> String {
     let mut table = Table::new(&[
         "MAILBOX",
@@ -153,7 +154,7 @@ pub fn mailboxes(mailboxes: &[Mailbox], terminal: &Terminal) -> String {
     table.render(terminal)
 }
 
-/// One mailbox and how it works.
+/// One mailbox, with its settings.
 pub fn mailbox(mailbox: &Mailbox, terminal: &Terminal) -> String {
     let mut page = mailboxes(std::slice::from_ref(mailbox), terminal);
     let settings = &mailbox.settings;

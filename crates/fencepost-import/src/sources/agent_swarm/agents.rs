@@ -67,7 +67,7 @@ impl Agents {
         let id = row.take(column)?;
         let name = self.name(&id);
         if name.is_none() {
-            row.left(format!("{column} `{id}` is no agent of the file; {otherwise}"));
+            row.left(format!("{column} `{id}` is not an agent of the file; {otherwise}"));
         }
         name
     }
@@ -79,7 +79,7 @@ impl Agents {
             match self.name(&id) {
                 Some(name) if names.contains(&name) => {}
                 Some(name) => names.push(name),
-                None => row.left(format!("{column} names `{id}`, which is no agent of the file")),
+                None => row.left(format!("{column} names `{id}`, which is not an agent of the file")),
             }
         }
         names
@@ -92,7 +92,7 @@ fn agent(row: &mut TableRow<'_>, name: &str) -> AgentItem {
     let max_concurrent =
         max.as_deref().and_then(|max| max.parse().ok()).filter(|max| (1..=1000).contains(max));
     if let (Some(max), None) = (&max, max_concurrent) {
-        row.left(format!("maxTasks {max} is no limit here; there is none"));
+        row.left(format!("maxTasks {max} is not a valid limit; the agent has none"));
     }
     AgentItem {
         name: name.into(),
@@ -112,7 +112,7 @@ pub fn names(row: &mut TableRow<'_>, column: &str) -> Vec<String> {
         let name = slug(&word, 128);
         if name != word {
             row.left(match name.as_str() {
-                "" => format!("{column}: `{word}` is no name; it is left out"),
+                "" => format!("{column}: `{word}` is not a valid name; it is left out"),
                 _ => format!("{column}: `{word}` is now {name}"),
             });
         }

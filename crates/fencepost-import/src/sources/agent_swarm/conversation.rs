@@ -55,7 +55,7 @@ impl Conversation {
             }
             match row.take("type").as_deref() {
                 None | Some("public") => {}
-                Some(kind) => row.left(format!("was of type `{kind}`; here every agent can read it")),
+                Some(kind) => row.left(format!("was of type `{kind}`; in the fleet every agent can read it")),
             }
             let item = ChannelItem {
                 name: name.clone(),
@@ -80,7 +80,7 @@ impl Conversation {
             row.columns.shift_remove("id");
             let channel = row.take("channelId").unwrap_or_default();
             let Some(name) = self.names.get(&channel) else {
-                row.skip(format!("its channel `{channel}` is not there"));
+                row.skip(format!("its channel `{channel}` does not exist"));
                 continue;
             };
             let mut post = PostItem {
@@ -93,20 +93,20 @@ impl Conversation {
                 at: row.time("createdAt"),
             };
             if post.author.as_ref().is_some_and(|author| post.mentions.contains(author)) {
-                row.left("mentions its own author, who is not triggered by it");
+                row.left("mentions its own author, who gets no trigger");
             }
             post.mentions.retain(|agent| Some(agent) != post.author.as_ref());
             // A post can only answer an earlier one of the same channel.
             if let Some(reply) = post.reply_to.take_if(|reply| channel_of.get(reply) != Some(name)) {
                 let where_to = all.get(&reply).map(|channel| self.names.get(channel));
                 row.left(match where_to {
-                    None => format!("answers `{reply}`, which is not there"),
+                    None => format!("answers `{reply}`, which does not exist"),
                     Some(other) if other == Some(name) => {
                         format!("answers `{reply}`, which was posted later")
                     }
                     Some(other) => {
                         let other = other.map(|name| format!(" {name}")).unwrap_or_default();
-                        format!("answers `{reply}`, of another channel{other}; here it answers nothing")
+                        format!("answers `{reply}`, of another channel{other}; the reference is dropped")
                     }
                 });
             }
@@ -123,15 +123,15 @@ impl Conversation {
             let mut row = TableRow::new(READS, id.clone(), row, remarks);
             ["agentId", "channelId"].iter().for_each(|column| drop(row.columns.shift_remove(*column)));
             let (Some(agent), Some(channel)) = (agents.name(&ids.0), self.names.get(&ids.1)) else {
-                row.skip("its agent or its channel is not there");
+                row.skip("its agent or its channel does not exist");
                 continue;
             };
             let Some(read_until) = row.time("lastReadAt") else {
-                row.skip("it does not say until when was read");
+                row.skip("it has no time of the last read");
                 continue;
             };
             if row.take("processing_since").is_some() {
-                row.changed(format!("{agent} was at its mentions in {channel}: they are unread"));
+                row.changed(format!("{agent} was reading its mentions in {channel}: they are unread"));
             }
             row.finish();
             self.cursors
@@ -143,7 +143,7 @@ impl Conversation {
 /// Takes a text out of the row and makes it fit: not empty, and not too long.
 fn text(row: &mut TableRow<'_>, column: &str) -> String {
     let Some(mut text) = row.take(column) else {
-        row.left(format!("{column} is empty; it says {NO_TEXT}"));
+        row.left(format!("{column} is empty; it becomes {NO_TEXT}"));
         return NO_TEXT.into();
     };
     if text.len() > TEXT {
@@ -166,7 +166,7 @@ pub fn messages(
         let mut row = TableRow::new(MESSAGES, id.clone(), row, remarks);
         row.columns.shift_remove("id");
         let Some(agent) = agents.take(&mut row, "agentId", "there is no inbox for it") else {
-            row.skip("it is for nobody");
+            row.skip("its agent is unknown");
             continue;
         };
         let mut message = MessageItem { id, agent, created_at: row.time("createdAt"), ..Default::default() };
@@ -183,7 +183,7 @@ pub fn messages(
             "responded" => Dealt::Responded,
             "delegated" => Dealt::Delegated,
             _ => {
-                row.left(format!("status `{status}` is not known; it is unread"));
+                row.left(format!("status `{status}` is unknown; the message is unread"));
                 Dealt::Unread
             }
         };

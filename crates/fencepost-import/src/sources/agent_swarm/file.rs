@@ -32,8 +32,8 @@ pub struct Other {
 
 const SWARM: Expected = Expected {
     name: "an agent-swarm database",
-    otherwise: "fence import agent-swarm knows version 1.135 and its neighbours; fence import jsonl takes tasks from anywhere",
-    wanted: "fence import agent-swarm takes the file that agent-swarm keeps its agents and tasks in",
+    otherwise: "fence import agent-swarm reads version 1.135 and similar ones; fence import jsonl imports tasks from anywhere",
+    wanted: "fence import agent-swarm needs the database of agent-swarm",
 };
 
 pub const AGENTS: &str = "agents";
@@ -71,9 +71,7 @@ pub fn read(path: &Path) -> Result<Tables> {
         };
         for &column in *needed {
             if !connection.column_exists(None, *table, column).map_err(failed)? {
-                let why = format!(
-                    "its table `{table}` has no column `{column}`, so it is of a version that is not known"
-                );
+                let why = format!("its table `{table}` has no column `{column}`, so its version is unknown");
                 return Err(SWARM.mismatch(path, &why));
             }
         }

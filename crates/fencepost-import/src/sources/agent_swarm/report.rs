@@ -74,7 +74,7 @@ impl Report {
         for table in self.tables.iter().filter(shown) {
             let mut parts = vec![format!("{} of {}", table.imported, table.rows)];
             if table.existing > 0 {
-                parts.push(format!("{} there already", table.existing));
+                parts.push(format!("{} existing", table.existing));
             }
             if table.left_out > 0 {
                 parts.push(format!("{} left out", table.left_out));
@@ -86,9 +86,9 @@ impl Report {
         }
         lines.extend(self.notes.iter().cloned());
         let sections = [
-            ("became something else:", &self.changed),
-            ("not carried over as it was:", &self.left),
-            ("there already, and not as in the file:", &self.differs),
+            ("converted:", &self.changed),
+            ("not carried over unchanged:", &self.left),
+            ("existing, and different from the file:", &self.differs),
         ];
         for (title, remarks) in sections {
             if !remarks.is_empty() {
@@ -98,7 +98,7 @@ impl Report {
             lines.extend(remarks.iter().map(|remark| format!("  {:<width$}  {}", remark.row, remark.what)));
         }
         if !self.other_tables.is_empty() {
-            lines.push("tables that have no place here:".into());
+            lines.push("tables that cannot be imported:".into());
         }
         for other in &self.other_tables {
             let size = match (&other.rows, &other.unreadable) {
@@ -117,9 +117,9 @@ impl Report {
         let verb = if self.dry_run { "would import" } else { "imported" };
         match (imported, existing) {
             (0, 0) => "nothing to import".into(),
-            (0, existing) => format!("nothing to import: all {existing} rows are there already"),
+            (0, existing) => format!("nothing to import: all {existing} rows exist already"),
             (new, 0) => format!("{verb} {new} rows:"),
-            (new, existing) => format!("{verb} {new} rows, {existing} were there already and left alone:"),
+            (new, existing) => format!("{verb} {new} rows, {existing} existed already and were not changed:"),
         }
     }
 }

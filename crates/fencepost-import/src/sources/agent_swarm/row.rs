@@ -88,7 +88,7 @@ impl<'t> TableRow<'t> {
         let value = self.columns.shift_remove(column)?;
         let at = time(&value);
         if at.is_none() {
-            self.left(format!("{column} `{}` is no time; it is left out", plain(Some(&value))));
+            self.left(format!("{column} `{}` is not a time; it is left out", plain(Some(&value))));
         }
         at
     }
@@ -99,7 +99,7 @@ impl<'t> TableRow<'t> {
         match serde_json::from_str::<Vec<Value>>(&text) {
             Ok(values) => values.iter().map(|value| plain(Some(value))).collect(),
             Err(_) => {
-                self.left(format!("{column} `{text}` is no list; it is left out"));
+                self.left(format!("{column} `{text}` is not a list; it is left out"));
                 Vec::new()
             }
         }
@@ -126,7 +126,7 @@ impl<'t> TableRow<'t> {
             .map(|(name, _)| format!("`{name}`"))
             .collect();
         if !columns.is_empty() {
-            self.left(format!("{}: no place here, left out", columns.join(", ")));
+            self.left(format!("{}: left out, because a fleet has nothing like it", columns.join(", ")));
         }
     }
 }

@@ -46,7 +46,7 @@ impl Tasks {
             let id = plain(row.get("id"));
             let mut row = TableRow::new(TASKS, id.clone(), row, remarks);
             if id.is_empty() || tasks.at.contains_key(&id) {
-                row.skip("it has no id of its own");
+                row.skip("its id is missing or repeated");
                 continue;
             }
             let n = numbers.get(&key(&id)).copied().unwrap_or_else(|| free.take(rank));
@@ -91,7 +91,7 @@ impl Tasks {
                     None => left(
                         &self.rows[i],
                         &self.items[i].id,
-                        format!("waits for `{id}`, which is not there; it no longer does"),
+                        format!("waited for `{id}`, which does not exist; the dependency is dropped"),
                     ),
                 }
             }
@@ -116,7 +116,7 @@ impl Tasks {
             .collect();
         if !stuck.is_empty() {
             remarks.notes.push(format!(
-                "these wait for what failed or was cancelled, until fence retry or fence dep rm: {}",
+                "these depend on failed or cancelled tasks, and stay blocked until fence retry or fence dep rm: {}",
                 stuck.join(", ")
             ));
         }
@@ -192,8 +192,8 @@ fn headline(text: &str) -> String {
 
 fn state(row: &mut TableRow<'_>, agents: &Agents, item: &mut Item) {
     let status = row.take("status").unwrap_or("pending".into());
-    let agent = agents.take(row, "agentId", "it is anyone's");
-    let offered = agents.take(row, "offeredTo", "it is anyone's");
+    let agent = agents.take(row, "agentId", "the task is unassigned");
+    let offered = agents.take(row, "offeredTo", "the task is unassigned");
     let notified = row.columns.get("notifiedAt").is_some();
     let by =
         |who: &Option<String>| who.as_ref().map(|who| format!(" in the hands of {who}")).unwrap_or_default();
@@ -211,11 +211,11 @@ fn state(row: &mut TableRow<'_>, agents: &Agents, item: &mut Item) {
         "pending" => item.to = agent,
         "offered" => item.offer = offered,
         "reviewing" => {
-            held(row, item, &offered, if offered.is_some() { "offered again" } else { "anyone's" });
+            held(row, item, &offered, if offered.is_some() { "offered again" } else { "unassigned" });
             item.offer = offered;
         }
         "in_progress" => {
-            held(row, item, &agent, if agent.is_some() { "assigned again" } else { "anyone's" });
+            held(row, item, &agent, if agent.is_some() { "assigned again" } else { "unassigned" });
             item.to = agent;
         }
         "completed" | "failed" => {
@@ -240,7 +240,7 @@ fn state(row: &mut TableRow<'_>, agents: &Agents, item: &mut Item) {
         }
         _ => {
             (item.to, item.parked) = (agent, Some(format!("its status was `{status}`")));
-            row.left(format!("status `{status}` is not known; it is parked"));
+            row.left(format!("status `{status}` is unknown; the task is parked"));
         }
     }
     if item.offer.is_some() {
@@ -253,7 +253,7 @@ fn kind(row: &mut TableRow<'_>) -> Option<String> {
     let name = slug(&kind, 128);
     if name != kind {
         row.left(match name.as_str() {
-            "" => format!("taskType `{kind}` is no name; it is left out"),
+            "" => format!("taskType `{kind}` is not a valid name; it is left out"),
             _ => format!("taskType `{kind}` is now {name}"),
         });
     }
@@ -271,7 +271,7 @@ fn priority(row: &mut TableRow<'_>) -> Option<i64> {
             Some(near)
         }
         Err(_) => {
-            row.left(format!("priority `{given}` is no number; it is 50"));
+            row.left(format!("priority `{given}` is not a number; it is 50"));
             None
         }
     }

@@ -113,7 +113,7 @@ pub fn read(text: &str) -> Result<File> {
         None => Ok(file),
         Some((_, header)) => {
             let cut = format!("the export that begins there has no end: it was cut off after line {last}");
-            Err(json_lines::on_line(Error::new(Code::Invalid, cut), header).hint("export it again"))
+            Err(json_lines::on_line(Error::new(Code::Invalid, cut), header).hint("export the fleet again"))
         }
     }
 }
@@ -140,9 +140,9 @@ impl File {
             }
             HEADER => self.begin(&fields, number),
             END => self.end(op::decode(&fields)?),
-            _ => Err(Error::new(Code::Invalid, format!("`{kind}` is no type that this fence knows"))
+            _ => Err(Error::new(Code::Invalid, format!("`{kind}` is a type that this fence does not know"))
                 .with("field", "type")
-                .hint("a newer fence may have written it; lines without a type are tasks")),
+                .hint("a newer fence may have written it; a line without a type is a task")),
         }
     }
 
@@ -166,7 +166,8 @@ impl File {
         }
         let Begin { version } = op::decode(fields)?;
         if version > VERSION {
-            let newer = format!("the file has format {version}, and this fence reads up to {VERSION}");
+            let newer =
+                format!("the file has format {version}, and this fence reads formats up to {VERSION}");
             return Err(Error::new(Code::Invalid, newer).with("field", "version").hint("use a newer fence"));
         }
         if self.open.is_some() {
@@ -180,11 +181,11 @@ impl File {
         match self.open.take() {
             Some((items, _)) if items == end.items => Ok(()),
             Some((items, _)) => {
-                let message = format!("the export has {items} items, and {} were written", end.items);
+                let message = format!("the export has {items} items, but {} were written", end.items);
                 Err(Error::new(Code::Invalid, message)
-                    .hint("lines are missing, or were added: export it again"))
+                    .hint("lines are missing or were added: export the fleet again"))
             }
-            None => Err(Error::new(Code::Invalid, "an export ends here that did not begin")),
+            None => Err(Error::new(Code::Invalid, "an export ends here without a beginning")),
         }
     }
 }
@@ -210,17 +211,17 @@ mod tests {
             ),
             (
                 format!("{header}\n\n{{\"type\":\"end\",\"items\":1}}"),
-                "line 3: the export has 0 items, and 1 were written",
+                "line 3: the export has 0 items, but 1 were written",
             ),
             (format!("{header}\n{header}"), "line 2: the export before this line has no end"),
-            (r#"{"type":"end","items":0}"#.into(), "line 1: an export ends here that did not begin"),
+            (r#"{"type":"end","items":0}"#.into(), "line 1: an export ends here without a beginning"),
             (
                 r#"{"type":"fencepost","version":2}"#.into(),
-                "line 1: the file has format 2, and this fence reads up to 1",
+                "line 1: the file has format 2, and this fence reads formats up to 1",
             ),
             (
                 "{\"id\":\"a-1\",\"title\":\"x\"}\n{\"type\":\"wish\"}".into(),
-                "line 2: `wish` is no type that this fence knows",
+                "line 2: `wish` is a type that this fence does not know",
             ),
             (r#"{"type":"agent","nmae":"bob"}"#.into(), "line 1: `nmae`: unknown field"),
             (r#"{"type":7}"#.into(), "line 1: `type`: unknown field"),

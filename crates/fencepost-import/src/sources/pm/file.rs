@@ -14,8 +14,8 @@ pub struct PmFile {
 
 const PM: Expected = Expected {
     name: "a .pm/tasks.db",
-    otherwise: "fence import jsonl takes tasks from anywhere else",
-    wanted: "fence import pm takes the file of a .pm directory: .pm/tasks.db",
+    otherwise: "fence import jsonl imports tasks from anywhere",
+    wanted: "fence import pm needs the database of a .pm directory: .pm/tasks.db",
 };
 const DEPENDENCIES: &str = "task_dependencies";
 

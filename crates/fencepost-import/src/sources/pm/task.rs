@@ -38,7 +38,7 @@ impl Task<'_> {
         match at {
             Some(_) => drop(self.row.shift_remove(column)),
             None => {
-                self.left(format!("{column} `{}` is no time; it is kept in `origin`", plain(Some(value))))
+                self.left(format!("{column} `{}` is not a time; it is kept in `origin`", plain(Some(value))))
             }
         }
         at
@@ -92,7 +92,7 @@ impl Task<'_> {
             }
             _ => {
                 item.parked = Some(format!("its status was `{status}`"));
-                self.left(format!("status `{status}` is not known; it is parked"));
+                self.left(format!("status `{status}` is unknown; the task is parked"));
             }
         }
     }
@@ -102,7 +102,7 @@ impl Task<'_> {
         let name = slug(&kind, 128);
         if name != kind {
             self.left(match name.as_str() {
-                "" => format!("type `{kind}` is no name; it is left out"),
+                "" => format!("type `{kind}` is not a valid name; it is left out"),
                 _ => format!("type `{kind}` is now {name}"),
             });
         }
@@ -129,12 +129,12 @@ impl Task<'_> {
         let (priority, is_unique) = priorities.priority(&self.row);
         let shown = plain(self.row.get("priority"));
         if self.row.get("priority").is_some_and(|number| number.as_f64().is_none()) {
-            self.left(format!("priority `{shown}` is no number; it is kept in `origin`"));
+            self.left(format!("priority `{shown}` is not a number; it is kept in `origin`"));
         }
         if !is_unique {
             let number = if shown.is_empty() { "no priority".into() } else { format!("priority {shown}") };
             self.left(format!(
-                "{number} is now {priority}, as others of its sprint are: there are too many to tell apart"
+                "{number} is now {priority}, like other tasks of its sprint: there are too many to tell apart"
             ));
         }
         priority
