@@ -1,6 +1,9 @@
 //! One command, one file. A command translates: words into an op, the reply into text.
 
-use crate::{context::Context, lines::is_stdin, screen::wrapped, told};
+use crate::{
+    context::Context,
+    output::{events::time_of_day, text::wrapped},
+};
 use clap::{Args, Subcommand};
 use fencepost::{Code, Error, Millis, Result};
 use std::process::ExitCode;
@@ -17,7 +20,7 @@ macro_rules! commands {
 
         impl Command {
             pub async fn run(self, context: &Context) -> Result<ExitCode> {
-                // Each future on the heap: together they would make one of many kilobytes.
+                // Boxed: one future with all commands in it would have many kilobytes.
                 match self {
                     $($(Command::$command(command) => Box::pin(command.run(context)).await,)*)*
                 }
@@ -74,9 +77,9 @@ commands! {
     }
 }
 
-/// Those that nobody types, and what a shell or an installer asks for, look at no settings: they act on what they are
-/// told. Nor does the one that decides which settings are looked at.
-pub fn needs_settings(name: Option<&str>) -> bool {
+/// Does a command read `fence.toml`? Commands that nobody types, and those for shells and installers, do not. Nor does `trust`,
+/// which decides which file is read.
+pub fn reads_settings(name: Option<&str>) -> bool {
     !matches!(name, Some("keep" | "watchdog" | "completions" | "man" | "trust"))
 }
 
@@ -86,7 +89,7 @@ impl Default for Command {
     }
 }
 
-/// The commands and what they are for, group by group, in lines of this width.
+/// The list of commands for `--help`, in groups, in lines of this width.
 pub fn grouped(command: &clap::Command, width: Option<usize>) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
@@ -104,21 +107,10 @@ pub fn grouped(command: &clap::Command, width: Option<usize>) -> String {
     text
 }
 
-/// `3 agents, 1 channel`: how many of each.
-fn counted<'k>(kinds: impl Iterator<Item = (&'k str, usize)>) -> String {
-    let counted = kinds.filter(|(_, count)| *count > 0).map(|(kind, count)| match (count, kind) {
-        (1, kind) => format!("1 {kind}"),
-        (count, "mailbox") => format!("{count} mailboxes"),
-        (count, kind) => format!("{count} {kind}s"),
-    });
-    let all = counted.collect::<Vec<_>>().join(", ");
-    if all.is_empty() { "nothing".into() } else { all }
-}
-
 /// The claim that a command acts under.
 #[derive(Debug, Args)]
 pub struct Held {
-    /// The claim, as `claim` printed it  [default: FENCE_CLAIM, else this run's only claim]
+    /// The token that `claim` printed  [default: FENCE_CLAIM, else this run's only claim]
     pub token: Option<String>,
 }
 
@@ -128,31 +120,26 @@ impl Held {
     }
 }
 
-/// What `--key` is elsewhere, for a command that has a `--key` of its own. Without it clap would take the one for the
-/// other, and show a task's key to the server.
+/// Replaces the global `--key` in a command that has a `--key` of its own. Otherwise clap would confuse the two, and a task's key
+/// would be sent to the server.
 #[derive(Debug, Args)]
 pub struct ServerKey {
     #[arg(id = "key", long = "server-key", value_name = "KEY", hide = true)]
     key: Option<String>,
 }
 
-/// A task by its id, or with the noun before it as in `task/auth-3`.
+/// The id of a task, which may be given as a resource: `task/auth-3`.
 fn task_id(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.strip_prefix("task/").unwrap_or(text).to_owned())
 }
 
-/// The same for a command that only looks: the token of a claim says of which task it is.
+/// The id of a task, for a command that only reads: the task may be given as a token, too.
 fn task_of(text: &str) -> Result<String, std::convert::Infallible> {
     let id = text.rsplit_once('@').map_or(text, |(id, _)| id);
     task_id(id)
 }
 
-/// `task/auth-3`, also for `auth-3`: a task is what is mostly meant.
-pub fn resource(text: &str) -> String {
-    if text.contains('/') { text.to_owned() } else { format!("task/{text}") }
-}
-
-/// `0` to `100`; the engine refuses what is beyond.
+/// A priority; the engine refuses numbers outside of 0 to 100.
 fn priority(text: &str) -> Result<i64, String> {
     text.parse()
         .map_err(|_| "a priority is a number from 0 to 100, higher first; 50 is the default".to_owned())
@@ -169,19 +156,33 @@ fn duration(text: &str) -> Result<Millis, String> {
     Ok(Millis(i64::try_from(span.as_millis()).unwrap_or(i64::MAX)))
 }
 
-/// Why there is nothing to take yet, for whoever watches the waiting: ``lock `deploy` is held by run … until 12:04:10``.
-fn refused<T>(answer: &Result<T>) -> String {
+/// The reason for waiting, for the progress line: ``lock `deploy` is held by run … until 12:04:10``.
+fn wait_reason<T>(answer: &Result<T>) -> String {
     let Err(error) = answer else { return String::new() };
     let until = error.field("expires_at").and_then(|at| at.as_str());
     let clock = until.and_then(|at| Some((at, at.parse().ok()?)));
     clock.map_or_else(
         || error.message().to_owned(),
-        |(at, time)| error.message().replace(at, &told::time_of_day(time)),
+        |(at, time)| error.message().replace(at, &time_of_day(time)),
     )
 }
 
-/// A payload, a body or an output: TEXT as it is, `@file` from a file, `-` or `@-` from standard input; `@@` for a text
-/// that begins with an `@`. Notes, reasons and titles are never read from elsewhere: they begin with a mention.
+/// Does the name of a file stand for standard input? It does for `-`, and for `@-` as in a text.
+fn is_stdin(file: &str) -> bool {
+    matches!(file, "-" | "@-")
+}
+
+/// The text of a file, or of standard input for `-`.
+fn read_file(file: &str) -> Result<String> {
+    let text = match is_stdin(file) {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    text.map_err(|e| Error::new(Code::Invalid, format!("`{file}` cannot be read: {e}")))
+}
+
+/// A payload, a body or an output: the text itself, `@file` for a file, `-` or `@-` for standard input; `@@` for a text that begins
+/// with an `@`. Notes, reasons and titles are always the text itself, because they may begin with a mention.
 fn text(given: String) -> Result<String> {
     let unreadable = |e: std::io::Error| {
         Error::new(Code::Invalid, format!("`{given}` cannot be read: {e}"))
@@ -195,8 +196,8 @@ fn text(given: String) -> Result<String> {
     }
 }
 
-/// The body of a post or of an inbox's message: it may begin with a mention, so only standard input is read.
-fn speech(given: String) -> Result<String> {
+/// The body of a post or of an inbox message. It may begin with a mention, so `@` has no meaning and only `-` is special.
+fn body(given: String) -> Result<String> {
     if is_stdin(&given) { text(given) } else { Ok(given) }
 }
 
@@ -215,16 +216,16 @@ fn one_of<T: Copy>(what: &str, all: &[T], name: impl Fn(T) -> &'static str, text
     })
 }
 
-/// No field takes this much, and what has no end must not fill the memory: the rest is left unread, and the field says
-/// what it takes.
+/// Reads up to 16 MiB. No field takes as much, so the engine refuses the text and names its limit. An endless input does not fill
+/// the memory.
 fn read(from: impl std::io::Read) -> std::io::Result<String> {
     const MOST: u64 = 16 * 1024 * 1024;
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut from.take(MOST), &mut bytes)?;
-    let cut = bytes.len() as u64 == MOST;
+    let is_cut = bytes.len() as u64 == MOST;
     String::from_utf8(bytes).or_else(|e| match e.utf8_error().error_len() {
-        // Cut in the middle of a letter.
-        None if cut => Ok(String::from_utf8_lossy(e.as_bytes()).into_owned()),
+        // The limit may fall into the middle of a character.
+        None if is_cut => Ok(String::from_utf8_lossy(e.as_bytes()).into_owned()),
         _ => Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not UTF-8")),
     })
 }

@@ -1,27 +1,31 @@
-//! `claim --keep`: a small process that renews a run for as long as the terminal or agent that claims lives.
+//! `claim --keep`: a small process that renews a run while its owner, a terminal or an agent, lives.
 //!
-//! When its owner is gone it renews no more. If nothing of that session is at work any more, it ends the run, and what
-//! that held is anyone's at once; if something is, because it was started with `nohup`, the lease runs out, as it does
-//! if anybody is heard under the run meanwhile: an agent's session may have been resumed. A run that was given a name is
-//! never ended: other terminals, on other machines too, may act for it.
+//! When the owner is gone, the keeper stops renewing. If no process of the owner's session is left, the keeper ends the run, and
+//! others can claim its items at once. If a process is left (it was started with `nohup`), or if somebody renews the run (an
+//! agent's session was resumed), the keeper leaves the run alone, and its lease expires by itself. A keeper never ends a run that
+//! a user named: other terminals, also on other machines, may act for it.
 //!
-//! A fleet has at most one keeper for a run. It has a file that it keeps locked while it lives, in which it says who
-//! it is and for whom it keeps; the kernel lets go of the lock, so a keeper that was killed is known to be gone.
+//! A run has at most one keeper on a machine. The keeper locks a file while it lives, and writes its own process and its owners
+//! into the file. The kernel releases the lock of a keeper that is killed, so everybody sees that it is gone.
 
-mod post;
-mod serve;
-mod watch;
+mod file;
+mod renewing;
+mod sleep;
 
 use crate::{
-    context::{Context, digest, variable},
-    own::{self, Directory, Missing},
-    place::{Footing, Place},
-    process::{self, Process},
-    whose,
+    context::Context,
+    environment::variable,
+    identity::{
+        self, Reason,
+        process::{self, Process},
+    },
+    location::{DatabaseFile, Location},
+    names::digest,
+    private_files::{self, Directory, Missing},
 };
 use fencepost::{Code, Error, Millis, Result, claim::Claim};
-pub use post::Keeper;
-use post::Post;
+pub use file::Keeper;
+use file::KeeperFile;
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -30,24 +34,24 @@ use std::{
     rc::Rc,
 };
 
-/// What a keeper is told when it starts, on its standard input: an address may hold a password, which is nothing for
-/// a command line.
+/// The instructions of a keeper. It reads them from its standard input: the address may contain a password, which must not be
+/// visible in a list of processes.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct Instructions {
     url: String,
     key: Option<String>,
     authority: Option<PathBuf>,
     run: String,
-    footing: Option<Footing>,
+    database_file: Option<DatabaseFile>,
     directory: PathBuf,
     owner: Owner,
-    /// The run was named by somebody, and is not this session's alone.
+    /// A user named the run, so that other sessions may share it.
     named: bool,
-    /// How long the run is good for if it cannot be renewed.
+    /// How long the run lives without a renewal.
     lease: Millis,
 }
 
-/// For whom it keeps: a process, by its id and when it started.
+/// The process for which a keeper renews a run, by its id and start time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: i32,
@@ -60,54 +64,54 @@ impl Owner {
     }
 }
 
-/// How often to start over when keepers come and go at this very moment.
+/// How often to try again if other keepers of the run start and stop at the same moment.
 const TRIES: usize = 20;
 
-/// For whom a run would be kept. Asked before anything is claimed.
+/// The owner for which a run would be kept. Call it before anything is claimed: there may be none.
 pub fn owner(context: &Context) -> Result<Owner> {
-    // A command that is its own session, as a job of cron can be, is over when it is done.
-    let owner = context.who().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
+    // A command that leads its own session, such as a job of cron, is gone when it is done.
+    let owner = context.identity().owner.as_ref().filter(|owner| Some(owner.pid) != Process::own_id());
     let owner = owner.ok_or_else(|| {
-        Error::new(Code::Invalid, "there is no terminal and no agent to keep the run for")
-            .hint("claim without --keep, and run fence renew before the lease is over")
+        Error::new(Code::Invalid, "there is no terminal and no agent for which a keeper could renew the run")
+            .hint("claim without --keep, and use fence renew before the lease expires")
     })?;
     Ok(Owner { pid: owner.pid, started: owner.started })
 }
 
-/// Sees to it that the run of this claim has a keeper, and gives its process id.
+/// Makes sure that the run of this claim has a keeper, and returns its process id.
 pub fn keep(context: &Context, owner: Owner, claim: &Claim) -> Result<i32> {
-    let place = context.place()?;
-    let directory = make(&place).map_err(|e| unwritable(&place, &e))?;
-    let order = Order {
-        url: place.absolute_url(),
+    let location = context.location()?;
+    let directory = make_directory(&location).map_err(|e| unwritable(&location, &e))?;
+    let instructions = Instructions {
+        url: location.absolute_url(),
         key: context.key(),
         authority: context.authority(),
         run: claim.run.clone(),
-        footing: place.footing(),
+        database_file: location.database_file(),
         directory: directory.path().to_owned(),
         owner,
-        named: matches!(context.who().why, whose::Why::Flag | whose::Why::Variable),
+        named: matches!(context.identity().reason, Reason::Flag | Reason::Variable),
         lease: claim.expires_at.since(claim.claimed_at),
     };
     for _ in 0..TRIES {
-        // Whoever is quicker, there is one in the end: a keeper that finds another there leaves at once.
-        let found = post::join(&directory, &post::file_name(&order.run), &order.owner)
-            .map_err(|e| unwritable(&place, &e))?;
-        if let Some(pid) = found.map_or_else(|| start(&order), |pid| Ok(Some(pid)))? {
+        // If two processes start a keeper at once, one of the keepers finds the other and exits.
+        let found = file::join(&directory, &file::file_name(&instructions.run), &instructions.owner)
+            .map_err(|e| unwritable(&location, &e))?;
+        if let Some(pid) = found.map_or_else(|| start(&instructions), |pid| Ok(Some(pid)))? {
             return Ok(pid);
         }
     }
-    Err(Error::unavailable("keepers of this run come and go")
+    Err(Error::unavailable("other keepers of this run start and stop at the same time")
         .hint("fence claim ID --resume --keep tries again"))
 }
 
-/// Tells the keepers of this fleet to look at what their runs hold: something was given back.
-pub fn nudge(context: &Context) {
-    let places = context.place().map_or_else(|_| Vec::new(), |place| directories(&place));
-    for directory in places.iter().filter_map(|path| Directory::open(path).ok()) {
+/// Wakes the keepers of this fleet, because a claim ended: a keeper whose run holds nothing more exits.
+pub fn wake_all(context: &Context) {
+    let paths = context.location().map_or_else(|_| Vec::new(), |location| directories(&location));
+    for directory in paths.iter().filter_map(|path| Directory::open(path).ok()) {
         for name in directory.names().unwrap_or_default() {
             // A keeper watches its file.
-            let _ = directory.file(&name, Missing::Refuse).and_then(|file| own::touch(&file));
+            let _ = directory.file(&name, Missing::Refuse).and_then(|file| private_files::touch(&file));
         }
     }
 }
@@ -115,15 +119,15 @@ pub fn nudge(context: &Context) {
 /// The keepers of a fleet.
 #[derive(Debug, Default)]
 pub struct Keepers {
-    /// Those that live, and those of which only the file is left.
+    /// Living keepers, and files that dead keepers left behind.
     pub found: Vec<Keeper>,
-    /// What is where keepers' files are, and is left alone: why.
+    /// Entries that are no keeper's file, with the reason. They are not touched.
     pub left_alone: Vec<(PathBuf, io::Error)>,
 }
 
-pub fn all(place: &Place) -> Keepers {
+pub fn all(location: &Location) -> Keepers {
     let mut keepers = Keepers::default();
-    for path in directories(place) {
+    for path in directories(location) {
         let listed =
             Directory::open(&path).and_then(|directory| Ok((directory.names()?, Rc::new(directory))));
         match listed {
@@ -131,7 +135,7 @@ pub fn all(place: &Place) -> Keepers {
                 for name in names {
                     match Keeper::read(&directory, &name) {
                         Ok(keeper) => keepers.found.push(keeper),
-                        // It went this very moment.
+                        // The keeper exited meanwhile.
                         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                         Err(e) => keepers.left_alone.push((path.join(name), e)),
                     }
@@ -145,24 +149,23 @@ pub fn all(place: &Place) -> Keepers {
     keepers
 }
 
-/// What a keeper process does: it takes its post, says so, and keeps the run until there is no more reason to.
-pub async fn serve(order: Order, ready: impl FnOnce()) {
-    let Ok(directory) = Directory::open(&order.directory).map(Rc::new) else { return };
-    // If the post is taken, whoever started us finds that out.
-    let name = post::file_name(&order.run);
-    if let Ok(Some(post)) = Post::take(&directory, &name, std::slice::from_ref(&order.owner)) {
+/// Runs a keeper: it locks its file, reports that it is ready, and renews the run until there is no more reason to.
+pub async fn run(instructions: Instructions, ready: impl FnOnce()) {
+    let Ok(directory) = Directory::open(&instructions.directory).map(Rc::new) else { return };
+    // If another keeper has the file, the process that started us finds that keeper.
+    let name = file::file_name(&instructions.run);
+    if let Ok(Some(file)) = KeeperFile::lock(&directory, &name, std::slice::from_ref(&instructions.owner)) {
         ready();
-        serve::Service::new(order, directory).run(post).await;
+        renewing::Renewing::new(instructions, directory).run(file).await;
     }
 }
 
-/// Starts a process of its own: another session, no terminal, no pipe, no directory of ours. `None` if another keeper
-/// was there first.
-fn start(order: &Order) -> Result<Option<i32>> {
+/// Starts a keeper in a session of its own, without our terminal, pipes and directory. `None` if another keeper was first.
+fn start(instructions: &Instructions) -> Result<Option<i32>> {
     let failed = |e| Error::unavailable(format!("the keeper cannot be started: {e}"));
     let mut command = Command::new(process::own_program());
-    // It acts for nobody: who looks for what a session left behind must not find keepers.
-    for variable in whose::variables() {
+    // The search for processes that a session left behind must not find keepers.
+    for variable in identity::variables() {
         command.env_remove(variable);
     }
     let mut child = command
@@ -173,36 +176,36 @@ fn start(order: &Order) -> Result<Option<i32>> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(failed)?;
-    let order = serde_json::to_vec(order).map_err(Error::internal)?;
-    child.stdin.take().map_or(Ok(()), |mut input| input.write_all(&order)).map_err(failed)?;
-    let mut said = String::new();
-    child.stdout.take().map_or(Ok(0), |out| BufReader::new(out).read_line(&mut said)).map_err(failed)?;
-    Ok((said == READY).then(|| i32::try_from(child.id()).unwrap_or(0)))
+    let instructions = serde_json::to_vec(instructions).map_err(Error::internal)?;
+    child.stdin.take().map_or(Ok(()), |mut input| input.write_all(&instructions)).map_err(failed)?;
+    let mut reply = String::new();
+    child.stdout.take().map_or(Ok(0), |out| BufReader::new(out).read_line(&mut reply)).map_err(failed)?;
+    Ok((reply == READY).then(|| i32::try_from(child.id()).unwrap_or(0)))
 }
 
-/// What a keeper says when it has its post.
+/// The line that a keeper writes when it has locked its file.
 pub const READY: &str = "ready\n";
 
-/// Where keepers' files can be: beside the file that is the fleet; if others can write there (a shared fleet) or the fleet is
-/// elsewhere, in the directory for what lives as long as this login; if there is none, in the temporary one.
-fn directories(place: &Place) -> Vec<PathBuf> {
-    let file = place.file().and_then(|file| std::path::absolute(file).ok());
+/// The directories that may hold keepers' files, in order of preference: beside the fleet's database; if others can write there
+/// (a shared fleet), or if the fleet has no file, the directory of this login; else the temporary directory.
+fn directories(location: &Location) -> Vec<PathBuf> {
+    let file = location.file().and_then(|file| std::path::absolute(file).ok());
     let beside = file.map(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         file.with_file_name(format!("{name}-keepers"))
     });
     let login = variable("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("fence"));
     let temporary = std::env::temp_dir().join(format!("fence-{}", rustix::process::geteuid().as_raw()));
-    let name = format!("keepers-{}", digest(&place.absolute_url()));
+    let name = format!("keepers-{}", digest(&location.absolute_url()));
     let ours = login.into_iter().chain([temporary]).map(|directory| directory.join(&name));
     beside.into_iter().chain(ours).collect()
 }
 
-/// The first of them that is ours alone, or can be made so.
-fn make(place: &Place) -> io::Result<Directory> {
+/// The first directory that only this user can write, or that can be created so.
+fn make_directory(location: &Location) -> io::Result<Directory> {
     let mut refused = io::Error::other("there is no directory for them");
-    for path in directories(place) {
-        match Directory::make(&path) {
+    for path in directories(location) {
+        match Directory::create(&path) {
             Ok(directory) => return Ok(directory),
             Err(e) => refused = e,
         }
@@ -210,8 +213,8 @@ fn make(place: &Place) -> io::Result<Directory> {
     Err(refused)
 }
 
-fn unwritable(place: &Place, e: &io::Error) -> Error {
-    Error::unavailable(format!("the keepers of {} cannot be found or made: {e}", place.shown())).hint(
-        "they need a directory that only you can write, as can only you or root its parents: beside the fleet's file, or XDG_RUNTIME_DIR",
+fn unwritable(location: &Location, e: &io::Error) -> Error {
+    Error::unavailable(format!("there is no directory for the keepers of {}: {e}", location.shown())).hint(
+        "a keeper needs a directory that only you can write, below directories that only you or root can write: beside the fleet's file, or XDG_RUNTIME_DIR",
     )
 }

@@ -1,12 +1,12 @@
-//! What is set, and by whom: flags, then `FENCE_*` variables, then `fence.toml`. A project's `fence.toml` is read only if the
+//! Settings and their sources: flags, then `FENCE_*` variables, then `fence.toml`. A project's `fence.toml` is read only if the
 //! user trusts it (`trust.rs`).
 //!
-//! What can be set is an argument, and in the file it has the argument's long name: what all commands take stands at
-//! the top, what one command takes in a table with its name, if a variable can give it too.
+//! Every setting is an argument of the command line, and in the file it has the argument's long name. Arguments of all commands
+//! stand at the top. Arguments of one command stand in a table with its name, if a variable can give them, too.
 
 use crate::{
-    context::text_variable,
-    trust::{self, Project, Untrusted},
+    environment::{config_home, text_variable},
+    trust::{self, ProjectFile, Untrusted},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, parser::ValueSource};
 use fencepost::{Code, Error, Result};
@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The file's name, and the variable that names another.
+/// The name of the file, and the variable that names another file.
 pub const FILE: &str = "fence.toml";
 const VARIABLE: &str = "FENCE_CONFIG";
 
@@ -25,11 +25,11 @@ const VARIABLE: &str = "FENCE_CONFIG";
 pub struct File {
     path: PathBuf,
     values: BTreeMap<String, Vec<String>>,
-    /// Nearer ones, which were not read.
+    /// Files that are nearer, and were not read.
     pub untrusted: Vec<Untrusted>,
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     Flag(String),
@@ -49,43 +49,44 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// One thing that can be set.
+/// A setting with its value.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// As in the file: `url`, `serve.listen`.
+    /// Its key in the file: `url`, `serve.listen`.
     pub key: String,
     pub value: Option<String>,
     pub source: Source,
 }
 
-/// An argument that can be set otherwise, its key, and its variable.
+/// An argument that a variable or the file can set, with its key and its variable.
 struct Known<'c> {
     key: String,
     arg: &'c Arg,
     variable: String,
 }
 
-/// What all commands take. The variables of these are read here, not by clap, which would take them for words of the
-/// command line and show them in every usage.
+/// Arguments of all commands. Their variables are read here and not by clap, which would take them for words of the command
+/// line and show them in every usage.
 const COMMON: [&str; 5] = ["url", "db", "key", "ca", "agent"];
 
 impl File {
-    /// What `FENCE_CONFIG` names, else the nearest at or above this directory that the user trusts, else the user's own.
+    /// The file that `FENCE_CONFIG` names, else the nearest one at or above this directory that the user trusts, else the
+    /// user's own.
     pub fn load(command: &Command) -> Result<Self> {
         if let Some(named) = text_variable(VARIABLE)?.map(PathBuf::from) {
             return Self::read(named, command);
         }
-        let own = own();
+        let own = users_file();
         let mut untrusted = Vec::new();
         for path in near(&std::env::current_dir().unwrap_or_default()) {
             if own.as_ref() == Some(&path) {
                 break;
             }
             match trust::read(&path)? {
-                Project::Trusted(text) => {
+                ProjectFile::Trusted(text) => {
                     return Ok(Self { untrusted, ..Self::parse(path, &text, command)? });
                 }
-                Project::Untrusted(found) => untrusted.push(found),
+                ProjectFile::Untrusted(found) => untrusted.push(found),
             }
         }
         let file = own.map_or(Ok(Self::default()), |own| Self::read(own, command))?;
@@ -98,7 +99,7 @@ impl File {
         Self::parse(path, &text, command)
     }
 
-    /// The settings in it, as they are shown to people.
+    /// The settings of a file, for people.
     pub fn shown(path: PathBuf, text: &str, command: &Command) -> Result<Vec<(String, String)>> {
         let values = Self::parse(path, text, command)?.values;
         Ok(values.iter().map(|(key, values)| (key.clone(), shown(key, &values.join(", ")))).collect())
@@ -116,13 +117,13 @@ impl File {
                 let known: Vec<_> = known.iter().map(|known| known.key.as_str()).collect();
                 return Err(wrong(&path, format!("there is no setting `{key}`"))
                     .with("field", &key)
-                    .hint(format!("there are {}", known.join(", "))));
+                    .hint(format!("the settings are {}", known.join(", "))));
             };
             let mut text = plain(&value).ok_or_else(|| {
                 let kinds = "a text, a number, true or false, or a list of such";
                 wrong(&path, format!("`{key}` is not {kinds}")).with("field", &key)
             })?;
-            // A path is meant from where the file is, wherever the command is run.
+            // A path is relative to the directory of the file, wherever the command runs.
             if setting.arg.get_value_hint() == ValueHint::AnyPath {
                 text.iter_mut().for_each(|text| *text = beside(&path, text));
             }
@@ -131,55 +132,70 @@ impl File {
         Ok(Self { path, values, untrusted: Vec::new() })
     }
 
-    /// Words that say what the file says for this command, as far as nobody else says it.
+    /// The settings of the file for this command, as words of the command line. Settings that a flag or a variable gives are
+    /// left out.
     fn words(&self, command: &Command, matches: &ArgMatches) -> Vec<OsString> {
         let Some((name, matches)) = matches.subcommand() else { return Vec::new() };
-        let unsaid = |arg: &Arg| {
+        let is_unset = |arg: &Arg| {
             let source = matches.value_source(arg.get_id().as_str());
             !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
         };
         let known = known(command).into_iter().filter(|known| known.key.starts_with(&format!("{name}.")));
-        let said = known.filter(|known| unsaid(known.arg));
-        said.flat_map(|known| {
-            let long = known.arg.get_long().unwrap_or_default();
-            let values = self.values.get(&known.key).into_iter().flatten();
-            values.filter_map(move |value| match known.arg.get_action() {
-                ArgAction::SetTrue => (value == "true").then(|| format!("--{long}").into()),
-                _ => Some(format!("--{long}={value}").into()),
+        let from_file = known.filter(|known| is_unset(known.arg));
+        from_file
+            .flat_map(|known| {
+                let long = known.arg.get_long().unwrap_or_default();
+                let values = self.values.get(&known.key).into_iter().flatten();
+                values.filter_map(move |value| match known.arg.get_action() {
+                    ArgAction::SetTrue => (value == "true").then(|| format!("--{long}").into()),
+                    _ => Some(format!("--{long}={value}").into()),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 }
 
-/// A value for people. A secret is nobody's business, also not that of whoever looks over a shoulder.
+/// A value for people. Secrets are not shown: somebody may look over the user's shoulder.
 pub fn shown(key: &str, value: &str) -> String {
     match key {
         "key" => "…".to_owned(),
         key if key.ends_with("-secret") => "…".to_owned(),
-        "db" => crate::place::shown(value),
+        "db" => without_password(value),
         _ => value.to_owned(),
     }
 }
 
-/// Those in this directory and above it, nearest first.
+/// An address for people: a password in it is not shown.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
+    let rest = match rest.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
+        Some((user, host)) => format!("{user}:…@{host}"),
+        None => rest.to_owned(),
+    };
+    let option = |option| if str::starts_with(option, "password=") { "password=…" } else { option };
+    let options = options.map(|all| all.split('&').map(option).collect::<Vec<_>>().join("&"));
+    format!("{scheme}://{rest}{}", options.map_or(String::new(), |all| format!("?{all}")))
+}
+
+/// The files in this directory and above it, nearest first.
 pub fn near(here: &Path) -> impl Iterator<Item = PathBuf> {
     here.ancestors().map(|dir| dir.join(FILE)).filter(|path| path.is_file())
 }
 
-/// The user's own, if it is there.
-fn own() -> Option<PathBuf> {
-    let own = trust::located(&crate::place::config_home()?.join("fence").join(FILE));
+/// The file in the user's configuration directory, if it exists.
+fn users_file() -> Option<PathBuf> {
+    let own = trust::normalized(&config_home()?.join("fence").join(FILE));
     own.is_file().then_some(own)
 }
 
-/// The command line with what the file adds to it, what is in force for every command alike, and the file.
+/// The command line with the settings of the file added, the settings of all commands, and the file.
 pub fn read(
     command: &Command,
     words: Vec<OsString>,
-    first: &ArgMatches,
+    reads_file: bool,
 ) -> Result<(ArgMatches, Vec<Setting>, File)> {
-    let file = match crate::commands::needs_settings(first.subcommand_name()) {
+    let file = match reads_file {
         true => File::load(command)?,
         false => File::default(),
     };
@@ -196,12 +212,12 @@ fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<ArgMatc
         return Ok(matches);
     }
     command.clone().try_get_matches_from(words.into_iter().chain(more)).map_err(|e| {
-        let said = e.to_string();
-        wrong(&file.path, said.lines().next().unwrap_or_default().trim_start_matches("error: "))
+        let message = e.to_string();
+        wrong(&file.path, message.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })
 }
 
-/// What would be in force for each command that has settings of its own.
+/// The settings of each command that has its own, as they would be in force.
 pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
     let mut all = Vec::new();
     for sub in command.get_subcommands() {
@@ -218,10 +234,10 @@ pub fn by_command(command: &Command, file: &File) -> Result<Vec<Setting>> {
         };
         let values = in_force(known(), filled, &File::default())?;
         all.extend(values.into_iter().map(|setting| {
-            // What the file adds looks like a flag.
+            // To clap, a setting that the file added is a flag.
             let arg = known().find(|known| known.key == setting.key);
-            let said = arg.and_then(|known| before.value_source(known.arg.get_id().as_str()));
-            match (said, &setting.source) {
+            let source = arg.and_then(|known| before.value_source(known.arg.get_id().as_str()));
+            match (source, &setting.source) {
                 (Some(ValueSource::EnvVariable), _) | (_, Source::Default) => setting,
                 _ => Setting { source: Source::File(file.path.clone()), ..setting },
             }
@@ -244,7 +260,7 @@ fn in_force<'c>(
         let filed = file.values.get(&key).map(|values| values.join(", "));
         let sources = [
             (given.clone().filter(|_| is_flag), Source::Flag(id.to_owned())),
-            // A variable that is set to nothing is not set.
+            // An empty variable counts as not set.
             (text_variable(&variable)?, Source::Variable(variable)),
             (filed, Source::File(file.path.clone())),
             (given, Source::Default),
@@ -256,19 +272,19 @@ fn in_force<'c>(
     known.map(setting).collect()
 }
 
-/// Every argument that can be set otherwise.
+/// Every argument that a variable or the file can set.
 fn known(command: &Command) -> Vec<Known<'_>> {
     let common = COMMON.into_iter().filter_map(|key| {
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(key))?;
         Some(Known { key: key.into(), arg, variable: format!("FENCE_{}", key.to_uppercase()) })
     });
-    let own = command.get_subcommands().flat_map(|sub| {
+    let of_one_command = command.get_subcommands().flat_map(|sub| {
         sub.get_arguments().filter_map(|arg| {
             let variable = arg.get_env()?.to_string_lossy().into_owned();
             Some(Known { key: format!("{}.{}", sub.get_name(), arg.get_long()?), arg, variable })
         })
     });
-    common.chain(own).collect()
+    common.chain(of_one_command).collect()
 }
 
 /// `serve.listen` for `listen` in the table `serve`.

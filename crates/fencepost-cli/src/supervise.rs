@@ -1,23 +1,21 @@
-//! Running a command under a claim: the claim is kept while the command runs, and nothing of the command runs
-//! without the claim.
+//! Runs a command under a claim: the claim is renewed while the command runs, and no process of the command outlives the claim.
 //!
-//! One dispatcher puts all that happens in one line: signals, news of the claim, the end of a process, time. A
-//! pure [rule](rule) says what to do about each, and the [group](group) does it. What leaves the command's process
-//! group (a daemon with a session of its own, the jobs of an interactive shell) is out of reach; whatever checks
-//! the fence refuses it all the same.
+//! One dispatcher puts all events in order: signals, changes of the claim, the end of a process, time. A pure [rule](rule)
+//! decides what to do about each, and the [group](group) does it. A process that leaves the command's process group (a daemon with
+//! a session of its own, the jobs of an interactive shell) is out of reach. Everything that checks the fence still refuses it.
 
 mod group;
-mod keep;
+mod lease;
 mod pipes;
 mod rule;
 mod signals;
 pub mod watchdog;
 
-use crate::{context::Context, out};
+use crate::{context::Context, output::streams};
 use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
 use group::Group;
-pub use group::Seat;
-pub use keep::Keep;
+pub use group::TerminalAccess;
+pub use lease::LeaseRenewer;
 pub use pipes::Pipes;
 pub use rule::Ended;
 use rule::{Act, Event, Rule, Ticks};
@@ -29,21 +27,21 @@ use std::{
     time::Duration,
 };
 use tokio::sync::mpsc;
-use watchdog::{NAP, Watchdog};
+use watchdog::{LONGEST_SLEEP, Watchdog};
 
-/// How long the first and the last question may take. The last one as long as giving back: a disk may need seconds for a
-/// commit, and a claim that was lost must not look kept.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LAST_LOOK: Duration = Duration::from_secs(10);
-/// How often a group that was told to end is looked at: nothing announces that a grandchild is gone.
+/// The timeout of the first renewal.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of the last check. A disk may need seconds for a commit, and a lost claim must not look alive.
+const LAST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often to look at a group that was told to end: no signal reports the end of a grandchild.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A command that knows its fleet and its agent.
+/// A command that gets the fleet and the agent of this one.
 pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<Command> {
     let (program, rest) = words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
     let mut command = Command::new(program);
     command.args(rest);
-    context.lead(&mut command)?;
+    context.pass_on(&mut command)?;
     if let Some(agent) = &claim.agent {
         command.env("FENCE_AGENT", agent);
     }
@@ -54,63 +52,63 @@ pub fn command(words: &[OsString], claim: &Claim, context: &Context) -> Result<C
 #[derive(Debug)]
 pub struct Job {
     pub command: Command,
-    pub seat: Seat,
-    /// Between telling it to end and killing it.
+    pub terminal: TerminalAccess,
+    /// The time between TERM and KILL.
     pub grace: Millis,
 }
 
-/// Runs the command under the claim, which must be alive, and keeps the claim for as long. If it is recalled, it is
+/// Runs the command under the claim, which must be alive, and renews the claim meanwhile. When `recall` returns, the command is
 /// ended as if its claim were lost.
 pub async fn run(
-    keep: Keep,
+    renewer: LeaseRenewer,
     job: Job,
     mut signals: Signals,
     recall: impl Future<Output = Error>,
 ) -> Result<Ended> {
-    let lease = match keep.renew(PATIENCE).await {
-        Event::Kept(lease) => lease,
+    let lease = match renewer.renew(FIRST_TIMEOUT).await {
+        Event::Renewed(lease) => lease,
         Event::Lost(error) => return Ok(Ended::Lost(error)),
-        Event::Silent(error) => return Err(error),
+        Event::NoAnswer(error) => return Err(error),
         _ => {
-            let message = format!("claim `{}` is over: it was handed in", keep.token());
+            let message = format!("claim `{}` is over: it was finished", renewer.token());
             return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
     let mut watchdog = Watchdog::start()?;
     let program = job.command.get_program().to_string_lossy().into_owned();
-    let mut group = match Group::start(job.command, job.seat) {
+    let mut group = match Group::start(job.command, job.terminal) {
         Ok(group) => group,
         Err(error) => {
             watchdog.dismiss();
             return Ok(not_started(&program, &error));
         }
     };
-    let mut rule = Rule::new(keep.token(), lease, job.grace);
-    watchdog.order(group.id(), rule.watchdog_kills_at());
+    let mut rule = Rule::new(renewer.token(), lease, job.grace);
+    watchdog.instruct(group.id(), rule.watchdog_kills_at());
 
-    let (news, mut heard) = mpsc::channel(1);
-    let keeping = tokio::spawn(keep.clone().run(lease, news));
+    let (sender, mut changes) = mpsc::channel(1);
+    let renewing = tokio::spawn(renewer.clone().run(lease, sender));
     let mut recalled = false;
     tokio::pin!(recall);
     let ended = loop {
-        let wake = nap(&rule);
+        let pause = pause(&rule);
         let event = tokio::select! {
             signal = signals.next() => Event::Signal(signal),
             error = &mut recall, if !recalled => {
                 recalled = true;
                 Event::Lost(error)
             }
-            Some(event) = heard.recv() => event,
-            () = tokio::time::sleep(wake) => Event::Tick,
+            Some(event) = changes.recv() => event,
+            () = tokio::time::sleep(pause) => Event::Tick,
         };
-        // A child's signal only says that it is time to look; and we look at every turn.
-        let event = (!is_childs(&event)).then_some(event);
-        for event in event.into_iter().chain(group.look()) {
-            for act in rule.on(event, ask_the_clock()) {
+        // CHLD only says that the group may have changed, and every turn polls the group.
+        let event = (!is_child_signal(&event)).then_some(event);
+        for event in event.into_iter().chain(group.poll()) {
+            for act in rule.on(event, ticks()) {
                 match act {
                     Act::Send(signal) => group.send(signal),
                     Act::GiveTerminal => group.give_terminal(),
-                    Act::KillAt(at) => watchdog.order(group.id(), at),
+                    Act::KillAt(at) => watchdog.instruct(group.id(), at),
                 }
             }
         }
@@ -118,26 +116,26 @@ pub async fn run(
             break ended;
         }
     };
-    group.bury(matches!(ended, Ended::Lost(_)), watchdog.dismiss());
+    group.finish(matches!(ended, Ended::Lost(_)), watchdog.dismiss());
     let ended = match ended {
-        // It may have been lost since it was last looked at.
-        Ended::Exited(code) => match keep.check(LAST_LOOK).await {
+        // The claim may have been lost since the last check.
+        Ended::Exited(code) => match renewer.check(LAST_TIMEOUT).await {
             Some(Event::Lost(error)) => Ended::Lost(error),
             _ => Ended::Exited(code),
         },
         lost => lost,
     };
-    // Only now: while it is looked at, it is kept.
-    keeping.abort();
+    // Only now: the claim is renewed during the last check.
+    renewing.abort();
     Ok(ended)
 }
 
 impl Ended {
-    /// The command's own code; 5 if its claim was lost, and the reason.
+    /// The command's own exit code; the reason, with exit code 5, if its claim was lost.
     pub fn code(self) -> Result<ExitCode> {
         match self {
             Ended::Exited(code) | Ended::NotStarted(code) => Ok(ExitCode::from(code)),
-            // A claim that is not to be found is over, too.
+            // A claim that is not found is over, too.
             Ended::Lost(error) if error.code() == Code::NotFound => {
                 Err(Error::new(Code::LeaseExpired, error.message())
                     .hint(error.hint_text().unwrap_or_default()))
@@ -147,34 +145,34 @@ impl Ended {
     }
 }
 
-/// As shells do.
+/// Reports the error as a shell does, with the same exit code.
 fn not_started(program: &str, error: &io::Error) -> Ended {
     let (code, what) = match error.kind() {
         io::ErrorKind::NotFound => (127, "not found".to_owned()),
-        io::ErrorKind::PermissionDenied => (126, "may not be executed".to_owned()),
+        io::ErrorKind::PermissionDenied => (126, "cannot be executed".to_owned()),
         _ => (126, error.to_string()),
     };
-    // A lock is held, and is to be given back whether this can be said or not.
-    out::complain(&out::label("error", &format!("`{program}`: {what}")));
+    // This must not fail: a lock is held, and the caller has to release it.
+    streams::complain(&streams::label("error", &format!("`{program}`: {what}")));
     Ended::NotStarted(code)
 }
 
-fn is_childs(event: &Event) -> bool {
+fn is_child_signal(event: &Event) -> bool {
     matches!(event, Event::Signal(rustix::process::Signal::CHILD))
 }
 
-/// Until the next thing is due, but never for long: see [`NAP`].
-fn nap(rule: &Rule) -> Duration {
-    let due = rule.next().map_or(i64::MAX, |at| at - ask_the_clock());
-    let most = if rule.is_ending() { POLL } else { NAP };
+/// The time until the next deadline, but never long: see [`LONGEST_SLEEP`].
+fn pause(rule: &Rule) -> Duration {
+    let due = rule.next().map_or(i64::MAX, |at| at - ticks());
+    let most = if rule.is_ending() { POLL } else { LONGEST_SLEEP };
     span(due).clamp(Duration::from_millis(1), most)
 }
 
-/// Nothing, if it is in the past.
+/// The span as a duration; zero for a deadline in the past.
 fn span(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-fn ask_the_clock() -> Ticks {
+fn ticks() -> Ticks {
     Clock::System.ticks()
 }

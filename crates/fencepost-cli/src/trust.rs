@@ -1,12 +1,16 @@
-//! Whether something that came with a project, or from another user, is used. Its author could lead a command elsewhere,
-//! and the user's key with it, so it is used only after `fence trust`.
+//! Files of a project, and fleets of other users. Their author could send a command, and the user's key with it, to another
+//! server, so they are used only after `fence trust`.
 //!
-//! Every file that is read from a project is read by [`read`]. A fleet that was found and not named is checked by [`fleet`].
+//! Commands read every file of a project with [`read`], and check every fleet that nobody named with [`fleet`].
 //!
-//! A decision is a file of its own in the user's state directory, so that two processes never overwrite each other's. It
-//! holds a seal, which is a file's digest or a directory's owner, and the path. Another seal is another decision.
+//! Each decision is a file of its own in the user's state directory, so that two processes never overwrite each other's. It
+//! holds a fingerprint, which is a file's digest or a directory's owner, and the path.
 
-use crate::context::unique;
+use crate::{
+    environment::{DATABASE, state_home},
+    names::unique,
+    output::text::line,
+};
 use fencepost::{Code, Error, Result};
 use rustix::{fs::OFlags, process::geteuid};
 use sha2::{Digest, Sha256};
@@ -21,53 +25,53 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The longest file that is read from a project. Settings are a few hundred bytes.
+/// The longest file of a project that is read. Settings have a few hundred bytes.
 const SIZE_MAX: u64 = 1 << 20;
 
 /// A file of a project.
-pub enum Project {
-    /// What it says. It is what the user trusted, byte by byte.
+pub enum ProjectFile {
+    /// Its text, byte by byte as the user trusted it.
     Trusted(String),
     Untrusted(Untrusted),
 }
 
-/// Something that is there and not used.
+/// A file that exists and is not used.
 #[derive(Debug, Clone)]
 pub struct Untrusted {
     pub path: PathBuf,
-    /// It was trusted before it changed.
+    /// It was trusted, and changed after that.
     pub changed: bool,
 }
 
 impl Untrusted {
     pub fn warning(&self) -> Error {
-        let path = crate::screen::line(&self.path.display().to_string());
+        let path = line(&self.path.display().to_string());
         let why = if self.changed { "changed since it was trusted" } else { "is not trusted" };
         let message = format!("{path} {why}, so it is not read: `fence trust` shows it and trusts it");
         Error::new(Code::Invalid, message).with("path", &path)
     }
 }
 
-/// The door for every file that a project brings along: what it says, if the user trusts it as it is.
-pub fn read(path: &Path) -> Result<Project> {
+/// Reads a file of a project, if the user trusts it as it is now. All files of a project are read through this function.
+pub fn read(path: &Path) -> Result<ProjectFile> {
     read_by(&Decisions::of_user(), path)
 }
 
-fn read_by(decisions: &Decisions, path: &Path) -> Result<Project> {
-    let path = located(path);
-    let untrusted = |changed| Ok(Project::Untrusted(Untrusted { path: path.clone(), changed }));
-    let Some(seal) = decisions.seal(&path) else { return untrusted(false) };
+fn read_by(decisions: &Decisions, path: &Path) -> Result<ProjectFile> {
+    let path = normalized(path);
+    let untrusted = |changed| Ok(ProjectFile::Untrusted(Untrusted { path: path.clone(), changed }));
+    let Some(fingerprint) = decisions.fingerprint(&path) else { return untrusted(false) };
     let text = text(&path)?;
-    if seal == Seal::of_text(&text) { Ok(Project::Trusted(text)) } else { untrusted(true) }
+    if fingerprint == Fingerprint::of_text(&text) { Ok(ProjectFile::Trusted(text)) } else { untrusted(true) }
 }
 
-/// What a file says, for the user to decide on.
+/// The text of a file, for the user to decide on.
 pub fn text(path: &Path) -> Result<String> {
     small_text(path)
         .map_err(|e| Error::new(Code::Invalid, format!("{}: it cannot be read: {e}", path.display())))
 }
 
-/// The text of a file that a project brought along: no pipe that nobody writes to, and no device without an end.
+/// The text of a small regular file. A project could contain a pipe that nobody writes to, or a device without an end.
 pub fn small_text(path: &Path) -> io::Result<String> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -82,92 +86,94 @@ pub fn small_text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// A fleet that was found and not named: it is the user's own, or trusted.
+/// Fails if a fleet that nobody named belongs to another user and is not trusted.
 pub fn fleet(file: &Path) -> Result<()> {
-    let Some((path, seal)) = foreign(file) else { return Ok(()) };
-    if Decisions::of_user().seal(&path).is_some_and(|trusted| trusted == seal) {
+    let Some((path, owner)) = other_owner(file) else { return Ok(()) };
+    if Decisions::of_user().fingerprint(&path).is_some_and(|trusted| trusted == owner) {
         return Ok(());
     }
-    let shown = crate::screen::line(&path.display().to_string());
-    Err(Error::new(Code::Invalid, format!("the fleet in {shown} belongs to {seal}, and is not trusted"))
+    let shown = line(&path.display().to_string());
+    Err(Error::new(Code::Invalid, format!("the fleet in {shown} belongs to {owner}, and is not trusted"))
         .with("path", &shown)
-        .hint("fence trust uses it all the same; --db or FENCE_DB names another"))
+        .hint("fence trust allows it; --db or FENCE_DB names another"))
 }
 
-/// The directory of a fleet and its owners, if not all of it is the user's own.
-pub fn foreign(file: &Path) -> Option<(PathBuf, Seal)> {
-    // Root needs no fleet to do harm. Root by `sudo` looks after the user's own, as git has it.
+/// The directory of a fleet and its owners, if any part of it belongs to another user.
+pub fn other_owner(file: &Path) -> Option<(PathBuf, Fingerprint)> {
+    // Root needs no fleet to do harm. Under `sudo` the fleets of the calling user count as own, as repositories do for git.
     let me = geteuid();
     let sudo = std::env::var("SUDO_UID").ok().filter(|_| me.is_root()).and_then(|uid| uid.parse().ok());
-    foreign_to(&[Some(0), Some(me.as_raw()), sudo], file)
+    owner_other_than(&[Some(0), Some(me.as_raw()), sudo], file)
 }
 
-fn foreign_to(own: &[Option<u32>], file: &Path) -> Option<(PathBuf, Seal)> {
+fn owner_other_than(own: &[Option<u32>], file: &Path) -> Option<(PathBuf, Fingerprint)> {
     let directory = file.parent()?;
     let owners = [directory, file].into_iter().filter_map(|path| Some(fs::metadata(path).ok()?.uid()));
     let mut others: Vec<_> = owners.filter(|uid| !own.contains(&Some(*uid))).collect();
     others.sort_unstable();
     others.dedup();
     let others: Vec<_> = others.iter().map(u32::to_string).collect();
-    (!others.is_empty()).then(|| (located(directory), Seal(format!("user {}", others.join(" and ")))))
+    (!others.is_empty())
+        .then(|| (normalized(directory), Fingerprint(format!("user {}", others.join(" and ")))))
 }
 
-/// The same for one place, by whatever way it is reached. The last part is not resolved: a link in a project is not
-/// the file that it leads to, because the paths in it would then be meant from elsewhere.
-pub fn located(path: &Path) -> PathBuf {
+/// One path for one file, however it is reached. The last part is not resolved: a link in a project is another file than its
+/// target, because relative paths in the text start from the link's directory.
+pub fn normalized(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let located =
+    let normalized =
         path.parent().and_then(|parent| Some(fs::canonicalize(parent).ok()?.join(path.file_name()?)));
-    located.unwrap_or(path)
+    normalized.unwrap_or(path)
 }
 
-/// What is trusted at a path: a file by its content, a directory by its owners.
+/// Identifies what the user trusts at a path: a file by its content, a directory by its owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seal(String);
+pub struct Fingerprint(String);
 
-impl Seal {
+impl Fingerprint {
     pub fn of_text(text: &str) -> Self {
         Self(format!("sha256 {}", hex(text.as_bytes())))
     }
 }
 
-impl std::fmt::Display for Seal {
+impl std::fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// What the user trusts.
+/// All that the user trusts.
 pub struct Decisions {
-    /// `None` without a home.
+    /// `None` if the user has no home.
     directory: Option<PathBuf>,
 }
 
 impl Decisions {
     pub fn of_user() -> Self {
-        Self { directory: crate::place::state_home().map(|state| state.join("fence/trusted")) }
+        Self { directory: state_home().map(|state| state.join("fence/trusted")) }
     }
 
     fn file(&self, path: &Path) -> Option<PathBuf> {
         Some(self.directory.as_ref()?.join(hex(path.as_os_str().as_bytes())))
     }
 
-    fn seal(&self, path: &Path) -> Option<Seal> {
-        let (trusted, seal) = decision(&self.file(path)?)?;
-        (trusted == path).then_some(seal)
+    fn fingerprint(&self, path: &Path) -> Option<Fingerprint> {
+        let (trusted, fingerprint) = decision(&self.file(path)?)?;
+        (trusted == path).then_some(fingerprint)
     }
 
-    pub fn trust(&self, path: &Path, seal: &Seal) -> Result<()> {
+    pub fn trust(&self, path: &Path, fingerprint: &Fingerprint) -> Result<()> {
         let Some(file) = self.file(path) else {
-            return Err(Error::new(Code::NotFound, "there is no home directory to remember it in")
+            return Err(Error::new(Code::NotFound, "there is no home directory to store the decision in")
                 .hint("HOME or XDG_STATE_HOME names one"));
         };
-        let failed = |e| Error::unavailable(format!("it cannot be remembered in `{}`: {e}", file.display()));
+        let failed =
+            |e| Error::unavailable(format!("the decision cannot be stored in `{}`: {e}", file.display()));
         let directory = file.parent().unwrap_or(&file);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        // Whole or not at all, whoever reads meanwhile.
+        // A process that reads meanwhile sees the whole decision or none.
         let draft = directory.join(unique("draft-"));
-        let content = [seal.0.as_bytes(), b"\n", path.as_os_str().as_bytes()].concat();
+        let content = [fingerprint.0.as_bytes(), b"\n", path.as_os_str().as_bytes()].concat();
         let write = || {
             let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
             written.write_all(&content)?;
@@ -179,7 +185,7 @@ impl Decisions {
         })
     }
 
-    /// Says whether it was trusted.
+    /// Returns whether the path was trusted.
     pub fn revoke(&self, path: &Path) -> Result<bool> {
         let Some(file) = self.file(path) else { return Ok(false) };
         match fs::remove_file(&file) {
@@ -189,8 +195,8 @@ impl Decisions {
         }
     }
 
-    /// All that is trusted, in order.
-    pub fn all(&self) -> Vec<(PathBuf, Seal)> {
+    /// All decisions, sorted by path.
+    pub fn all(&self) -> Vec<(PathBuf, Fingerprint)> {
         let files = self.directory.as_ref().and_then(|directory| fs::read_dir(directory).ok());
         let decisions = files.into_iter().flatten().filter_map(|file| decision(&file.ok()?.path()));
         let mut all: Vec<_> = decisions.collect();
@@ -199,8 +205,8 @@ impl Decisions {
     }
 }
 
-/// What one file says. Only the user decides for the user: a file that another wrote, or could have, says nothing.
-fn decision(file: &Path) -> Option<(PathBuf, Seal)> {
+/// The decision in one file. A file that another user wrote, or could have written, is ignored.
+fn decision(file: &Path) -> Option<(PathBuf, Fingerprint)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;
     let about = file.metadata().ok()?;
@@ -211,21 +217,21 @@ fn decision(file: &Path) -> Option<(PathBuf, Seal)> {
     file.take(SIZE_MAX).read_to_end(&mut content).ok()?;
     let end = content.iter().position(|byte| *byte == b'\n')?;
     let path = content.split_off(end + 1);
-    let seal = String::from_utf8(content).ok()?.trim_end().to_owned();
-    Some((OsString::from_vec(path).into(), Seal(seal)))
+    let fingerprint = String::from_utf8(content).ok()?.trim_end().to_owned();
+    Some((OsString::from_vec(path).into(), Fingerprint(fingerprint)))
 }
 
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What became of something since it was trusted.
-pub fn state(path: &Path, seal: &Seal) -> &'static str {
+/// The state of a path since it was trusted: `trusted`, `changed` or `gone`.
+pub fn state(path: &Path, fingerprint: &Fingerprint) -> &'static str {
     let Ok(about) = fs::metadata(path) else { return "gone" };
     let unchanged = match about.is_dir() {
-        // One that became the user's own is used anyway.
-        true => foreign(&path.join(crate::place::DATABASE)).is_none_or(|(_, now)| now == *seal),
-        false => text(path).is_ok_and(|text| Seal::of_text(&text) == *seal),
+        // A fleet that belongs to the user by now needs no trust.
+        true => other_owner(&path.join(DATABASE)).is_none_or(|(_, now)| now == *fingerprint),
+        false => text(path).is_ok_and(|text| Fingerprint::of_text(&text) == *fingerprint),
     };
     if unchanged { "trusted" } else { "changed" }
 }
@@ -236,7 +242,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn is_trusted(decisions: &Decisions, path: &Path) -> bool {
-        matches!(read_by(decisions, path).expect("a file"), Project::Trusted(_))
+        matches!(read_by(decisions, path).expect("a file"), ProjectFile::Trusted(_))
     }
 
     #[test]
@@ -246,7 +252,7 @@ mod tests {
         let file = dir.path().join("fence.toml");
         let trust = |text: &str| {
             fs::write(&file, text).unwrap();
-            decisions.trust(&located(&file), &Seal::of_text(text)).unwrap();
+            decisions.trust(&normalized(&file), &Fingerprint::of_text(text)).unwrap();
         };
         fs::write(&file, "a").unwrap();
         assert!(!is_trusted(&decisions, &file), "nobody was asked");
@@ -258,7 +264,7 @@ mod tests {
         trust("b");
         assert!(is_trusted(&decisions, &file));
 
-        // The same content elsewhere, and a link to the trusted file, whose paths would be meant from elsewhere.
+        // The same content elsewhere, and a link to the trusted file, from which relative paths would start.
         fs::create_dir(dir.path().join("hostile")).unwrap();
         let other = dir.path().join("hostile/fence.toml");
         fs::write(&other, "b").unwrap();
@@ -267,8 +273,8 @@ mod tests {
         std::os::unix::fs::symlink(&file, &other).unwrap();
         assert!(!is_trusted(&decisions, &other), "a link");
 
-        // Nobody else decides: not by writing into a decision, by moving one or by linking to one.
-        let decision = decisions.file(&located(&file)).unwrap();
+        // Nobody else can decide: not by writing to a decision, by moving one or by linking to one.
+        let decision = decisions.file(&normalized(&file)).unwrap();
         assert_eq!(fs::metadata(&decision).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(decision.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         for mode in [0o660, 0o606] {
@@ -278,7 +284,7 @@ mod tests {
         fs::set_permissions(&decision, fs::Permissions::from_mode(0o600)).unwrap();
         fs::remove_file(&other).unwrap();
         fs::write(&other, "b").unwrap();
-        let moved = decisions.file(&located(&other)).unwrap();
+        let moved = decisions.file(&normalized(&other)).unwrap();
         fs::copy(&decision, &moved).unwrap();
         assert!(!is_trusted(&decisions, &other), "the decision was on another file");
         let away = dir.path().join("away");
@@ -288,15 +294,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_of_another_user_is_foreign() {
+    fn a_fleet_of_another_user_is_recognised() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(".fence/fence.db");
-        assert_eq!(foreign_to(&[], &file), None, "there is none");
+        assert_eq!(owner_other_than(&[], &file), None, "there is none");
         fs::create_dir(dir.path().join(".fence")).unwrap();
         let me = geteuid().as_raw();
-        let (path, seal) = foreign_to(&[Some(me + 1), None], &file).expect("another's");
-        assert!(path.ends_with(".fence") && seal.to_string() == format!("user {me}"), "{path:?} {seal}");
-        assert_eq!(foreign_to(&[Some(0), Some(me)], &file), None);
-        assert_eq!(foreign(&file), None);
+        let (path, owner) = owner_other_than(&[Some(me + 1), None], &file).expect("another's");
+        assert!(path.ends_with(".fence") && owner.to_string() == format!("user {me}"), "{path:?} {owner}");
+        assert_eq!(owner_other_than(&[Some(0), Some(me)], &file), None);
+        assert_eq!(other_owner(&file), None);
     }
 }

@@ -1,11 +1,11 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Accept a task that was offered to your agent: it is yours to do
+/// Accept a task that was offered to your agent
 ///
-/// Under review (after `claim ID` of an offer) only the run that holds it may.
+/// A task under review (`claim ID` of an offer) can be accepted only by the run that holds it.
 ///
 /// Example:
 ///   fence accept auth-3 --agent kim
@@ -19,10 +19,14 @@ pub struct Accept {
 
 impl Accept {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let token = context.own_token(&self.task).await?;
-        let op =
-            task::Accept { task: self.task, agent: context.the_agent()?, token, request: context.request() };
+        let token = context.token_of(&self.task).await?;
+        let op = task::Accept {
+            task: self.task,
+            agent: context.required_agent()?,
+            token,
+            request: context.request(),
+        };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

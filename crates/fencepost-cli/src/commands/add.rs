@@ -1,13 +1,14 @@
-use super::{ServerKey, text};
-use crate::{context::Context, lines};
+use super::{ServerKey, read_file, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
+use fencepost_import::json_lines;
 use std::process::ExitCode;
 
 /// Add a task, or a plan of many
 ///
-/// A plan is a file with a JSON object a line: `title`, and where wanted `name`, `after` (names of this plan, or ids),
-/// `body`, `done_when`, `kind`, `priority`, `tags`, `to`, `offer`, `max_attempts`, `key`. All are added, or none.
+/// A plan is a file with one JSON object per line. Each has a `title`, and optionally `name`, `after` (names in this plan, or
+/// ids), `body`, `done_when`, `kind`, `priority`, `tags`, `to`, `offer`, `max_attempts` and `key`. All tasks are added, or none.
 ///
 /// Examples:
 ///   fence add "write the parser" --board auth
@@ -16,38 +17,38 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["new", "create"])]
 pub struct Add {
-    /// What is to be done, in a line
+    /// The title, one line
     #[arg(required_unless_present = "file")]
     title: Option<String>,
-    /// Add the tasks of this file, or of standard input for -; only --board goes with it
+    /// Add the tasks of this file, or of standard input for -; only --board can go with it
     #[arg(
         long,
         short,
         conflicts_with_all = ["title", "body", "done_when", "kind", "priority", "after", "tag", "task_key", "to", "offer"]
     )]
     file: Option<String>,
-    /// The board it goes to (default: main); made if it is not there
+    /// The board; created if it does not exist  [default: main]
     #[arg(long)]
     board: Option<String>,
-    /// What to do: TEXT, @file, or - for standard input
+    /// The description: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// When it counts as done
+    /// The condition under which it counts as done
     #[arg(long, value_name = "TEXT")]
     done_when: Option<String>,
-    /// What kind of work it is, in a word of your own
+    /// The kind of work, a word of your choice
     #[arg(long)]
     kind: Option<String>,
-    /// 0 to 100, higher first (default: 50)
+    /// 0 to 100, higher first  [default: 50]
     #[arg(long, short, value_parser = super::priority, allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// What must be completed first
+    /// Tasks that must be completed first
     #[arg(long, value_name = "ID", num_args = 1..)]
     after: Vec<String>,
-    /// A tag, by which `claim --tag` finds it; may be given several times
+    /// A tag, for `claim --tag`; may be given several times
     #[arg(long)]
     tag: Vec<String>,
-    /// A second task with this key is not added
+    /// A key of your choice: a second task with the same key is not added
     #[arg(id = "task_key", long = "key", value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
@@ -84,22 +85,22 @@ impl Add {
         context.print(&reply, |reply| {
             format!(
                 "{}{}",
-                crate::text::task(&reply.task, &context.screen),
-                if reply.existing { "  (was there already)" } else { "" }
+                tasks::task(&reply.task, &context.terminal),
+                if reply.existing { "  (existed already)" } else { "" }
             )
         })
     }
 }
 
 async fn plan(context: &Context, file: &str, board: Option<String>) -> Result<ExitCode> {
-    let lines = lines::read(file)?;
+    let lines = json_lines::parse_file(file, &read_file(file)?)?;
     let op = task::Plan { board, tasks: lines.items.clone(), request: context.request() };
-    let reply = context.call(op).await.map_err(|error| lines.blame(error, |item| item))?;
+    let reply = context.call(op).await.map_err(|error| lines.locate(error))?;
     context.print(&reply, |reply| {
-        let there = match reply.existing.as_slice() {
+        let existing = match reply.existing.as_slice() {
             [] => String::new(),
-            ids => format!("\nthere already: {}", ids.join(", ")),
+            ids => format!("\nexisted already: {}", ids.join(", ")),
         };
-        crate::text::tasks(&reply.tasks, &context.screen) + &there
+        tasks::tasks(&reply.tasks, &context.terminal) + &existing
     })
 }

@@ -2,8 +2,11 @@
 
 use crate::{
     context::Context,
-    screen::{Cell, Screen, Table},
-    text,
+    output::{
+        Terminal,
+        table::{Cell, Table},
+        tasks,
+    },
 };
 use clap::Args;
 use fencepost::{Result, agent::list as listed};
@@ -11,17 +14,17 @@ use std::process::ExitCode;
 
 verbs![join::Join, list::List, leave::Leave, recall::Recall];
 
-/// Say which agents there are: join, leave, and see what each is doing; alone it lists them
+/// Manage agents: join, leave, and see what each one does; without a verb it lists them
 ///
-/// An agent is a name for which any number of processes may act. A lead is told of what others finish; a worker takes from
-/// the pool. Who joined can `fence poll`. It is online if it polled within five minutes, or a run
-/// of its own lives.
+/// An agent is a name, and any number of processes may act for it. A lead is notified of tasks that others finish. A worker takes
+/// tasks from the pool. An agent that joined can use `fence poll`. It is online if it polled within the last five minutes, or if
+/// one of its runs lives.
 ///
 /// Examples:
 ///   fence agent join lead --role lead
 ///   fence agent join bob --capability rust --max-concurrent 3
-///   fence agent                                   who is there, and what each is doing
-///   fence agent recall bob                        bob is gone: what waits for it is anyone's again
+///   fence agent                                   list the agents, and what each one does
+///   fence agent recall bob                        bob is gone: give its waiting tasks back to the pool
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "agents")]
 pub struct Agent {
@@ -35,7 +38,7 @@ impl Agent {
     }
 }
 
-/// The agent that is meant: who is named, else who acts.
+/// The agent: the one that is named, else the one that acts.
 #[derive(Debug, Args)]
 struct Named {
     /// The agent  [default: --agent, FENCE_AGENT]
@@ -45,12 +48,12 @@ struct Named {
 
 impl Named {
     fn name(self, context: &Context) -> Result<String> {
-        self.name.map_or_else(|| context.the_agent(), Ok)
+        self.name.map_or_else(|| context.required_agent(), Ok)
     }
 }
 
-/// A line each: `bob  worker  online  1 of 3  pool_task task/auth-3@42`.
-fn table(agents: &[listed::Agent], screen: &Screen) -> String {
+/// One line per agent: `bob  worker  online  1 of 3  pool_task task/auth-3@42`.
+fn table(agents: &[listed::Agent], terminal: &Terminal) -> String {
     let mut table =
         Table::new(&["AGENT", "ROLE", "STATE", "BUSY", "CAN", "DOING", "WAITING FOR IT"]).headed();
     for agent in agents {
@@ -71,12 +74,12 @@ fn table(agents: &[listed::Agent], screen: &Screen) -> String {
             waiting(agent).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }
 
-/// What a run is at; nothing, if it holds nothing.
+/// The trigger and the claims of a run; `None` if it holds nothing.
 fn doing(run: &listed::Doing) -> Option<String> {
-    let parts = run.trigger.iter().cloned().chain([text::tokens(&run.claims)]);
+    let parts = run.trigger.iter().cloned().chain([tasks::tokens(&run.claims)]);
     let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
 }

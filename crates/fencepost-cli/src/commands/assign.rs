@@ -1,9 +1,9 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Assign an unassigned task to an agent: only its runs can claim it
+/// Assign a task to an agent: only runs of that agent can claim it
 ///
 /// Example:
 ///   fence assign auth-3 kim
@@ -13,7 +13,7 @@ pub struct Assign {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// The agent's name
+    /// The name of the agent
     agent: String,
 }
 
@@ -21,6 +21,6 @@ impl Assign {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Assign { task: self.task, to: self.agent, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,20 +1,20 @@
-use crate::{context::Context, modes};
+use crate::{context::Context, private_files::make_directory};
 use clap::Args;
 use fencepost::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Copy the fleet to a new file, while others use it
+/// Copy a fleet's database to a new file, while others use it
 ///
-/// To put it back: stop everything, and put the copy where the fleet was, without the fleet's -wal and -shm files.
-/// It is recognised as a copy, and no fence is given out twice. A fleet on PostgreSQL is copied by pg_dump.
+/// To restore a copy, stop all agents, replace the database by the copy, and delete the database's -wal and -shm files. fence
+/// recognises a restored copy, so that no fence is issued twice. To copy a fleet on PostgreSQL, use pg_dump.
 ///
 /// Examples:
 ///   fence backup ../fence-before-the-release.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Backup {
-    /// Where to; nothing may be there. Directories that are missing are made
+    /// The new file, which must not exist; missing directories are created
     file: PathBuf,
 }
 
@@ -29,7 +29,7 @@ impl Backup {
         let shown = self.file.display().to_string();
         let fleet = context.connection().await?;
         if let Some(directory) = self.file.parent() {
-            modes::make_directory(directory).map_err(|e| {
+            make_directory(directory).map_err(|e| {
                 Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()))
             })?;
         }

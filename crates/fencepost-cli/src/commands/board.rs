@@ -2,33 +2,36 @@ mod graph;
 
 use crate::{
     context::Context,
-    screen::{Cell, Table, state},
+    output::{
+        table::{Cell, Table},
+        terminal::state,
+    },
 };
 use clap::{Args, Subcommand};
 use fencepost::{Result, board, board::list::Board as Counts, task::State};
 use std::process::ExitCode;
 
-/// Show a board with its graph; alone it lists the boards
+/// Show a board with its dependencies; without a verb it lists the boards
 ///
 /// Examples:
-///   fence board                      the boards, with how many tasks are in which state
+///   fence board                      list the boards, with the number of tasks in each state
 ///   fence board show auth
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "boards")]
 pub struct Board {
     #[command(subcommand)]
-    look: Option<Look>,
+    verb: Option<Verb>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Look {
-    /// List the boards, with how many tasks are in which state
+enum Verb {
+    /// List the boards, with the number of tasks in each state
     #[command(alias = "ls")]
     List,
-    /// Show a board: its counts, and which task waits for which
+    /// Show the tasks of a board as a tree of dependencies
     Show {
         board: String,
-        /// At most this many tasks  [default: 200]
+        /// The most tasks to show  [default: 200]
         #[arg(long)]
         limit: Option<i64>,
     },
@@ -36,9 +39,9 @@ enum Look {
 
 impl Board {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        match self.look.unwrap_or(Look::List) {
-            Look::List => list(context).await,
-            Look::Show { board, limit } => show(context, board, limit).await,
+        match self.verb.unwrap_or(Verb::List) {
+            Verb::List => list(context).await,
+            Verb::Show { board, limit } => show(context, board, limit).await,
         }
     }
 }
@@ -47,7 +50,7 @@ async fn list(context: &Context) -> Result<ExitCode> {
     let reply = context.call(board::List {}).await?;
     context.print(&reply, |reply| {
         if reply.boards.is_empty() {
-            return "no boards: fence add makes one".into();
+            return "no boards: fence add creates one".into();
         }
         let mut table = Table::new(&["BOARD", ">TASKS", ">READY", "STATES"]).headed();
         for board in &reply.boards {
@@ -58,28 +61,28 @@ async fn list(context: &Context) -> Result<ExitCode> {
                 states(board).map(|(state, n)| format!("{n} {state}")).collect::<Vec<_>>().join(", ").into(),
             ]);
         }
-        table.render(&context.screen)
+        table.render(&context.terminal)
     })
 }
 
 async fn show(context: &Context, board: String, limit: Option<i64>) -> Result<ExitCode> {
     let reply = context.call(board::Show { board, limit }).await?;
     context.print(&reply, |reply| {
-        let screen = &context.screen;
+        let terminal = &context.terminal;
         let counts =
-            states(&reply.board).map(|(name, n)| screen.paint(state(name), &format!("{n}\u{a0}{name}")));
+            states(&reply.board).map(|(name, n)| terminal.paint(state(name), &format!("{n}\u{a0}{name}")));
         let counts = counts.collect::<Vec<_>>().join(", ");
         let head = format!(
             "{}  {} tasks, {} ready: {counts}",
-            screen.bold(&reply.board.name),
+            terminal.bold(&reply.board.name),
             total(&reply.board),
             reply.board.ready
         );
-        // A number stays with its state.
-        let head = screen.wrap(&head, 0, 4).replace('\u{a0}', " ");
+        // Non-breaking spaces keep each number with its state.
+        let head = terminal.wrap(&head, 0, 4).replace('\u{a0}', " ");
         let more =
-            if reply.more { format!("\n{}", screen.and_more("--limit shows them")) } else { String::new() };
-        format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, screen))
+            if reply.more { format!("\n{}", terminal.and_more("--limit shows them")) } else { String::new() };
+        format!("{head}\n\n{}{more}", graph::draw(&reply.tasks, &reply.edges, terminal))
     })
 }
 
@@ -87,7 +90,7 @@ fn total(board: &Counts) -> i64 {
     board.tasks.values().sum()
 }
 
-/// What is there, in the order of a task's life.
+/// The states that tasks of this board have, in the order of a task's life.
 fn states(board: &Counts) -> impl Iterator<Item = (&'static str, i64)> + '_ {
     State::ALL.into_iter().filter_map(|state| Some((state.as_str(), *board.tasks.get(state.as_str())?)))
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Call any op of the engine by its name, with its request as JSON
 ///
-/// Without a name, lists them all.
+/// Without a name it lists all ops.
 ///
 /// Examples:
 ///   fence call task/why '{"task": "auth-3"}'
@@ -14,9 +14,9 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Call {
-    /// noun/verb
+    /// The op, as noun/verb
     name: Option<String>,
-    /// JSON, @file, or - for standard input
+    /// The request: JSON, @file, or - for standard input
     #[arg(default_value = "{}")]
     request: String,
 }

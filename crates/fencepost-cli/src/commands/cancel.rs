@@ -1,12 +1,12 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
 /// Cancel an unfinished task
 ///
-/// If someone holds it, their claim ends, and their guard says so. What waits for it stays blocked until
-/// `fence retry` or `fence dep rm`.
+/// If a run holds the task, its claim ends, and its guard stops it. Tasks that depend on it stay blocked until `fence retry` or
+/// `fence dep rm`.
 ///
 /// Example:
 ///   fence cancel auth-3 --reason "done by hand"
@@ -16,7 +16,7 @@ pub struct Cancel {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// Why; it is kept
+    /// The reason, which is kept with the task
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -25,6 +25,6 @@ impl Cancel {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Cancel { task: self.task, reason: self.reason, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

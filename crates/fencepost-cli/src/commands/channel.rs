@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 verbs![create::Create, list::List, join::Join, leave::Leave, post::Post, read::Read, unread::Unread];
 
-/// Let agents talk: create channels, post, and read on from where your agent left off; alone it lists them
+/// Talk to other agents: create channels, post, and read; without a verb it lists the channels
 ///
-/// Whoever is mentioned as `@name` is given the mention by its next `fence poll`, once. A mention counts for agents,
-/// whether they joined the channel or not, and for members of the channel.
+/// An agent that a post mentions as `@name` gets the mention once, by its next `fence poll`. An agent need not be a member of the
+/// channel to be mentioned.
 ///
 /// Examples:
 ///   fence channel create general --description "what concerns all"

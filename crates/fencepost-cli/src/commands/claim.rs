@@ -1,12 +1,12 @@
-use super::{duration, refused};
-use crate::{context::Context, keeper};
+use super::{duration, wait_reason};
+use crate::{context::Context, keeper, output::tasks::claimed};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
 
-/// Take a task: the one named, or the best that is ready
+/// Claim a task: the named one, or the best that is ready
 ///
-/// Exits 3 if there is nothing to take, 4 if it is not yours to take.
+/// Exits 3 if nothing is ready, and 4 if the named task cannot be claimed.
 ///
 /// Examples:
 ///   fence claim --board auth
@@ -18,25 +18,25 @@ pub struct Claim {
     /// The task  [default: the best that is ready]
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: Option<String>,
-    /// Only of this board
+    /// Only tasks of this board
     #[arg(long, conflicts_with = "task")]
     board: Option<String>,
-    /// Only with this tag
+    /// Only tasks with this tag
     #[arg(long, conflicts_with = "task")]
     tag: Option<String>,
-    /// How long this run may go unheard before others get what it holds (default: 30m)
+    /// Lease: others may claim this run's items if it is not renewed for this long  [default: 30m]
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     ttl: Option<Millis>,
-    /// The longest that the claim may last, however often it is renewed
+    /// The longest time that the claim may last, however often it is renewed
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
-    /// If there is nothing to take, wait for it this long
+    /// If nothing is ready, wait up to this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     wait: Option<Millis>,
-    /// If this run has the task already, give its token again
+    /// If this run holds the task already, print its token again
     #[arg(long, requires = "task")]
     resume: bool,
-    /// Keep it alive for as long as this terminal or agent lives: a small process stays behind and renews the run
+    /// Start a small process that renews the run while this terminal or agent lives
     #[arg(long)]
     keep: bool,
     /// Print only the token
@@ -61,21 +61,21 @@ impl Claim {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, wait_reason).await?,
         };
         let kept = owner.map(|owner| keeper::keep(context, owner, &reply.claim)).transpose();
         context.print(&reply, |reply| match (self.quiet, &kept) {
             (true, _) => reply.claim.token.clone(),
             (false, Ok(Some(pid))) => {
-                let page = crate::text::claimed(&reply.claim, &reply.task, &context.screen);
-                format!("{}\n\nkept alive by process {pid} as long as this session lives", page.trim_end())
+                let page = claimed(&reply.claim, &reply.task, &context.terminal);
+                format!("{}\n\nprocess {pid} renews it while this session lives", page.trim_end())
             }
-            (false, _) => crate::text::claimed(&reply.claim, &reply.task, &context.screen),
+            (false, _) => claimed(&reply.claim, &reply.task, &context.terminal),
         })?;
         if self.quiet {
             context.warn_of_lease(&reply.claim);
         }
-        // The claim stands, so its token was printed; that nobody renews it is for the caller to know.
+        // The claim exists, so its token was printed. The caller must know that nobody renews it.
         if let Err(e) = kept {
             context.warn(&e);
         }

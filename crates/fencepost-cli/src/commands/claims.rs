@@ -1,15 +1,15 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
 
-/// List the live claims: who holds what, until when
+/// List the live claims, with their holders and leases
 #[derive(Debug, Args)]
 pub struct Claims {
-    /// Only those of this run
+    /// Only claims of this run
     #[arg(long)]
     mine: bool,
-    /// At most this many  [default: 100]
+    /// The most claims to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -20,7 +20,7 @@ impl Claims {
         let reply = context.call(claim::List { run, limit: self.limit }).await?;
         context.print(&reply, |reply| {
             if reply.claims.is_empty() {
-                return "nothing is held".into();
+                return "no claims".into();
             }
             let mut table = Table::new(&["CLAIM", "RUN", "AGENT", "SINCE", "UNTIL"]).headed();
             for claim in &reply.claims {
@@ -28,11 +28,11 @@ impl Claims {
                     claim.token.as_str().into(),
                     claim.run.as_str().into(),
                     claim.agent.as_deref().unwrap_or_default().into(),
-                    context.screen.when(claim.claimed_at).into(),
-                    context.screen.when(claim.expires_at).into(),
+                    context.terminal.when(claim.claimed_at).into(),
+                    context.terminal.when(claim.expires_at).into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

@@ -1,10 +1,10 @@
-use crate::{context::Context, out};
+use crate::{context::Context, output::streams};
 use clap::Args;
 use clap_complete::Shell;
 use fencepost::Result;
 use std::process::ExitCode;
 
-/// Print the completions for a shell
+/// Print the completion script for a shell
 ///
 /// Examples:
 ///   source <(fence completions bash)
@@ -12,15 +12,15 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Completions {
-    /// Your shell
+    /// The shell
     shell: Shell,
 }
 
 impl Completions {
-    pub async fn run(self, _: &Context) -> Result<ExitCode> {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::command_line(), "fence", &mut script);
-        out::say(&String::from_utf8_lossy(&script))?;
+        clap_complete::generate(self.shell, &mut context.command_line(), "fence", &mut script);
+        streams::say(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,7 +1,6 @@
 use crate::{
-    command_line,
     context::Context,
-    screen::Table,
+    output::table::Table,
     settings::{self, Setting},
 };
 use clap::{Args, Subcommand};
@@ -9,16 +8,16 @@ use fencepost::Result;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Show what is set, and where each value came from; alone it is `config show`
+/// Show the settings, and the source of each value
 ///
-/// Flags go first, then FENCE_* variables, then fence.toml: the one that FENCE_CONFIG names, else the nearest in this
-/// directory or above it that you trust (see fence trust), else fence/fence.toml in your configuration directory. In
-/// it, what every command takes stands at the top and what one command takes in a table with its name. A setting that
-/// does not exist is refused.
+/// Flags come first, then FENCE_* variables, then fence.toml. The file is the one that FENCE_CONFIG names, else the nearest one in
+/// this directory or above it that you trust (see fence trust), else fence/fence.toml in your configuration directory. Settings of
+/// all commands stand at its top, and settings of one command in a table with the name of the command. An unknown setting is an
+/// error.
 ///
 /// Examples:
 ///   fence config show
-///   printf 'url = "https://fence.example.com"\\n' > fence.toml && fence trust
+///   printf 'url = "https://fence.example.com"\n' > fence.toml && fence trust
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Config {
@@ -28,7 +27,7 @@ pub struct Config {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print what is in force and where each value came from
+    /// Print the settings and their sources
     Show,
 }
 
@@ -43,7 +42,7 @@ impl Config {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Verb::Show = self.command.unwrap_or(Verb::Show);
         let (common, file) = context.settings();
-        let own = settings::by_command(&command_line(), file)?;
+        let own = settings::by_command(&context.command_line(), file)?;
         let all: Vec<_> = common.iter().cloned().chain(own).map(shown).collect();
         context.print(&all, |all| {
             let mut table = Table::new(&["SETTING", "VALUE", "FROM"]);
@@ -51,7 +50,7 @@ impl Config {
                 let value = setting.value.as_deref().unwrap_or("-");
                 table.row(vec![setting.key.as_str().into(), value.into(), setting.source.as_str().into()]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

@@ -1,13 +1,13 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::{Args, Subcommand};
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Make a task wait for another, or stop it from waiting
+/// Add or remove a dependency between two tasks
 ///
 /// Examples:
 ///   fence dep add auth-3 auth-1       auth-3 waits for auth-1
-///   fence dep rm auth-3 auth-1        it does not any more
+///   fence dep rm auth-3 auth-1        auth-3 no longer waits for it
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["deps", "depend"])]
 pub struct Dep {
@@ -17,14 +17,14 @@ pub struct Dep {
 
 #[derive(Debug, Subcommand)]
 enum Change {
-    /// Make a task wait for another; circles are refused
+    /// Make a task wait for another; cycles are refused
     Add(Edge),
     /// Stop a task from waiting for another
     #[command(aliases = ["remove", "delete"])]
     Rm {
         #[command(flatten)]
         edge: Edge,
-        /// Why; it is kept in the log
+        /// The reason, for the log
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -35,7 +35,7 @@ struct Edge {
     /// The task that waits
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// What must be completed first
+    /// The task that must be completed first
     #[arg(value_name = "AFTER")]
     after: String,
 }
@@ -49,6 +49,6 @@ impl Dep {
                 context.call(task::Undepend { task, after, reason, request }).await?
             }
         };
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,8 +1,10 @@
 use crate::{
-    context::{Context, digest},
-    keeper, modes,
-    place::{self, Place, Why},
-    screen::state,
+    context::Context,
+    environment::data_home,
+    keeper,
+    location::{Location, Reason, permissions, repository},
+    names::digest,
+    output::{terminal::state, text::shell_quoted},
 };
 use clap::Args;
 use fencepost::{
@@ -17,10 +19,11 @@ use std::{
     process::ExitCode,
 };
 
-/// Look for what is wrong with the fleet, and say what to do about it
+/// Check the fleet for problems, and say what to do about them
 ///
-/// Checks the database and the promises against what is stored, the schema, the durability, the clocks, where the fleet is and who you
-/// are, who else can read its files, whether there is a copy where git clean does not reach, and what keepers have left behind (which it clears away). Exits 1 if there is a problem; a warning is none.
+/// It checks the database, the promises against the stored data, the schema, the durability, the clocks, the location of the fleet,
+/// your run, the permissions of the files, whether a backup exists that git clean does not delete, and files that dead keepers left
+/// behind (which it removes). Exits 1 if there is a problem, and 0 if there are only warnings.
 ///
 /// Examples:
 ///   fence doctor
@@ -29,7 +32,7 @@ use std::{
 #[command(verbatim_doc_comment)]
 pub struct Doctor {}
 
-/// What was looked at, and what was found.
+/// One check and its result.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finding {
     name: String,
@@ -57,43 +60,43 @@ impl Level {
     }
 }
 
-/// Clocks that are closer than this are called equal.
-const APART: Millis = Millis::seconds(3);
-/// Enough to see what is wrong.
+/// Clocks that differ by less count as equal.
+const CLOCK_TOLERANCE: Millis = Millis::seconds(3);
+/// How many violations are shown.
 const VIOLATIONS: usize = 10;
 
 impl Doctor {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut findings = Vec::new();
-        let place = context.place();
-        match &place {
+        let location = context.location();
+        match &location {
             Err(e) => findings.push(problem("fleet", e)),
-            Ok(place) => {
-                findings.push(fleet(place));
-                findings.extend(database(context, place).await);
-                findings.extend(keepers(place));
+            Ok(location) => {
+                findings.push(fleet(location));
+                findings.extend(database(context, location).await);
+                findings.extend(keepers(location));
             }
         }
-        findings.push(ok("run", format!("{}: {}", context.run(), context.who().why.describe())));
+        findings.push(ok("run", format!("{}: {}", context.run(), context.identity().reason.describe())));
         findings.extend(work_tree());
-        findings.extend(place.ok().as_ref().and_then(copy));
+        findings.extend(location.ok().as_ref().and_then(copy));
         context.print(&findings, |findings| {
             findings.iter().map(|finding| line(finding, context)).collect::<Vec<_>>().join("\n")
         })?;
-        let sick = findings.iter().any(|finding| finding.level == Level::Problem);
-        Ok(ExitCode::from(u8::from(sick)))
+        let has_problem = findings.iter().any(|finding| finding.level == Level::Problem);
+        Ok(ExitCode::from(u8::from(has_problem)))
     }
 }
 
 fn line(finding: &Finding, context: &Context) -> String {
-    let screen = &context.screen;
+    let terminal = &context.terminal;
     let level = finding.level.as_str();
-    let painted = screen.paint(state(level), &format!("{level:<7}"));
-    // Beside the columns of the level and the name, or below them where that leaves too little room.
-    let indent = if screen.width().is_some_and(|width| width < 72) { 4 } else { 21 };
-    let message = screen.wrap(&finding.message, 21, indent);
+    let painted = terminal.paint(state(level), &format!("{level:<7}"));
+    // Beside level and name, or below them on a narrow terminal.
+    let indent = if terminal.width().is_some_and(|width| width < 72) { 4 } else { 21 };
+    let message = terminal.wrap(&finding.message, 21, indent);
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| {
-        format!("\n{:indent$}hint: {}", "", screen.wrap(hint, indent + 6, indent))
+        format!("\n{:indent$}hint: {}", "", terminal.wrap(hint, indent + 6, indent))
     });
     format!("{painted}  {:<10}  {message}{hint}", finding.name)
 }
@@ -108,17 +111,17 @@ fn warning(name: &'static str, message: String, hint: &str) -> Finding {
 
 fn problem(name: &'static str, error: &Error) -> Finding {
     let hint = error.hint_text().map(str::to_owned);
-    // What this key may not see may be well.
+    // A check that this key may not do is no problem.
     let level = if error.code() == Code::Forbidden { Level::Warning } else { Level::Problem };
     Finding { name: name.into(), level, message: error.message().into(), hint }
 }
 
-fn fleet(place: &Place) -> Finding {
-    ok("fleet", format!("{}: {}", place.shown(), place.why.describe()))
+fn fleet(location: &Location) -> Finding {
+    ok("fleet", format!("{}: {}", location.shown(), location.reason.describe()))
 }
 
-/// What can only be said with the database open.
-async fn database(context: &Context, place: &Place) -> Vec<Finding> {
+/// Checks that need the database.
+async fn database(context: &Context, location: &Location) -> Vec<Finding> {
     let fleet = match context.inspect().await {
         Ok(fleet) => fleet,
         Err(e) => return vec![behind(&e).unwrap_or_else(|| problem("database", &e))],
@@ -136,11 +139,11 @@ async fn database(context: &Context, place: &Place) -> Vec<Finding> {
         clock(&facts, before, after),
     ];
     findings.extend(integrity(&fleet).await);
-    findings.extend(files(place));
+    findings.extend(files(location));
     findings
 }
 
-/// A schema that is behind is nothing to worry about, and no doctor changes what he looks at.
+/// An old schema is only a warning: the next command migrates it, and `doctor` changes nothing.
 fn behind(error: &Error) -> Option<Finding> {
     error.field("schema_version")?;
     Some(Finding { level: Level::Warning, ..problem("schema", error) })
@@ -149,33 +152,33 @@ fn behind(error: &Error) -> Option<Finding> {
 fn durability(facts: &Facts) -> Finding {
     let settings = &facts.database.durability;
     let say = |only: &dyn Fn(bool) -> bool| {
-        let said = settings.iter().filter(|setting| only(setting.durable));
-        said.map(|setting| format!("{}={}", setting.name, setting.value)).collect::<Vec<_>>().join(", ")
+        let shown = settings.iter().filter(|setting| only(setting.durable));
+        shown.map(|setting| format!("{}={}", setting.name, setting.value)).collect::<Vec<_>>().join(", ")
     };
     match settings.iter().all(|setting| setting.durable) {
-        true => ok("durability", format!("what was acknowledged survives a power cut ({})", say(&|_| true))),
+        true => ok("durability", format!("acknowledged changes survive a power cut ({})", say(&|_| true))),
         false => warning(
             "durability",
-            format!("a power cut can undo what was acknowledged: {}", say(&|durable| !durable)),
-            "set it as the database's documentation says for durable commits, or accept it knowingly",
+            format!("a power cut can undo acknowledged changes: {}", say(&|durable| !durable)),
+            "set it for durable commits, as the documentation of the database says, or accept the risk",
         ),
     }
 }
 
-/// This machine's clock was read before and after; what lies between cannot be told apart.
+/// Compares the clocks. This machine's clock was read before and after the call, and a difference in between cannot be seen.
 fn clock(facts: &Facts, before: Time, after: Time) -> Finding {
     let (apart, side) = match facts.now {
         fleet if fleet > after => (fleet.since(after), "ahead of"),
         fleet => (before.since(fleet).max(Millis(0)), "behind"),
     };
-    if apart <= APART {
+    if apart <= CLOCK_TOLERANCE {
         return ok("clock", "the fleet's clock and this machine's agree".into());
     }
-    let hint = match facts.ahead_ms > APART {
+    let hint = match facts.ahead_ms > CLOCK_TOLERANCE {
         true => {
-            "a clock was set back, or was too far ahead once; so that no dead holder lives longer, the fleet goes on from there. Set the clock right, stop the agents, then: fence call admin/set_clock"
+            "a clock was too far ahead once, or was set back. The fleet's clock never goes back, so that no dead holder lives longer. Correct the clock, stop the agents, then: fence call admin/set_clock"
         }
-        false => "leases end by the fleet's clock; set both by the same time servers",
+        false => "leases end by the fleet's clock; use the same time servers for both",
     };
     let apart = Millis::seconds(apart.0 / 1000);
     warning("clock", format!("the fleet's clock is {apart} {side} this machine's"), hint)
@@ -196,23 +199,23 @@ async fn integrity(fleet: &Connection) -> Vec<Finding> {
     let broken = report
         .violations
         .iter()
-        .map(|violation| format!("`{}`: not true that {}", violation.resource, violation.promise));
+        .map(|violation| format!("`{}` breaks a promise: {}", violation.resource, violation.promise));
     let found = damage.chain(broken).take(VIOLATIONS);
     let mut broken: Vec<_> = found
         .map(|message| Finding { name: "integrity".into(), level: Level::Problem, message, hint: None })
         .collect();
     if let Some(last) = broken.last_mut() {
         last.hint = Some(
-            "stop the agents, keep a copy (fence backup FILE), and restore a backup from before; fence call admin/check lists them all"
+            "stop the agents, keep a copy (fence backup FILE), and restore an older backup; fence call admin/check lists all violations"
                 .into(),
         );
     }
     broken
 }
 
-/// Those that live, and what the others left behind, which is cleared away.
-fn keepers(place: &Place) -> Vec<Finding> {
-    let keepers = keeper::all(place);
+/// Living keepers, and the files of dead ones, which are removed.
+fn keepers(location: &Location) -> Vec<Finding> {
+    let keepers = keeper::all(location);
     let (alive, gone): (Vec<_>, Vec<_>) = keepers.found.into_iter().partition(|keeper| keeper.alive);
     let mut findings: Vec<_> = gone
         .iter()
@@ -221,7 +224,7 @@ fn keepers(place: &Place) -> Vec<Finding> {
             match keeper.remove() {
                 Ok(()) => warning(
                     "keepers",
-                    format!("{message}; the file that it left was removed"),
+                    format!("{message}; its file was removed"),
                     "fence claim ID --resume --keep starts another, if the run is still alive",
                 ),
                 Err(e) => {
@@ -232,11 +235,11 @@ fn keepers(place: &Place) -> Vec<Finding> {
         })
         .collect();
     findings.extend(keepers.left_alone.iter().map(|(path, e)| {
-        let message = format!("{} is where keepers' files are, and is left alone: {e}", path.display());
+        let message = format!("{} is not a keeper's file, and is not touched: {e}", path.display());
         warning(
             "keepers",
             message,
-            "only your own regular files in a directory that only you can write are used: remove it",
+            "keepers' files are regular files of yours, in a directory that only you can write: remove it",
         )
     }));
     if alive.is_empty() && findings.is_empty() {
@@ -247,54 +250,54 @@ fn keepers(place: &Place) -> Vec<Finding> {
     findings
 }
 
-/// Only if there is something to say.
-fn files(place: &Place) -> Option<Finding> {
-    let loose = modes::loose(place)?;
-    let message = format!("others can read or write what is the fleet's: {}", loose.names.join(", "));
-    Some(warning("files", message, &loose.mend))
+/// Files that others can read or write, if there are any.
+fn files(location: &Location) -> Option<Finding> {
+    let exposed = permissions::exposed(location)?;
+    let message = format!("other users can read or write the fleet's files: {}", exposed.names.join(", "));
+    Some(warning("files", message, &exposed.fix))
 }
 
-/// A fleet in a work tree goes with whatever git cleans away: is there a copy elsewhere?
-fn copy(place: &Place) -> Option<Finding> {
-    let Why::Repository(root) = &place.why else { return None };
-    if !root.join(".git").exists() || !place.file()?.exists() {
+/// Is there a copy of a fleet that is in a work tree? `git clean -fdx` would delete the fleet.
+fn copy(location: &Location) -> Option<Finding> {
+    let Reason::Repository(root) = &location.reason else { return None };
+    if !root.join(".git").exists() || !location.file()?.exists() {
         return None;
     }
     let (directory, prefix) = copies(root)?;
     let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // They are named by their time.
+    // The names of copies contain their time.
     let newest = names.filter(|name| name.starts_with(&prefix) && name.ends_with(".db")).max();
     let at = Clock::System.read().to_string().replace(':', "");
-    let next = modes::quoted(&directory.join(format!("{prefix}{at}.db")));
+    let next = shell_quoted(&directory.join(format!("{prefix}{at}.db")));
     let message = match newest {
-        Some(newest) => format!("the newest is {}", directory.join(newest).display()),
-        None => "git clean -fdx would delete this fleet, and no copy is elsewhere".into(),
+        Some(newest) => format!("the newest backup is {}", directory.join(newest).display()),
+        None => "git clean -fdx would delete this fleet, and there is no backup elsewhere".into(),
     };
     Some(Finding { hint: Some(format!("fence backup {next}")), ..ok("copy", message) })
 }
 
-/// Where copies of a repository's fleet are kept, and how their names begin.
+/// The directory for backups of this repository's fleet, and the beginning of their names.
 fn copies(root: &Path) -> Option<(PathBuf, String)> {
     let name = root.file_name().map_or("root".into(), |name| name.to_string_lossy());
     let path = digest(&root.display().to_string());
-    Some((place::home()?.join("backups"), format!("{name}-{path}-")))
+    Some((data_home()?.join("backups"), format!("{name}-{path}-")))
 }
 
-/// Only if there is something to say.
+/// A problem with this work tree, if there is one.
 fn work_tree() -> Option<Finding> {
     let here = std::env::current_dir().ok()?;
-    if let Some(link) = place::broken_link(&here) {
+    if let Some(link) = repository::broken_link(&here) {
         return Some(warning(
             "work tree",
-            format!("{} leads to a git directory that is not there", link.display()),
+            format!("{} names a git directory that does not exist", link.display()),
             "this work tree does not share its repository's fleet: mount the repository too, or name the fleet with FENCE_DB",
         ));
     }
-    let stray = place::stray(&here)?;
+    let unused = repository::unused_database(&here)?;
     Some(warning(
         "work tree",
-        format!("{} is a database that nobody looks at: all work trees share one", stray.display()),
-        "fence list --db FILE shows what is in it; remove it when nothing is missing",
+        format!("{} is a database that no command uses: all work trees share one", unused.display()),
+        "fence list --db FILE shows its tasks; remove it when you need none of them",
     ))
 }

@@ -1,5 +1,5 @@
 use super::{Held, text};
-use crate::{context::Context, keeper};
+use crate::{context::Context, keeper, output::tasks};
 use clap::Args;
 use fencepost::{Result, Token, task};
 use serde::{Deserialize, Serialize};
@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 /// Complete a task that you hold
 ///
-/// Exits 5 if the claim is over: what you did is then not accepted. With --next, exits 3 if the task was completed
-/// and nothing more is ready.
+/// Exits 5 if the claim is over; then the completion is not accepted. With --next, exits 3 if the task was completed and no other
+/// task is ready.
 ///
 /// Examples:
 ///   fence done --output "tables are in schema.sql"
@@ -19,15 +19,15 @@ use std::process::ExitCode;
 pub struct Done {
     #[command(flatten)]
     held: Held,
-    /// What came of it, for the tasks that wait for this one: TEXT, @file, or - for standard input
+    /// The result, which tasks that depend on this one get: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     output: Option<String>,
-    /// Then claim the next task of the same board
+    /// Claim the next task of the same board afterwards
     #[arg(long)]
     next: bool,
 }
 
-/// The completion, and the claim that follows it.
+/// The completion, and the next claim.
 #[derive(Debug, Serialize, Deserialize)]
 struct Both {
     done: task::Changed,
@@ -39,9 +39,9 @@ impl Done {
         let token = self.held.token(context).await?;
         let output = self.output.map(text).transpose()?;
         let done = context.call(task::Done { token: token.clone(), output }).await?;
-        let line = |done: &task::Changed| crate::text::task(&done.task, &context.screen);
+        let line = |done: &task::Changed| tasks::task(&done.task, &context.terminal);
         if !self.next {
-            keeper::nudge(context);
+            keeper::wake_all(context);
             return context.print(&done, line);
         }
         let claim = task::Claim {
@@ -52,17 +52,13 @@ impl Done {
             ..task::Claim::default()
         };
         let next = context.call(claim).await;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         match next {
             Ok(next) => context.print(&Both { done, next }, |Both { done, next }| {
-                format!(
-                    "{}\n\n{}",
-                    line(done),
-                    crate::text::claimed(&next.claim, &next.task, &context.screen)
-                )
+                format!("{}\n\n{}", line(done), tasks::claimed(&next.claim, &next.task, &context.terminal))
             }),
             Err(nothing) => {
-                // It is done all the same, and whoever reads on must know.
+                // The task is completed, and the caller must know that.
                 context.print(&done, line)?;
                 Err(nothing)
             }

@@ -1,10 +1,10 @@
 use super::text;
-use crate::context::Context;
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Change what a task says, in any state; what is left out stays
+/// Change a task, in any state; options that are not given keep their values
 ///
 /// Examples:
 ///   fence edit auth-3 --title "write the new parser" -p 90
@@ -15,25 +15,25 @@ pub struct Edit {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// A new title
+    /// The title
     #[arg(long)]
     title: Option<String>,
-    /// TEXT, @file, or - for standard input
+    /// The description: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
-    /// When it counts as done
+    /// The condition under which it counts as done
     #[arg(long, value_name = "TEXT")]
     done_when: Option<String>,
-    /// What kind of work it is, in a word of your own
+    /// The kind of work, a word of your choice
     #[arg(long)]
     kind: Option<String>,
     /// 0 to 100, higher first
     #[arg(long, short, value_parser = super::priority, allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// All its tags from now on; --tag "" for none
+    /// The tags, which replace all old ones; --tag "" for none
     #[arg(long)]
     tag: Option<Vec<String>>,
-    /// How often it may be tried
+    /// The most attempts
     #[arg(long, value_name = "N")]
     max_attempts: Option<i64>,
 }
@@ -53,6 +53,6 @@ impl Edit {
             request: context.request(),
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

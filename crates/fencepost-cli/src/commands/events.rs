@@ -1,5 +1,8 @@
 use super::duration;
-use crate::{context::Context, told::View};
+use crate::{
+    context::{Context, resource},
+    output::events::EventLines,
+};
 use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result, Time,
@@ -10,9 +13,9 @@ use std::process::ExitCode;
 
 /// Read the log: who did what, when, from which state to which, under which fence
 ///
-/// Shows the latest unless --since says where to begin; with --follow it goes on as things happen, until nobody reads it.
-/// Times are local. With --json it prints one JSON object, and with --follow one a line. Nothing is missed by beginning
-/// again at the position where the last page ended.
+/// Without --since it shows the latest events. With --follow it goes on as events happen, until nobody reads it. Times are local.
+/// With --json it prints one JSON object, and with --follow one object per line. To miss nothing, start the next call at the
+/// position where the last page ended.
 ///
 /// Examples:
 ///   fence events --resource task/auth-3
@@ -22,20 +25,20 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "event")]
 pub struct Events {
-    /// Only what came after this: a position, a time such as 2026-01-31T09:00 (local) or 2026-01-31T09:00Z, or how long
-    /// ago, such as 1h or 2d; `start` for all there is
+    /// Only events after this: a position, a time such as 2026-01-31T09:00 (local) or 2026-01-31T09:00Z, or an age such as 1h
+    /// or 2d; `start` for the whole log
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Since>,
-    /// Go on as things happen, until interrupted
+    /// Go on as events happen, until interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Only of this kind, such as task.completed, or of a noun, such as task
+    /// Only events of this kind, such as task.completed, or of a noun, such as task
     #[arg(long)]
     kind: Option<String>,
-    /// Only of this resource, such as task/auth-3
+    /// Only events of this resource, such as task/auth-3
     #[arg(long)]
     resource: Option<String>,
-    /// At most this many  [default: 50, with --follow 10, or all after --since]
+    /// The most events to show  [default: 50; with --follow 10; with --since all]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -48,8 +51,8 @@ enum Since {
     At(Time),
 }
 
-/// The forms have nothing in common: a position is digits and dots, a duration has letters and no `-`, a time has both
-/// `-` and digits.
+/// Parses `--since`. The forms are disjoint: a position has digits and dots, a duration has letters and no `-`, and a time has
+/// digits and `-`.
 fn since(text: &str) -> Result<Since, String> {
     let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::system()).ok();
     if text == "start" {
@@ -69,10 +72,10 @@ fn since(text: &str) -> Result<Since, String> {
     }
 }
 
-/// The latest, when nobody says where to begin.
+/// How many events are shown without `--since`.
 const LATEST: i64 = 50;
 
-/// In one page, where all are read.
+/// The size of a page, when all events are read.
 const PAGE: i64 = 1000;
 
 impl Events {
@@ -92,21 +95,21 @@ impl Events {
         };
         context.print(&page, |page| match page.events.as_slice() {
             [] => "no events".into(),
-            events => View::of(events, &context.screen).page(events),
+            events => EventLines::of(events, &context.terminal).page(events),
         })
     }
 
-    /// Titles are for people: what programs read stays as it is.
+    /// The filter of the flags. Only people need titles, so JSON stays without them.
     fn filter(&self, context: &Context) -> event::List {
         event::List {
             kind: self.kind.clone(),
-            resource: self.resource.as_deref().map(super::resource),
+            resource: self.resource.as_deref().map(resource),
             titles: !context.json(),
             ..event::List::default()
         }
     }
 
-    /// The same, from where `--since` says.
+    /// The filter, from the beginning that `--since` gives.
     fn beginning(&self, context: &Context) -> event::List {
         let list = self.filter(context);
         match self.since.clone() {
@@ -117,7 +120,7 @@ impl Events {
         }
     }
 
-    /// Everything, page by page.
+    /// All events, page by page.
     async fn all(&self, context: &Context) -> Result<Page> {
         let mut page = context.call(event::List { limit: Some(PAGE), ..self.beginning(context) }).await?;
         while page.more {
@@ -132,8 +135,7 @@ impl Events {
 
     async fn follow(self, context: &Context) -> Result<ExitCode> {
         if self.since.is_some() && self.limit.is_some() {
-            let message =
-                "`--limit` is how many of the latest events come first, and `--since` says that already";
+            let message = "`--limit` and `--since` both say where --follow begins";
             return Err(Error::new(Code::Invalid, message).hint("leave out one of the two, or --follow"));
         }
         let first = match &self.since {
@@ -141,10 +143,10 @@ impl Events {
             None => event::List { last: Some(self.limit.unwrap_or(10)), ..self.filter(context) },
         };
         let mut page = context.call(first).await?;
-        let mut view = View::following(&page.events, &context.screen);
+        let mut lines = EventLines::following(&page.events, &context.terminal);
         loop {
             for event in &page.events {
-                context.print(event, |event| view.line(event))?;
+                context.print(event, |event| lines.line(event))?;
             }
             let since = Some(page.position);
             let next = |wait_ms| event::List { since: since.clone(), wait_ms, ..self.filter(context) };
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_to_begin_is_said_in_several_ways() {
+    fn since_takes_positions_durations_and_times() {
         for (text, says) in [
             ("start", Since::Start),
             ("0.12", Since::Position("0.12".into())),

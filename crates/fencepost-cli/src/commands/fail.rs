@@ -1,10 +1,10 @@
 use super::{Held, duration};
-use crate::{context::Context, keeper};
+use crate::{context::Context, keeper, output::tasks};
 use clap::Args;
 use fencepost::{Millis, Result, task};
 use std::process::ExitCode;
 
-/// Say that a task you hold cannot be done
+/// Report that a task you hold cannot be done
 ///
 /// Examples:
 ///   fence fail --reason "the grammar is ambiguous"
@@ -14,13 +14,13 @@ use std::process::ExitCode;
 pub struct Fail {
     #[command(flatten)]
     held: Held,
-    /// Whoever takes it next is told
+    /// The reason, which the next attempt gets
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Try again after a while, if attempts are left
+    /// Let it be tried again after a while, if attempts are left
     #[arg(long)]
     retry: bool,
-    /// How long to wait before that  [default: 10s, doubled with each attempt]
+    /// The time before the next attempt  [default: 10s, doubled with each attempt]
     #[arg(long, value_parser = duration, requires = "retry")]
     delay: Option<Millis>,
 }
@@ -34,7 +34,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,21 +1,20 @@
 use super::{Held, duration};
 use crate::{
     context::Context,
-    supervise::{self, Ended, Job, Keep, Seat, Signals},
-    whose,
+    identity,
+    supervise::{self, Ended, Job, LeaseRenewer, Signals, TerminalAccess},
 };
 use clap::Args;
 use fencepost::{Code, Millis, Result, claim, claim::Verdict};
 use std::{ffi::OsString, process::ExitCode};
 
-/// Run a command only under a living claim; without a command, ask whether it is alive
+/// Run a command only while your claim lives; without a command, check the claim
 ///
-/// The claim is renewed while the command runs. As soon as it is known to be lost or given back, the command's process
-/// group is told to end (TERM) and then killed; if it cannot be renewed, before anybody else can have it. A command that
-/// finishes its task itself (fence done) goes on to its own end. It finds the claim in FENCE_CLAIM, its run in FENCE_RUN
-/// and the fleet in FENCE_DB or FENCE_URL.
+/// The claim is renewed while the command runs. When the claim is lost, or cannot be renewed, the command's process group gets TERM,
+/// then KILL, before anybody else can claim the item. A command that completes its task itself (fence done) may run to its end. Its
+/// environment has the token in FENCE_CLAIM, the run in FENCE_RUN and the fleet in FENCE_DB or FENCE_URL.
 ///
-/// Exits with the command's code, or 5 with the reason if the claim is or was lost.
+/// Exits with the code of the command, or with 5 and the reason if the claim is over.
 ///
 /// Examples:
 ///   fence guard && echo "still mine"
@@ -26,17 +25,17 @@ use std::{ffi::OsString, process::ExitCode};
 pub struct Guard {
     #[command(flatten)]
     held: Held,
-    /// Between telling a command whose claim is lost to end and killing it
+    /// The time between TERM and KILL
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s", requires = "command")]
     grace: Millis,
-    /// What to run
+    /// The command
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 impl Guard {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let footing = context.place()?.footing();
+        let database_file = context.location()?.database_file();
         let token = self.held.token(context).await?;
         if self.command.is_empty() {
             return answer(context, token).await;
@@ -47,11 +46,11 @@ impl Guard {
             Err(error) => return Ended::Lost(error).code(),
         };
         let mut command = supervise::command(&self.command, &claim, context)?;
-        // `fence` within it acts under the claim.
-        command.env("FENCE_CLAIM", &claim.token).env(whose::RUN, &claim.run);
-        let keep = Keep::new(context.connection().await?, footing, claim);
-        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
-        supervise::run(keep, job, signals, std::future::pending()).await?.code()
+        // fence within the command acts under the claim.
+        command.env("FENCE_CLAIM", &claim.token).env(identity::RUN, &claim.run);
+        let renewer = LeaseRenewer::new(context.connection().await?, database_file, claim);
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
+        supervise::run(renewer, job, signals, std::future::pending()).await?.code()
     }
 }
 

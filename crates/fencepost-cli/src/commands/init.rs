@@ -1,7 +1,7 @@
 use crate::{
     context::Context,
-    modes,
-    place::{self, Place},
+    location::{Location, permissions, repository},
+    private_files::make_directory,
     trust,
 };
 use clap::Args;
@@ -16,16 +16,16 @@ use std::{
     process::ExitCode,
 };
 
-/// Make a fleet
+/// Create a fleet
 ///
-/// In the main work tree of this git repository, so that all its work trees share it; outside of one, in your
-/// data directory; or where --db or FENCE_DB says. Doing it again changes nothing. With --url it sees whether that
-/// server answers; FENCE_URL does not count here.
+/// It is created in the main work tree of this git repository, so that all work trees share it; outside of a repository, in your
+/// data directory; or where --db or FENCE_DB names it. An existing fleet stays as it is. With --url the command only checks that the
+/// server answers; it ignores FENCE_URL.
 ///
-/// Nobody but you can read or write the files of a fleet. With --shared your group can, too, as with git init --shared: those who can
-/// write the database can do anything to the fleet. To choose the group: mkdir .fence; chgrp GROUP .fence; fence init --shared. A fleet
-/// that exists is changed by it. (fence claim --keep has a file for each run it keeps; for a shared fleet it is in XDG_RUNTIME_DIR,
-/// because only you may write it.)
+/// Only you can read and write the files of a fleet. With --shared your group can, too, as with git init --shared: everybody who can
+/// write the database can do anything to the fleet. To choose the group: mkdir .fence; chgrp GROUP .fence; fence init --shared. It
+/// also shares an existing fleet. (For each run, fence claim --keep has a file that only you may write. For a shared fleet the file is
+/// in XDG_RUNTIME_DIR.)
 ///
 /// Examples:
 ///   fence init
@@ -40,68 +40,73 @@ pub struct Init {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Made {
+struct Created {
     db: String,
-    /// It was there already.
+    /// The fleet existed before.
     existing: bool,
     why: String,
 }
 
 impl Init {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.database()?;
-        let existing = Connection::open_existing(&place.url).await.is_ok();
-        if self.shared && place.file().is_none() {
-            return Err(Error::new(Code::Invalid, "--shared is about files, and this fleet is none")
-                .hint("keys, or the users of PostgreSQL, say who may use it"));
+        let location = context.database()?;
+        let existing = Connection::open_existing(&location.url).await.is_ok();
+        if self.shared && location.file().is_none() {
+            return Err(Error::new(
+                Code::Invalid,
+                "--shared is for a fleet in a file, and this one has none",
+            )
+            .hint("use keys, or the users of PostgreSQL, to decide who may use it"));
         }
-        if let Some(file) = place.file() {
-            let is_ours = file.parent().map_or(Ok(false), make)?;
+        if let Some(file) = location.file() {
+            let is_fleets = file.parent().map_or(Ok(false), create_directory)?;
             if self.shared {
-                modes::share(file, is_ours)?;
+                permissions::share(file, is_fleets)?;
             }
         }
-        let connection = context.make(&place).await?;
-        if place.is_remote() {
-            // Whoever serves it has made it. That it answers is all there is to see to.
+        let connection = context.create(&location).await?;
+        if location.is_remote() {
+            // The server has created the fleet already. Only check that it answers.
             connection.call(admin::About {}).await?;
         }
-        if let Some(file) = place.file() {
-            // If that cannot be, git shows it.
+        if let Some(file) = location.file() {
+            // A failure is ignored: then git shows the file.
             let _ = keep_out_of_git(file);
         }
-        let made = Made { db: place.shown(), existing, why: place.why.describe() };
-        let code = context.print(&made, |made| {
-            let is = if made.existing && !place.is_remote() { "was already" } else { "is" };
-            format!("the fleet {is} at {}: {}", made.db, made.why)
+        let created = Created { db: location.shown(), existing, why: location.reason.describe() };
+        let code = context.print(&created, |created| {
+            let is = if created.existing && !location.is_remote() { "was already" } else { "is" };
+            format!("the fleet {is} at {}: {}", created.db, created.why)
         })?;
-        if let Some(elsewhere) = elsewhere(&place, context) {
+        if let Some(elsewhere) = elsewhere(&location, context) {
             context.warn(&elsewhere);
         }
         Ok(code)
     }
 }
 
-/// Other commands also look at the name of a server.
-fn elsewhere(place: &Place, context: &Context) -> Option<Error> {
-    let message = match context.place() {
-        Ok(other) if other.url == place.url => return None,
-        Ok(other) => format!("other commands use {}: {}", other.shown(), other.why.describe()),
+/// Warns if other commands use another fleet: they also look at FENCE_URL.
+fn elsewhere(location: &Location, context: &Context) -> Option<Error> {
+    let message = match context.location() {
+        Ok(other) if other.url == location.url => return None,
+        Ok(other) => format!("other commands use {}: {}", other.shown(), other.reason.describe()),
         Err(e) => format!("other commands will be refused: {}", e.message()),
     };
     Some(Error::new(Code::Invalid, message))
 }
 
-/// A directory that is ours ignores itself, so that the database stays out of git. Says whether it is ours.
-fn make(directory: &Path) -> Result<bool> {
-    let failed = |e| Error::unavailable(format!("cannot make the directory `{}`: {e}", directory.display()));
+/// Creates the directory. If it is for the fleet alone, it gets a `.gitignore`, so that the database stays out of git. Returns
+/// whether it is.
+fn create_directory(directory: &Path) -> Result<bool> {
+    let failed =
+        |e| Error::unavailable(format!("cannot create the directory `{}`: {e}", directory.display()));
     if directory.as_os_str().is_empty() {
         return Ok(false);
     }
-    let ours = !directory.exists() || modes::is_fleets(directory);
-    modes::make_directory(directory).map_err(failed)?;
-    if ours {
-        // Not through a link that somebody put there.
+    let is_fleets = !directory.exists() || permissions::is_fleet_directory(directory);
+    make_directory(directory).map_err(failed)?;
+    if is_fleets {
+        // `create_new` does not follow a link that somebody put there.
         let ignore =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.join(".gitignore"));
         match ignore.and_then(|mut file| file.write_all(b"*\n")) {
@@ -109,11 +114,11 @@ fn make(directory: &Path) -> Result<bool> {
             _ => {}
         }
     }
-    Ok(ours)
+    Ok(is_fleets)
 }
 
-/// A database that somebody put into a work tree by its name is left out by the repository's own list, which is not
-/// committed. Where there is no git, there is nothing to keep it out of.
+/// Adds a database that the user named in a work tree to the repository's list of ignored files, which is not committed. Outside
+/// of a repository it does nothing.
 fn keep_out_of_git(file: &Path) -> Option<()> {
     let file = std::path::absolute(file).ok()?;
     let directory = std::fs::canonicalize(file.parent()?).ok()?;
@@ -121,12 +126,12 @@ fn keep_out_of_git(file: &Path) -> Option<()> {
     if ignored.lines().any(|line| line == "*") {
         return None;
     }
-    let (top, list) = place::exclude_list(&directory)?;
+    let (top, list) = repository::exclude_list(&directory)?;
     let path = directory.strip_prefix(&top).ok()?.join(file.file_name()?);
     let path = path.to_str().filter(|path| !path.contains('\n'))?;
     let escaped = path.chars().flat_map(|c| "\\*?[".contains(c).then_some('\\').into_iter().chain([c]));
     let line = format!("/{}*", escaped.collect::<String>());
-    // Not through links: the line would be part of a file that somebody chose.
+    // Links are not followed: the line would be added to a file that somebody else chose.
     if list.is_symlink() || list.parent()?.is_symlink() {
         return None;
     }

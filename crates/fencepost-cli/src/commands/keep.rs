@@ -1,6 +1,6 @@
 use crate::{
     context::Context,
-    keeper::{self, Order, READY},
+    keeper::{self, Instructions, READY},
 };
 use clap::Args;
 use fencepost::{Error, Result};
@@ -10,22 +10,22 @@ use std::{
     process::ExitCode,
 };
 
-/// What `claim --keep` leaves behind; nobody types it
+/// Renew a run while its owner lives; `claim --keep` starts it
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct Keep {}
 
 impl Keep {
     pub async fn run(self, _: &Context) -> Result<ExitCode> {
-        // A session of our own: no terminal ends us, and no signal for the group we came from.
+        // A session of its own: neither the end of a terminal nor a signal for the old group reaches this process.
         let _ = rustix::process::setsid();
         close_inherited();
-        let mut order = Vec::new();
-        std::io::stdin().read_to_end(&mut order).map_err(Error::internal)?;
-        let order: Order = serde_json::from_slice(&order).map_err(Error::internal)?;
-        keeper::serve(order, || {
+        let mut input = Vec::new();
+        std::io::stdin().read_to_end(&mut input).map_err(Error::internal)?;
+        let instructions: Instructions = serde_json::from_slice(&input).map_err(Error::internal)?;
+        keeper::run(instructions, || {
             let _ = std::io::stdout().write_all(READY.as_bytes()).and_then(|()| std::io::stdout().flush());
-            // Whoever started us reads on until everybody has closed it.
+            // The process that started this one reads until the pipe is closed.
             if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
                 let _ =
                     rustix::stdio::dup2_stdin(&nothing).and_then(|()| rustix::stdio::dup2_stdout(&nothing));
@@ -36,8 +36,8 @@ impl Keep {
     }
 }
 
-/// A shell hands down whatever it has open, and a pipe that we held would keep its reader waiting. What we opened
-/// ourselves is marked to be closed on exec; what was handed down is not.
+/// Closes inherited files. A shell passes all its open files on, and the reader of a pipe would wait until this process closes
+/// it, too. Files that this process opened itself are marked close-on-exec, and inherited ones are not.
 fn close_inherited() {
     const CLOSE_ON_EXEC: u32 = 0o2_000_000;
     let entries = fs::read_dir("/proc/self/fdinfo").into_iter().flatten().flatten();

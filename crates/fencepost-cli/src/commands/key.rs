@@ -1,4 +1,4 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::{Args, Subcommand, ValueEnum};
 use fencepost::{
     Access, Result,
@@ -6,12 +6,11 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Say who may call the fleet from afar: make and end keys; alone it lists them
+/// Manage keys, with which clients may call a server; without a verb it lists them
 ///
-/// From the first key on, every server of the fleet asks for one, also when all were revoked; on an address that others
-/// can reach it does not start without. A reader looks; an agent works, as one agent and on that
-/// agent's claims; an admin may do everything. A key is shown when it is made and never again: keep it, and set
-/// FENCE_KEY to it where the agent runs.
+/// Once a fleet has a key, its servers refuse calls without one, even after all keys were revoked. A server whose address others
+/// can reach does not start before there is a key. A reader may read. An agent's key acts as one agent, and on that agent's claims.
+/// An admin may do everything. A key is shown only once, when it is made: keep it, and set FENCE_KEY to it where the agent runs.
 ///
 /// Examples:
 ///   fence key add kim --role admin
@@ -26,23 +25,23 @@ pub struct Key {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a key, and show it this once
+    /// Make a key, and show it once
     Add(Add),
-    /// List the keys that there are
+    /// List the keys
     #[command(alias = "ls")]
     List {
-        /// Also those that were revoked
+        /// Include revoked keys
         #[arg(long)]
         all: bool,
     },
-    /// End a key: from now on it opens nothing
+    /// Revoke a key: calls with it are refused from now on
     #[command(aliases = ["rm", "remove"])]
     Revoke {
         name: String,
-        /// Also the last admin's key: after that, keys are made only with --db, where the database is
+        /// Revoke even the last admin's key; after that, new keys need --db, on the machine of the database
         #[arg(long)]
         force: bool,
-        /// Why; it is kept in the log
+        /// The reason, for the log
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -51,7 +50,7 @@ enum Verb {
 #[derive(Debug, Args)]
 struct Add {
     name: String,
-    /// How much it may do; with `agent`, --agent says as whom  [default: the agent of the key's own name]
+    /// The role; for `agent`, --agent names the agent  [default: the name of the key]
     #[arg(long, value_enum)]
     role: Role,
     /// Print only the key
@@ -97,7 +96,7 @@ impl Key {
 
 impl Add {
     async fn run(self, context: &Context) -> Result<ExitCode> {
-        // Here the flag says for whom the key is, and not who makes it.
+        // In this command the flag names the agent of the key, and not the one that acts.
         let agent = context.flag("agent");
         let maker = if agent.is_some() { None } else { context.agent() };
         let op = key::Add { name: self.name, role: self.role.into(), agent };
@@ -107,7 +106,7 @@ impl Add {
             match self.quiet {
                 true => secret.clone(),
                 false => format!(
-                    "{secret}\n\nkey {}: {about}\nit is not shown again: set FENCE_KEY to it",
+                    "{secret}\n\nkey {}: {about}\nthe key is not shown again: set FENCE_KEY to it",
                     added.key.name
                 ),
             }
@@ -123,13 +122,13 @@ fn describe(key: &Entry) -> String {
 fn table(keys: &[Entry], context: &Context) -> String {
     let mut table = Table::new(&["KEY", "ROLE", "MADE", "REVOKED"]);
     for key in keys {
-        let revoked = key.revoked_at.map_or("-".to_owned(), |at| context.screen.when(at));
+        let revoked = key.revoked_at.map_or("-".to_owned(), |at| context.terminal.when(at));
         table.row(vec![
             key.name.as_str().into(),
             describe(key).into(),
-            context.screen.when(key.created_at).into(),
+            context.terminal.when(key.created_at).into(),
             revoked.into(),
         ]);
     }
-    table.render(&context.screen)
+    table.render(&context.terminal)
 }

@@ -1,5 +1,5 @@
 use super::one_of;
-use crate::context::Context;
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{
     Result,
@@ -16,64 +16,65 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["ls", "tasks"])]
 pub struct List {
-    /// Only of this board
+    /// Only tasks of this board
     #[arg(long)]
     board: Option<String>,
-    /// Only in this state, as the list shows it: unassigned, offered, reviewing, pending, blocked, parked, delayed,
-    /// in_progress, completed, failed or cancelled; or ready, for tasks that could be claimed now
+    /// Only tasks in this state: unassigned, offered, reviewing, pending, blocked, parked, delayed, in_progress, completed,
+    /// failed or cancelled; or ready, for tasks that can be claimed now
     #[arg(long)]
     status: Option<String>,
     /// Only tasks that are not finished
     #[arg(long, conflicts_with = "status")]
     open: bool,
-    /// Only what is assigned to this agent
+    /// Only tasks assigned to this agent
     #[arg(long, value_name = "AGENT")]
     to: Option<String>,
-    /// Only with this tag
+    /// Only tasks with this tag
     #[arg(long)]
     tag: Option<String>,
-    /// Only what comes after this task: the last of the page before
+    /// Start after this task, the last one of the previous page
     #[arg(long, value_name = "ID", alias = "after")]
     start_after: Option<String>,
-    /// At most this many  [default: 100]
+    /// The most tasks to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
 
-/// A word after `--status`: a state, or one that stands for several.
+/// A word after `--status`: a state, or a word that stands for several.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum Filter {
     State(State),
     Ready,
     Open,
 }
 
-impl Asked {
+impl Filter {
     fn as_str(self) -> &'static str {
         match self {
-            Asked::State(state) => state.as_str(),
-            Asked::Ready => "ready",
-            Asked::Open => "open",
+            Filter::State(state) => state.as_str(),
+            Filter::Ready => "ready",
+            Filter::Open => "open",
         }
     }
 
     fn all() -> Vec<Self> {
-        State::ALL.into_iter().map(Asked::State).chain([Asked::Ready, Asked::Open]).collect()
+        State::ALL.into_iter().map(Filter::State).chain([Filter::Ready, Filter::Open]).collect()
     }
 }
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let asked = self.status.as_deref().map(|text| one_of("status", &Asked::all(), Asked::as_str, text));
-        let asked = asked.transpose()?;
+        let filter =
+            self.status.as_deref().map(|text| one_of("status", &Filter::all(), Filter::as_str, text));
+        let filter = filter.transpose()?;
         let op = task::List {
             board: self.board,
-            status: match asked {
-                Some(Asked::State(state)) => Some(state),
+            status: match filter {
+                Some(Filter::State(state)) => Some(state),
                 _ => None,
             },
-            ready: matches!(asked, Some(Asked::Ready)),
-            open: self.open || matches!(asked, Some(Asked::Open)),
+            ready: matches!(filter, Some(Filter::Ready)),
+            open: self.open || matches!(filter, Some(Filter::Open)),
             assignee: self.to,
             tag: self.tag,
             after: self.start_after,
@@ -82,12 +83,12 @@ impl List {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "no tasks".into(),
-            tasks => {
-                let last = tasks.last().map_or("", |task| &task.id);
+            listed => {
+                let last = listed.last().map_or("", |task| &task.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                crate::text::tasks(tasks, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                tasks::tasks(listed, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

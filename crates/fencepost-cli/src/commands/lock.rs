@@ -1,25 +1,26 @@
-use super::{duration, refused};
+use super::{duration, wait_reason};
 use crate::{
-    context::{Context, unique},
-    supervise::{self, Ended, Job, Keep, Seat, Signals},
+    context::Context,
+    names::unique,
+    supervise::{self, Ended, Job, LeaseRenewer, Signals, TerminalAccess},
 };
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, claim::Claim, lock, run};
 use rustix::process::Signal;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-/// For giving the lock back. Its lease ends soon enough if the database does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout for giving the lock back. If the database does not answer, its lease expires soon.
+const GIVE_BACK: Duration = Duration::from_secs(10);
 
 /// Run a command while holding a named lock
 ///
-/// The lock is renewed while the command runs, and given back when nothing of its process group is left: what it
-/// leaves running is told to end (TERM) and then killed. As soon as the lock is known to be lost or given back, the same
-/// happens to the whole group; if it cannot be renewed, before anybody else can have it. If fence itself is killed, its
-/// command is killed too. The command finds the lock's claim in FENCE_LOCK and the fleet in FENCE_DB or FENCE_URL; fence within
-/// it acts for whoever took the lock, under FENCE_CLAIM and FENCE_RUN as they were.
+/// The lock is renewed while the command runs, and released when the command's process group is empty. Processes that the command
+/// leaves behind get TERM, then KILL. The same happens to the whole group when the lock is lost, or when it cannot be renewed, before
+/// anybody else can get the lock. If fence itself is killed, the command is killed, too. The command's environment has the lock's
+/// token in FENCE_LOCK and the fleet in FENCE_DB or FENCE_URL. FENCE_CLAIM and FENCE_RUN stay as they are, so that fence within the
+/// command acts for the run that took the lock.
 ///
-/// Exits with the command's code; 4 if another holds the lock; 5 with the reason if the lock was lost.
+/// Exits with the code of the command, with 4 if somebody else holds the lock, or with 5 and the reason if the lock was lost.
 ///
 /// Examples:
 ///   fence lock deploy -- ./deploy.sh
@@ -28,21 +29,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Lock {
-    /// Any name, such as deploy or git/main
+    /// The name of the lock, such as deploy or git/main
     name: String,
-    /// If another holds it, wait: for this long, or for as long as it takes
+    /// If somebody else holds it, wait up to this long; without a value, for ever
     #[arg(long, value_parser = duration, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
     wait: Option<Option<Millis>>,
-    /// How long it stays locked if this machine dies
+    /// Lease: how long it stays locked if this machine dies
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "1m")]
     ttl: Millis,
-    /// The longest that the command may take
+    /// The longest time for the command
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     max: Option<Millis>,
-    /// Between telling the command to end and killing it
+    /// The time between TERM and KILL
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     grace: Millis,
-    /// What to run
+    /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -50,34 +51,33 @@ pub struct Lock {
 impl Lock {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = unique("lock-");
-        let place = context.place()?;
-        let footing = place.footing();
+        let database_file = context.location()?.database_file();
         let mut signals = Signals::listen()?;
         let claimed = tokio::select! {
-            claim = self.take(context, &run) => claim,
+            claim = self.claim(context, &run) => claim,
             code = interrupted(&mut signals) => {
-                // It may have been taken at this very moment.
-                let _ = give_back(context, &run, PATIENCE).await;
+                // The claim may have succeeded meanwhile.
+                let _ = give_back(context, &run, GIVE_BACK).await;
                 return Ok(code);
             }
         };
         let claim = claimed?;
         let mut command = supervise::command(&self.command, &claim, context)?;
-        // Whoever takes a lock for a while works on under its own run and claim.
+        // FENCE_RUN and FENCE_CLAIM stay those of the caller.
         command.env("FENCE_LOCK", &claim.token);
-        let keep = Keep::new(context.connection().await?, footing, claim);
-        let job = Job { command, seat: Seat::Foreground, grace: self.grace };
-        let ended = supervise::run(keep, job, signals, std::future::pending()).await;
-        // What was lost needs no giving back; it is tried for tidiness, and not for long.
+        let renewer = LeaseRenewer::new(context.connection().await?, database_file, claim);
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
+        let ended = supervise::run(renewer, job, signals, std::future::pending()).await;
+        // A lost lock need not be given back. It is tried for tidiness, with a short timeout.
         let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(_)));
-        let patience = if is_held { PATIENCE } else { Duration::from_secs(1) };
-        if let (Err(error), true) = (give_back(context, &run, patience).await, is_held) {
+        let timeout = if is_held { GIVE_BACK } else { Duration::from_secs(1) };
+        if let (Err(error), true) = (give_back(context, &run, timeout).await, is_held) {
             context.warn(&error);
         }
         ended?.code()
     }
 
-    async fn take(&self, context: &Context, run: &str) -> Result<Claim> {
+    async fn claim(&self, context: &Context, run: &str) -> Result<Claim> {
         let op = |wait_ms| lock::Claim {
             name: self.name.clone(),
             run: run.into(),
@@ -90,11 +90,11 @@ impl Lock {
         };
         let claimed = match self.wait {
             None => context.call(op(None)).await,
-            Some(limit) => context.call_shown(limit, op, refused).await,
+            Some(limit) => context.call_with_progress(limit, op, wait_reason).await,
         };
         match claimed {
             Ok(claimed) => Ok(claimed.claim),
-            // The run is this process's own, so nobody else could ask again.
+            // Only this process knows the run, so only this process can retry.
             Err(error) if error.code() == Code::OutcomeUnknown => Ok(context.call(op(None)).await?.claim),
             Err(error) if error.code() == Code::AlreadyClaimed && self.wait.is_none() => {
                 Err(error.hint(format!("fence lock {} --wait -- … waits for it", self.name)))
@@ -105,21 +105,21 @@ impl Lock {
 }
 
 /// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
-async fn give_back(context: &Context, run: &str, patience: Duration) -> Result<()> {
+async fn give_back(context: &Context, run: &str, timeout: Duration) -> Result<()> {
     let end = context.call(run::End {
         run: run.into(),
         reason: Some("its command is over".into()),
         ..run::End::default()
     });
-    match tokio::time::timeout(patience, end).await {
+    match tokio::time::timeout(timeout, end).await {
         Ok(Err(error)) if error.code() == Code::NotFound => Ok(()),
-        Ok(ended) => ended.map(drop).map_err(|error| kept(error.message())),
-        Err(_) => Err(kept("the database does not answer")),
+        Ok(ended) => ended.map(drop).map_err(|error| not_released(error.message())),
+        Err(_) => Err(not_released("the database does not answer")),
     }
 }
 
-fn kept(why: &str) -> Error {
-    Error::unavailable(format!("the lock could not be given back, and stays until its lease ends: {why}"))
+fn not_released(why: &str) -> Error {
+    Error::unavailable(format!("the lock could not be given back, and stays until its lease expires: {why}"))
 }
 
 /// Until a signal ends us. Nothing is held yet, so we can be stopped as well.

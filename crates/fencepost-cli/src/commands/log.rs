@@ -1,7 +1,11 @@
 use crate::{
     context::Context,
-    screen::{Screen, line, state},
-    told::{self, verb},
+    output::{
+        Terminal,
+        events::{self, verb},
+        terminal::state,
+        text::line,
+    },
 };
 use clap::Args;
 use fencepost::{
@@ -12,11 +16,10 @@ use fencepost::{
 use serde::{Deserialize, Serialize};
 use std::{fmt::Write, process::ExitCode};
 
-/// Tell the story of a task: each attempt with who held it, for how long and how it ended
+/// Show the history of a task: each attempt with its holder, its duration and how it ended
 ///
-/// What happened to the task is shown under the attempt during which it happened, by the fence of its claim; what happened
-/// while nobody held it stands between them. It is read from the fleet's log: `fence prune` removes old events, and then the
-/// beginning is missing, which is said.
+/// Events are shown below the attempt during which they happened, and events without a holder between the attempts. The history
+/// comes from the fleet's log. `fence prune` removes old events; then the beginning is missing, and a line says so.
 ///
 /// Examples:
 ///   fence log auth-3
@@ -30,17 +33,17 @@ pub struct Log {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Story {
+struct History {
     task: String,
-    /// The task as it is now; none if it was removed, and only its events are left.
+    /// The task as it is now; `None` if it was removed and only its events are left.
     #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<Task>,
-    /// Events from before the first of these were removed.
+    /// Older events were removed.
     pruned: bool,
     parts: Vec<Part>,
 }
 
-/// An attempt, or a time in which nobody held the task.
+/// An attempt, or a time without a holder.
 #[derive(Debug, Serialize, Deserialize)]
 struct Part {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,10 +58,10 @@ struct Attempt {
     run: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
-    /// None if the event of the claim was removed.
+    /// `None` if the event of the claim was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     claimed_at: Option<Time>,
-    /// None while it lasts.
+    /// `None` while the attempt lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +69,7 @@ struct Attempt {
     /// The event that ended it: `completed`, `released`, `lapsed`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_by: Option<String>,
-    /// Its lease is over, and that is not written down yet.
+    /// Its lease is over, and expiry has not written that yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     lapsed: bool,
 }
@@ -86,8 +89,8 @@ impl Log {
         if let (Some(last), Some(true)) = (last, now.as_ref().map(|task| task.lapsed)) {
             last.lapsed = last.ended_at.is_none();
         }
-        let story = Story { task: self.task, pruned, parts, now };
-        context.print(&story, |story| page(story, &context.screen))
+        let history = History { task: self.task, pruned, parts, now };
+        context.print(&history, |history| page(history, &context.terminal))
     }
 }
 
@@ -110,13 +113,13 @@ fn begins(first: &Entry) -> bool {
     matches!(first.kind.as_str(), "task.added" | "task.imported")
 }
 
-/// An event that ends the claim it tells of: it leads from a state in which the task is held to another.
+/// Does the event end a claim? It leads from a state in which the task is held to one in which it is not.
 fn ends(event: &Entry) -> bool {
     let held = |state: &Option<String>| matches!(state.as_deref(), Some("in_progress" | "reviewing"));
     held(&event.from) && !held(&event.to)
 }
 
-/// What happened, attempt by attempt: an event belongs to the attempt that is under way, whoever caused it.
+/// The events by attempt. An event belongs to the attempt during which it happened, whoever caused it.
 fn parts(events: Vec<Entry>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for event in events {
@@ -158,20 +161,24 @@ impl Attempt {
     }
 }
 
-fn page(story: &Story, screen: &Screen) -> String {
-    let title = story.now.as_ref().map_or("", |task| &task.title);
-    let status = story.now.as_ref().map_or("removed", |task| task.state().as_str());
-    let top =
-        format!("{}  {}  {}", screen.bold(&story.task), screen.paint(state(status), status), line(title));
-    let mut page = screen.wrap(&top, 0, 4) + "\n";
-    if story.pruned {
+fn page(history: &History, terminal: &Terminal) -> String {
+    let title = history.now.as_ref().map_or("", |task| &task.title);
+    let status = history.now.as_ref().map_or("removed", |task| task.state().as_str());
+    let top = format!(
+        "{}  {}  {}",
+        terminal.bold(&history.task),
+        terminal.paint(state(status), status),
+        line(title)
+    );
+    let mut page = terminal.wrap(&top, 0, 4) + "\n";
+    if history.pruned {
         page += "the beginning is missing: fence prune removed it\n";
     }
-    for part in &story.parts {
+    for part in &history.parts {
         let indent = match &part.attempt {
             Some(attempt) => {
-                let head = screen.wrap(&head(attempt, screen), 0, 4);
-                let _ = writeln!(page, "\n{}", screen.bold(&head));
+                let head = terminal.wrap(&head(attempt, terminal), 0, 4);
+                let _ = writeln!(page, "\n{}", terminal.bold(&head));
                 "  "
             }
             None => {
@@ -180,36 +187,41 @@ fn page(story: &Story, screen: &Screen) -> String {
             }
         };
         for event in &part.events {
-            let when = screen.dim(&screen.when(event.at));
-            let told = format!("{indent}{when}  {}", told(event, part.attempt.as_ref()));
-            let _ = writeln!(page, "{}", screen.wrap(&told, 0, indent.len() + 4));
+            let when = terminal.dim(&terminal.when(event.at));
+            let text = format!("{indent}{when}  {}", describe(event, part.attempt.as_ref()));
+            let _ = writeln!(page, "{}", terminal.wrap(&text, 0, indent.len() + 4));
         }
     }
     page
 }
 
 /// `attempt @2 by run me (agent kim): completed after 12m`
-fn head(attempt: &Attempt, screen: &Screen) -> String {
+fn head(attempt: &Attempt, terminal: &Terminal) -> String {
     let run = attempt.run.as_deref().map_or(String::new(), |run| format!(" by run {}", line(run)));
     let agent = attempt.agent.as_deref().map_or(String::new(), |agent| format!(" (agent {})", line(agent)));
     let end = match (&attempt.ended_by, attempt.held_ms, attempt.claimed_at) {
-        (Some(word), Some(held), _) => format!("{word} after {}", screen.span(held)),
+        (Some(word), Some(held), _) => format!("{word} after {}", terminal.span(held)),
         (Some(word), None, _) => word.clone(),
         (None, ..) if attempt.lapsed => "lapsed: its lease is over".into(),
-        (None, _, Some(since)) => format!("under way since {}", screen.when(since)),
+        (None, _, Some(since)) => format!("under way since {}", terminal.when(since)),
         (None, ..) => "under way".into(),
     };
     format!("attempt @{}{run}{agent}: {end}", attempt.fence)
 }
 
-/// What happened, and what the event says of it: `noted by kim, text: see the wiki`.
-fn told(event: &Entry, attempt: Option<&Attempt>) -> String {
-    let mut told = told::word(event);
+/// The verb, the actor and the details of an event: `noted by kim, text: see the wiki`.
+fn describe(event: &Entry, attempt: Option<&Attempt>) -> String {
+    let mut verb = events::word(event);
     let holder = attempt.and_then(|attempt| attempt.agent.as_deref());
     if let Some(agent) = event.agent.as_deref().filter(|agent| Some(*agent) != holder) {
-        told += &format!(" by {}", line(agent));
+        verb += &format!(" by {}", line(agent));
     }
-    [told].into_iter().chain(told::states(event)).chain(told::details(event)).collect::<Vec<_>>().join(", ")
+    [verb]
+        .into_iter()
+        .chain(events::states(event))
+        .chain(events::details(event))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]
@@ -236,7 +248,7 @@ mod tests {
         }
     }
 
-    fn told(events: &[&str]) -> Vec<String> {
+    fn shown(events: &[&str]) -> Vec<String> {
         let parts = parts(events.iter().map(|text| event(text)).collect());
         let part = |part: &Part| {
             let kinds = part.events.iter().map(verb).collect::<Vec<_>>().join(" ");
@@ -254,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn events_stand_under_their_attempt() {
-        let story = [
+    fn events_are_below_their_attempt() {
+        let history = [
             "1 added >unassigned",
             "2 noted unassigned>unassigned",
             "10 claimed unassigned>in_progress @1",
@@ -273,13 +285,13 @@ mod tests {
             "@2 lapsed 30: claimed lapsed",
             "@3 - -: claimed",
         ];
-        assert_eq!(told(&story), wanted);
-        // The claim was pruned: its end is known all the same.
-        assert_eq!(told(&["15 released in_progress>unassigned @4"]), ["@4 released -: released"]);
+        assert_eq!(shown(&history), wanted);
+        // The event of the claim was pruned, but its end is known.
+        assert_eq!(shown(&["15 released in_progress>unassigned @4"]), ["@4 released -: released"]);
         assert_eq!(
-            told(&["15 progress in_progress>in_progress @4", "16 completed in_progress>completed @4"]),
+            shown(&["15 progress in_progress>in_progress @4", "16 completed in_progress>completed @4"]),
             ["progress", "@4 completed -: completed"]
         );
-        assert!(told(&[]).is_empty());
+        assert!(shown(&[]).is_empty());
     }
 }

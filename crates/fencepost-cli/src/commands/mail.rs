@@ -29,18 +29,18 @@ verbs![
     configure::Configure,
 ];
 
-/// Pass messages through mailboxes: durable queues; alone it shows them
+/// Use mailboxes, which are durable queues of messages; without a verb it shows their counts
 ///
-/// A message is claimed, processed and completed, and what came of it is stored with the completion, at once or not at
-/// all. If its holder dies, it comes back by itself. A mailbox is made by its first message.
+/// A message is claimed, processed and completed. Its outputs are stored in the same transaction as the completion. If its holder
+/// dies, the message goes back in the queue. The first message creates a mailbox.
 ///
 /// Examples:
 ///   fence mail push session/42 '{"tool": "grep"}'
-///   fence mail work session/42 -- ./handle.sh     run a command for each message, as they come
-///   fence mail claim session/42 --wait 1m         or take one by hand, and complete it:
+///   fence mail work session/42 -- ./handle.sh     run a command for each message
+///   fence mail claim session/42 --wait 1m         or claim a message by hand
 ///   fence mail done message/7@1 --output '{"title": "found it"}'
-///   fence mail list --status failed               what was given up, and
-///   fence mail show 7                             why
+///   fence mail list --status failed               list failed messages
+///   fence mail show 7                             show one, and why it failed
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mail {
@@ -57,7 +57,7 @@ impl Mail {
 /// The claim that a verb acts under.
 #[derive(Debug, Args)]
 struct Held {
-    /// The claim, as `mail claim` printed it  [default: FENCE_CLAIM, else this run's only claim]
+    /// The token that `mail claim` printed  [default: FENCE_CLAIM, else this run's only claim]
     token: Option<String>,
 }
 
@@ -67,12 +67,12 @@ impl Held {
     }
 }
 
-/// `message/7`, also for `7`.
+/// The resource of a message: `message/7` for `7`.
 pub fn resource(text: &str) -> String {
     if text.parse::<i64>().is_ok() { format!("message/{text}") } else { text.to_owned() }
 }
 
-/// A message by its number, as in `7`, `message/7` or `message/7@1`.
+/// The number of a message, given as `7`, `message/7` or `message/7@1`.
 pub fn number(text: &str) -> Result<i64, String> {
     let plain = text.strip_prefix("message/").unwrap_or(text);
     let plain = plain.split_once('@').map_or(plain, |(number, _)| number);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_goes_by_several_names() {
+    fn a_message_can_be_named_in_several_ways() {
         for name in ["7", "message/7", "message/7@12"] {
             assert_eq!(number(name), Ok(7));
         }

@@ -3,9 +3,9 @@ use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Leave a note with a task, in any state: whoever claims it reads it
+/// Add a note to a task, in any state; the next holder reads it
 ///
-/// A note mentions nobody: `fence channel post` does.
+/// An @name in a note notifies nobody; use `fence channel post` for that.
 ///
 /// Examples:
 ///   fence note auth-3 "the old schema is in git"
@@ -16,7 +16,7 @@ pub struct Note {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// The note, as it is written
+    /// The note
     text: String,
 }
 
@@ -24,6 +24,6 @@ impl Note {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Note { task: self.task, text: self.text, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| format!("noted with {}", reply.task.id))
+        context.print(&reply, |reply| format!("note added to {}", reply.task.id))
     }
 }

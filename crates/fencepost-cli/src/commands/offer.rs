@@ -1,9 +1,9 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Offer an unassigned task to an agent, who may accept or reject it
+/// Offer a task to an agent, which may accept or reject it
 ///
 /// Example:
 ///   fence offer auth-3 kim
@@ -13,7 +13,7 @@ pub struct Offer {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// The agent's name
+    /// The name of the agent
     agent: String,
 }
 
@@ -21,6 +21,6 @@ impl Offer {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Offer { task: self.task, to: self.agent, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,7 +1,7 @@
 mod text;
 
-use super::{duration, one_of, refused};
-use crate::context::{Context, unique};
+use super::{duration, one_of, wait_reason};
+use crate::{context::Context, names::unique};
 use clap::{Args, ValueEnum};
 use fencepost::{
     Code, Error, Millis, Result,
@@ -13,43 +13,43 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// How much of a random name tells one run of an agent from all others: a million of them share one by a chance of one
-/// in five hundred, and then it is refused.
+/// The length of the random part of a run's name. Among a million runs two have the same one with a chance of one in five hundred,
+/// and then the engine refuses the second.
 const TAIL: usize = 12;
 
-/// Ask for your agent's next trigger: work that is already claimed, for a run of its own
+/// Get the next trigger of your agent: work that is already claimed, under a new run
 ///
-/// In this order: offers, assigned tasks, its inbox, mentions; then for a lead what others finished, for a worker a task
-/// from the pool. What has waited for ten minutes goes first. What you are given nobody else is, as long as the run lives:
-/// it is heard from by whatever you do under its claims, and `fence settle RUN` ends it. The first line says the
-/// type and the run; the rest says what it is about and what to say next. Exits 3 if there is nothing to do.
+/// The order is: offers, assigned tasks, the inbox, mentions; then for a lead finished tasks of others, and for a worker a task
+/// from the pool. Work that has waited for ten minutes comes first. Nobody else gets the same work while the run lives. Every
+/// command under its claims renews the run, and `fence settle RUN` ends it. The first line of the output is the type and the run;
+/// the rest is the work and the commands to use next. Exits 3 if there is nothing to do.
 ///
-/// A run takes one trigger. Asking again with it (--run) gives the same, should the answer have been lost.
+/// A run gets one trigger. Polling again with the same --run returns the same trigger, in case the reply was lost.
 ///
 /// Examples:
 ///   fence poll --agent lead --wait 60s
 ///   fence poll --agent bob --accept task_assigned,pool_task --tag rust --ttl 10m
-///   fence poll --agent bob --pool notify          only say that there is something in the pool
+///   fence poll --agent bob --pool notify          only report that the pool has tasks
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Poll {
-    /// If there is nothing to do, wait for it this long
+    /// If there is nothing to do, wait up to this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     wait: Option<Millis>,
-    /// Only these: task_offered, task_assigned, inbox_message, unread_mentions, tasks_finished, pool_task
+    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, tasks_finished, pool_task
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     accept: Vec<String>,
-    /// What to do with the pool: take a task, only say that there is something, or leave it alone  [default: take]
+    /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "take|notify|off")]
     pool: Option<Pool>,
-    /// From the pool only what has this tag
+    /// Only tasks of the pool with this tag
     #[arg(long)]
     tag: Option<String>,
-    /// How long the run may go unheard before others get what it was given: short for a program that renews it (fence
-    /// renew), so that its work is soon another's if it dies  [default: 30m]
+    /// Lease: others get the work if the run is not renewed for this long. Choose a short one for a program that renews it
+    /// (fence renew), so that its work is free soon after it dies  [default: 30m]
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     ttl: Option<Millis>,
-    /// The longest that its claims may last, however often they are renewed
+    /// The longest time that its claims may last, however often they are renewed
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
 }
@@ -63,8 +63,8 @@ enum Pool {
 
 impl Poll {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = context.the_agent()?;
-        let run = context.named_run().unwrap_or_else(|| fresh(&agent));
+        let agent = context.required_agent()?;
+        let run = context.named_run().unwrap_or_else(|| new_run(&agent));
         let accept = self
             .accept
             .iter()
@@ -80,7 +80,7 @@ impl Poll {
                 Some(Pool::Off) => PoolMode::Off,
             },
             tag: self.tag.clone(),
-            // The engine's own is for runners, which renew; a shell's work takes longer than a minute.
+            // The engine's default is for programs that renew. Work in a shell takes longer than a minute.
             ttl_ms: Some(self.ttl.unwrap_or(SHELL_TTL)),
             max_ms: self.max,
             host: Some(host()),
@@ -89,11 +89,11 @@ impl Poll {
         };
         let answer = match self.wait {
             None => context.call(op(None)).await,
-            wait => context.call_watched(wait, op, |answer| waiting_for(answer, &agent)).await,
+            wait => context.call_while_read(wait, op, |answer| waiting_for(answer, &agent)).await,
         };
-        let reply = answer.map_err(|error| to_ask_again(error, &run))?;
+        let reply = answer.map_err(|error| with_run(error, &run))?;
         context.print(&reply, |reply| match &reply.trigger {
-            Some(trigger) => text::trigger(trigger, &agent, &context.screen),
+            Some(trigger) => text::trigger(trigger, &agent, &context.terminal),
             None => nothing(reply, &agent),
         })?;
         Ok(match reply.trigger {
@@ -104,7 +104,7 @@ impl Poll {
 }
 
 fn waiting_for(answer: &Result<Polled>, agent: &str) -> String {
-    answer.as_ref().map_or_else(|_| refused(answer), |reply| nothing(reply, agent))
+    answer.as_ref().map_or_else(|_| wait_reason(answer), |reply| nothing(reply, agent))
 }
 
 fn nothing(reply: &Polled, agent: &str) -> String {
@@ -113,14 +113,14 @@ fn nothing(reply: &Polled, agent: &str) -> String {
 }
 
 /// `bob-7f3a9c01b2d4`
-fn fresh(agent: &str) -> String {
+fn new_run(agent: &str) -> String {
     let mut name = unique(&format!("{agent}-"));
     name.truncate(agent.len() + 1 + TAIL);
     name
 }
 
-/// The run is this poll's own: whoever wants its answer has to know it.
-fn to_ask_again(error: Error, run: &str) -> Error {
+/// Adds the run to an error whose outcome is unknown: a retry needs the same run, and only this poll knows its name.
+fn with_run(error: Error, run: &str) -> Error {
     if error.code() == Code::OutcomeUnknown { error.with("run", run) } else { error }
 }
 

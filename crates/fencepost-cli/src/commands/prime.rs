@@ -1,4 +1,4 @@
-use crate::{context::Context, place, screen};
+use crate::{context::Context, location, output::text};
 use clap::Args;
 use fencepost::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use std::{
     process::ExitCode,
 };
 
-/// Print the page that an agent reads at its start: how to find, claim, do and complete work here
+/// Print the page that an agent reads first: how to find, claim, do and complete work here
 ///
-/// Paste it into the agent's first prompt, or let it read it with this very command. With --skill the page is
-/// written as a skill, which agents that know skills read by themselves.
+/// Paste the page into the agent's first prompt, or let the agent run this command. With --skill the page is written as a skill,
+/// which agents that support skills read by themselves.
 ///
 /// Examples:
 ///   fence prime
@@ -19,7 +19,7 @@ use std::{
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Prime {
-    /// The board that the agent is to work on  [default: all]
+    /// The board for the agent  [default: all boards]
     #[arg(long)]
     board: Option<String>,
     /// Write DIR/SKILL.md instead  [default DIR: .claude/skills/fence]
@@ -30,14 +30,14 @@ pub struct Prime {
 #[derive(Debug, Serialize, Deserialize)]
 struct Page {
     page: String,
-    /// Where it was written.
+    /// The file that it was written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
 }
 
 impl Prime {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let page = page(self.board.as_deref(), &crate::command_line());
+        let page = page(self.board.as_deref(), &context.command_line());
         let Some(directory) = self.skill else {
             return context.print(&Page { page: page.clone(), file: None }, |_| page);
         };
@@ -62,62 +62,61 @@ fn write(file: &Path, page: &str) -> Result<()> {
     let failed = |e| Error::unavailable(format!("cannot write `{}`: {e}", file.display()));
     let directory = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).map_err(failed)?;
-    // A repository that was cloned may have brought one, to a file that matters.
-    place::refuse_link(file).map_err(|e| e.hint("remove it, or name another directory"))?;
+    // A cloned repository may contain a link to another file.
+    location::refuse_link(file).map_err(|e| e.hint("remove it, or name another directory"))?;
     std::fs::write(file, page).map_err(failed)
 }
 
-/// The commands that an agent needs, beyond those in the loop.
+/// The commands that the page lists.
 const USEFUL: [&str; 12] =
     ["ready", "claim", "show", "progress", "done", "fail", "release", "guard", "lock", "why", "note", "add"];
 
-/// What the page says; every command in it is checked against the definitions by a test, and what each does and
-/// takes is taken from them.
+/// The page. A test checks every command in it against the definitions, and the list of commands is made from them.
 fn page(board: Option<&str>, command_line: &clap::Command) -> String {
-    let on = board.map_or(String::new(), |board| format!(" --board {}", screen::line(board)));
+    let on = board.map_or(String::new(), |board| format!(" --board {}", text::line(board)));
     let commands: Vec<String> =
         USEFUL.iter().filter_map(|name| line(command_line.find_subcommand(name)?)).collect();
     format!(
         "# Working with fence
 
-Several agents work here at the same time. `fence` hands each task to one of them: a claim is yours until you
-complete it, give it back, or are not heard from. Never work on a task that you have not claimed, and never
+Several agents work here at the same time. `fence` gives each task to one of them: a claim is yours until you
+complete it, give it back, or its lease expires. Never work on a task that you have not claimed, and never
 claim more than one at a time.
 
 ## The loop
 
-1. `fence claim --keep --wait 1m{on}` takes the best task that is ready and prints its claim, such as
+1. `fence claim --keep --wait 1m{on}` claims the best task that is ready and prints its token, such as
    `task/auth-3@42`, with all you need: the body, \"done when\", notes, and the outputs of the tasks before it.
    Exit 3 means that nothing is ready: see below.
-2. Do the work. Say how it goes with `fence progress \"tests pass, docs are left\" task/auth-3@42`; that also keeps
-   your claim. What must not happen twice (a push, a deploy, a message) runs only while the claim lives:
+2. Do the work. Report how it goes with `fence progress \"tests pass, docs are left\" task/auth-3@42`; that also renews
+   your claim. Run commands with effects outside (a push, a deploy, a message) only while the claim lives:
    `fence guard task/auth-3@42 -- git push`.
-3. `fence done task/auth-3@42 --output \"what came of it, in a line or two\"` completes it. The output is handed to the
-   tasks that wait for it. If it cannot be done: `fence fail task/auth-3@42 --reason \"why\"`, with `--retry` if another
-   try may succeed; if you must stop: `fence release task/auth-3@42 --note \"how far you came\"`.
+3. `fence done task/auth-3@42 --output \"the result, in a line or two\"` completes it. Tasks that depend on it get the
+   output. If it cannot be done: `fence fail task/auth-3@42 --reason \"why\"`, with `--retry` if another attempt may
+   succeed; if you must stop: `fence release task/auth-3@42 --note \"how far you came\"`.
 4. Go back to 1, until it says that everything is finished.
 
-Always name the claim that you were given: others may act for the same session. If `fence whoami` names another run
+Always name the token that you were given: others may act for the same session. If `fence whoami` names another run
 with each of your commands, set FENCE_RUN to a name of your own for all of them.
 Work in a git work tree of your own, and push under a lock: `fence lock git/main --wait -- git push`.
 
-Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for whoever is free.
-`fence` alone says who you are, what you hold and what is ready. Told to empty a queue? `fence mail --help`. To
-act as an agent of a name? `fence poll --help`.
+Found more work? `fence add \"title\" --body \"what and why\" --after auth-3` plans it for another agent.
+`fence` alone shows who you are, what you hold and what is ready. To empty a queue: `fence mail --help`. To
+act as a named agent: `fence poll --help`.
 
 ## When you are refused
 
 | exit | meaning | what to do |
 |---|---|---|
-| 1 | it failed; the message says why | mend what it names |
+| 1 | it failed; the message says why | fix what it names |
 | 2 | wrong command line | `fence --help`; every command has `--help` |
 | 3 | nothing to take | \"is finished\": stop, all is done. \"nobody is at work\": stop, and report what it says. \
 Otherwise others are at work: claim again |
-| 4 | not yours to take | take another: `fence claim --wait 1m{on}`; `fence why auth-3` says what stands in the way |
+| 4 | not yours to take | take another: `fence claim --wait 1m{on}`; `fence why auth-3` explains it |
 | 5 | your claim is over | stop at once, push nothing: someone else may have the task. Then claim again |
 | 6 | held back | wait as long as it says, then try again |
 
-A refusal is an answer, not a fault to work around. Never edit the database, and never use another's token.
+A refusal is an answer: do not work around it. Never edit the database, and never use the token of another.
 
 ## Commands
 
@@ -132,7 +131,7 @@ A refusal is an answer, not a fault to work around. Never edit the database, and
 /// `fence done [TOKEN] [--output TEXT] [--next]`: Complete a task that you hold
 fn line(command: &clap::Command) -> Option<String> {
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set());
-    // What must be given comes first, and a command to run last.
+    // Required arguments come first, and a command to run last.
     let mut args: Vec<_> = shown.collect();
     args.sort_by_key(|arg| (arg.is_last_set(), !arg.is_required_set()));
     let mut usage = format!("fence {}", command.get_name());
@@ -158,13 +157,13 @@ mod tests {
     /// A token is at least three characters of English on average, and rather four.
     #[test]
     fn the_page_is_under_1500_tokens() {
-        let page = page(Some("a-board-with-a-long-name"), &crate::command_line());
+        let page = page(Some("a-board-with-a-long-name"), &crate::command_line::definition());
         assert!(page.len() < 1500 * 3, "{} bytes", page.len());
     }
 
     #[test]
     fn every_command_on_the_page_is_one() {
-        let page = page(Some("auth"), &crate::command_line());
+        let page = page(Some("auth"), &crate::command_line::definition());
         let commands = commands(&page);
         assert!(commands.len() > 20, "only {} commands were found on the page", commands.len());
         assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
@@ -220,7 +219,7 @@ mod tests {
     fn is_name(quoted: &str) -> bool {
         let words = shell_words(quoted);
         let find = |command: clap::Command, word: &String| command.find_subcommand(word).cloned();
-        words.iter().skip(1).try_fold(crate::command_line(), find).is_some()
+        words.iter().skip(1).try_fold(crate::command_line::definition(), find).is_some()
     }
 
     fn problem(quoted: &str) -> Option<String> {
@@ -236,7 +235,7 @@ mod tests {
                 parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect();
             line.split('\u{1f}').filter(|word| !word.is_empty()).map(str::to_owned).collect()
         };
-        let parse = |words: Vec<String>| crate::command_line().try_get_matches_from(words);
+        let parse = |words: Vec<String>| crate::command_line::definition().try_get_matches_from(words);
         let error = parse(without(0)).or_else(|_| parse(without(1))).err()?;
         Some(format!("`{quoted}` is not a command: {error}"))
     }

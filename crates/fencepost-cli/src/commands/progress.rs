@@ -1,10 +1,10 @@
 use super::Held;
-use crate::context::Context;
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, Token, task};
 use std::process::ExitCode;
 
-/// Say how the work is going: it is kept with the task, and your lease starts anew
+/// Report progress on a task you hold, and renew your lease
 ///
 /// Examples:
 ///   fence progress "the tests pass, the docs are left"
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Progress {
-    /// How it is going, in a few words
+    /// The progress, in a few words
     text: String,
     #[command(flatten)]
     held: Held,
@@ -21,7 +21,7 @@ pub struct Progress {
 impl Progress {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let Self { mut text, mut held } = self;
-        // Other commands take the token first.
+        // Other commands have the token first, so both orders are accepted.
         if let Some(token) = held.token.as_mut().filter(|token| token.parse::<Token>().is_err())
             && text.parse::<Token>().is_ok()
         {
@@ -30,6 +30,6 @@ impl Progress {
         let token = held.token(context).await?;
         let op = task::Progress { token, text, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| crate::text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,14 +1,14 @@
 use super::duration;
-use crate::{context::Context, progress::Progress};
+use crate::{context::Context, output::progress::Progress};
 use clap::Args;
 use fencepost::{Millis, Result, admin, event};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Remove what is long finished
+/// Remove old data
 ///
-/// Finished tasks that nothing waits for, finished messages, ended runs, unused locks, posts that all have read, revoked
-/// keys, and old events. Other commands go on meanwhile.
+/// It removes finished tasks that no task depends on, finished messages, ended runs, unused locks, posts that everybody has read,
+/// revoked keys, and events. Other commands can run meanwhile.
 ///
 /// Examples:
 ///   fence prune
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Prune {
-    /// Remove what ended longer ago than this; at least 7d, because so long anything may be asked for again
+    /// Remove what ended longer ago than this; at least 7d, because requests may be repeated for so long
     #[arg(long, value_name = "AGE", default_value = "30d", value_parser = duration)]
     older_than: Millis,
 }
@@ -34,13 +34,13 @@ struct Removed {
 }
 
 impl Prune {
-    /// In batches, until one comes away empty: what is removed may free what it waited for.
+    /// Prunes in batches until one removes nothing: a removed task may have been the last that depended on another.
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let older_than_ms = Some(self.older_than);
         let mut removed = Removed::default();
         let mut progress = Progress::new(context.json());
         loop {
-            progress.show(|| removed.told());
+            progress.show(|| removed.describe());
             let pruned = context.call(admin::Prune { older_than_ms }).await?;
             let admin::prune::Pruned { tasks, messages, runs, locks, deliveries, posts, keys, .. } = pruned;
             if tasks + messages + runs + locks + deliveries + posts + keys == 0 {
@@ -55,7 +55,7 @@ impl Prune {
             removed.keys += keys;
         }
         loop {
-            progress.show(|| removed.told());
+            progress.show(|| removed.describe());
             let pruned = context.call(event::Prune { older_than_ms }).await?.removed;
             if pruned == 0 {
                 break;
@@ -63,12 +63,12 @@ impl Prune {
             removed.events += pruned;
         }
         drop(progress);
-        context.print(&removed, |removed| format!("{} older than {}", removed.told(), self.older_than))
+        context.print(&removed, |removed| format!("{} older than {}", removed.describe(), self.older_than))
     }
 }
 
 impl Removed {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let Removed { tasks, messages, runs, locks, deliveries, posts, keys, events } = self;
         format!(
             "removed {tasks} tasks, {messages} messages, {runs} runs, {locks} locks, {deliveries} deliveries, {posts} posts, \

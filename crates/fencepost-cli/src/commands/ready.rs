@@ -1,15 +1,15 @@
-use crate::context::Context;
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// List what can be claimed now, best first
+/// List the tasks that can be claimed now, best first
 #[derive(Debug, Args)]
 pub struct Ready {
-    /// Only of this board
+    /// Only tasks of this board
     #[arg(long)]
     board: Option<String>,
-    /// At most this many
+    /// The most tasks to show
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -20,7 +20,7 @@ impl Ready {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| match reply.tasks.as_slice() {
             [] => "nothing is ready".into(),
-            tasks => crate::text::ready(tasks, &context.screen),
+            listed => tasks::ready(listed, &context.terminal),
         })
     }
 }

@@ -4,13 +4,13 @@ use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
 
-/// Give back what you hold, unfinished
+/// Give back a claim without finishing it
 #[derive(Debug, Args)]
 #[command(alias = "abandon")]
 pub struct Release {
     #[command(flatten)]
     held: Held,
-    /// Kept with the task, for whoever takes it next
+    /// A note for the next holder
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -19,7 +19,7 @@ impl Release {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(claim::Release { token: self.held.token(context).await?, note: self.note }).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| format!("{} is {}", reply.resource, reply.status))
     }
 }

@@ -1,16 +1,16 @@
 use super::{Held, duration};
-use crate::context::Context;
+use crate::{context::Context, output::tasks::lease_kept};
 use clap::Args;
 use fencepost::{Millis, Result, claim};
 use std::process::ExitCode;
 
-/// Keep a claim alive
+/// Renew a claim
 #[derive(Debug, Args)]
 #[command(aliases = ["heartbeat", "extend"])]
 pub struct Renew {
     #[command(flatten)]
     held: Held,
-    /// A longer lease than before; a shorter one has no effect
+    /// The new lease, if it is longer than the old one
     #[arg(long, value_parser = duration)]
     ttl: Option<Millis>,
 }
@@ -21,7 +21,7 @@ impl Renew {
             context.call(claim::Renew { token: self.held.token(context).await?, ttl_ms: self.ttl }).await?;
         context.print(&reply, |reply| {
             let claim = &reply.claim;
-            let lease = crate::text::lease_kept(claim, &context.screen);
+            let lease = lease_kept(claim, &context.terminal);
             format!("{} is held until {}{lease}", claim.token, claim.expires_at)
         })
     }

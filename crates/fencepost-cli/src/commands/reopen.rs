@@ -1,12 +1,12 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Do a completed task again: a new task with the same words that names it
+/// Reopen a completed task: a new task with the same text that refers to it
 ///
-/// The completed one stays as it is, and its output is shown to whoever takes the new one. A task is reopened once; asking
-/// again shows the same new task. A task that failed or was cancelled is brought back by `fence retry`.
+/// The completed task stays as it is, and the worker of the new task sees its output. A task can be reopened once; repeating the
+/// command shows the same new task. For a task that failed or was cancelled, use `fence retry`.
 ///
 /// Examples:
 ///   fence reopen auth-3 --reason "it breaks on empty files"
@@ -17,7 +17,7 @@ pub struct Reopen {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// What is not done yet; kept with the new task as a note
+    /// What is not done yet, as a note on the new task
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Assign the new task to this agent
@@ -31,8 +31,8 @@ impl Reopen {
             task::Reopen { task: self.task, reason: self.reason, to: self.to, request: context.request() };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let there = if reply.existing { "  (was reopened already)" } else { "" };
-            text::task(&reply.task, &context.screen) + there
+            let existing = if reply.existing { "  (was reopened already)" } else { "" };
+            tasks::task(&reply.task, &context.terminal) + existing
         })
     }
 }

@@ -1,9 +1,9 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Bring back a failed or cancelled task, with all its attempts
+/// Let a failed or cancelled task be tried again, with all its attempts
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, aliases = ["requeue", "redo"])]
 pub struct Retry {
@@ -16,6 +16,6 @@ impl Retry {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Retry { task: self.task, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,7 +1,6 @@
 use crate::{
     context::Context,
-    foreign::BREAK,
-    screen::{Screen, Table, line},
+    output::{Terminal, table::Table, text::line, untrusted::BREAK},
 };
 use clap::{Args, Subcommand};
 use fencepost::{
@@ -11,11 +10,11 @@ use fencepost::{
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Say which agent gets what comes from Slack, GitHub and elsewhere; alone it shows the rules
+/// Route messages from Slack, GitHub and elsewhere to agents; without a verb it lists the routes
 ///
-/// Rules are tried in order, and the first that fits decides whose inbox it is. What fits none is kept: `unmatched`
-/// lists it, `again` tries the rules of today on it, and `fence mail discard` gives it up. What programs say (bots,
-/// and so agents' own answers) fits only a rule with --bots.
+/// Routes are tried in order, and the first that matches decides which agent's inbox gets the message. A message that matches no
+/// route is kept: `unmatched` lists such messages, `again` tries the current routes on them, and `fence mail discard` gives them up.
+/// Messages of programs (bots, and so an agent's own answers) match only a route with --bots.
 ///
 /// Examples:
 ///   fence route add slack --channel C024BE91L --text deploy --to ops
@@ -31,25 +30,25 @@ pub struct Route {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Add a rule, or give one that is there to another agent
+    /// Add a route, or give an existing one to another agent
     Add(Add),
-    /// List the rules, in the order in which they are tried
+    /// List the routes, in the order in which they are tried
     #[command(alias = "ls")]
     List,
-    /// End a rule
+    /// Remove a route
     #[command(aliases = ["remove", "delete"])]
     Rm {
-        /// Its number
+        /// The number of the route
         route: i64,
-        /// Why; it is kept in the log
+        /// The reason, for the log
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// List what fitted no rule
+    /// List messages that matched no route
     Unmatched(Unmatched),
-    /// Try the rules of today on what fitted none: each is routed once
+    /// Try the current routes on messages that matched none; each is routed once
     Again {
-        /// Only this one
+        /// Only this message
         #[arg(value_name = "ID")]
         message: Option<i64>,
     },
@@ -57,40 +56,40 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Add {
-    /// slack, github, or whatever else delivers
+    /// The source: slack, github, or another one that delivers
     source: String,
-    /// Whose inbox
+    /// The agent whose inbox gets the message
     #[arg(long, value_name = "AGENT")]
     to: String,
-    /// Only of this channel, by its id
+    /// Only messages of this channel, by its id
     #[arg(long, value_name = "ID")]
     channel: Option<String>,
-    /// Only of this user: their id on Slack, their login on GitHub
+    /// Only messages of this user: the id on Slack, the login on GitHub
     #[arg(long)]
     user: Option<String>,
-    /// Only of this repository, such as acme/api
+    /// Only messages of this repository, such as acme/api
     #[arg(long, value_name = "NAME")]
     repository: Option<String>,
-    /// Only of this event, such as issues.opened, or of all its kinds, such as issues
+    /// Only this event, such as issues.opened, or all of a kind, such as issues
     #[arg(long)]
     event: Option<String>,
-    /// Only what contains these words: capitals do not matter, and a word is a whole one
+    /// Only messages with these words, as whole words and in any case
     #[arg(long, value_name = "WORDS")]
     text: Option<String>,
-    /// Also what programs say
+    /// Include messages of programs
     #[arg(long)]
     bots: bool,
-    /// Try it before this route  [default: after all others]
+    /// Try the new route before this one  [default: after all others]
     #[arg(long, value_name = "ROUTE")]
     before: Option<i64>,
 }
 
 #[derive(Debug, Args)]
 struct Unmatched {
-    /// Only what comes after this message: the last of the page before
+    /// Start after this message, the last one of the previous page
     #[arg(long, value_name = "ID", alias = "after")]
     start_after: Option<i64>,
-    /// At most this many  [default: 100]
+    /// The most messages to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -102,9 +101,9 @@ impl Route {
             Verb::List => {
                 let reply = context.call(route::List {}).await?;
                 context.print(&reply, |reply| match reply.routes.as_slice() {
-                    [] => "no routes: what comes from outside is kept, and fence route unmatched lists it"
+                    [] => "no routes: messages from outside are kept, and fence route unmatched lists them"
                         .into(),
-                    routes => table(routes, &context.screen),
+                    routes => table(routes, &context.terminal),
                 })
             }
             Verb::Rm { route, reason } => {
@@ -115,7 +114,7 @@ impl Route {
             Verb::Unmatched(unmatched) => unmatched.run(context).await,
             Verb::Again { message: Some(message) } => {
                 let reply = context.call(route::Again { message, request: context.request() }).await?;
-                context.print(&reply, |reply| became(message, reply))
+                context.print(&reply, |reply| describe(message, reply))
             }
             Verb::Again { message: None } => again(context).await,
         }
@@ -138,7 +137,7 @@ impl Add {
         };
         let added = context.call(add).await?;
         context.print(&added, |added| {
-            let route = table(std::slice::from_ref(&added.route), &context.screen);
+            let route = table(std::slice::from_ref(&added.route), &context.terminal);
             match added.agent_unknown {
                 true => format!("{route}\n{}", not_joined(&added.route.agent)),
                 false => route,
@@ -147,33 +146,33 @@ impl Add {
     }
 }
 
-/// For one who may have mistyped a name.
+/// Warns of an agent that has not joined: its name may be mistyped.
 pub fn not_joined(agent: &str) -> String {
-    format!("no agent {agent} has joined yet: what comes waits in its inbox until fence agent join {agent}")
+    format!("no agent {agent} has joined yet: messages wait in its inbox until fence agent join {agent}")
 }
 
 impl Unmatched {
     async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(route::Unmatched { after: self.start_after, limit: self.limit }).await?;
         context.print(&reply, |reply| {
-            let Some(last) = reply.messages.last() else { return "nothing is unmatched".into() };
+            let Some(last) = reply.messages.last() else { return "no unmatched messages".into() };
             let mut table = Table::new(&["ID", "SOURCE", "EVENT", "WHERE", "USER", "WHEN", "TEXT"]);
-            for stray in &reply.messages {
-                let content = stray.content.clone().unwrap_or_default();
+            for message in &reply.messages {
+                let content = message.content.clone().unwrap_or_default();
                 table.row(vec![
-                    stray.id.to_string().into(),
+                    message.id.to_string().into(),
                     content.source.into(),
                     content.event.unwrap_or_default().into(),
                     content.repository.or(content.channel).unwrap_or_default().into(),
                     content.sender.unwrap_or_default().into(),
-                    context.screen.when(stray.created_at).into(),
+                    context.terminal.when(message.created_at).into(),
                     line(content.text.split(['\n', BREAK]).next().unwrap_or_default()).into(),
                 ]);
             }
             let more = reply
                 .more
-                .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {}", last.id))));
-            table.render(&context.screen) + &more.unwrap_or_default()
+                .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {}", last.id))));
+            table.render(&context.terminal) + &more.unwrap_or_default()
         })
     }
 }
@@ -181,16 +180,16 @@ impl Unmatched {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Tried {
     routed: Vec<Delivered>,
-    /// How many still fit no rule.
+    /// How many still match no route.
     left: usize,
 }
 
-/// One after the other, each in a transaction of its own: whatever ends this in the middle, none is routed twice.
+/// Routes messages one by one, each in its own transaction: if this stops in the middle, no message is routed twice.
 async fn again(context: &Context) -> Result<ExitCode> {
     let (mut tried, mut messages, mut after) = (Tried::default(), Vec::new(), None);
     loop {
         let page = context.call(route::Unmatched { after, limit: None }).await?;
-        for message in page.messages.iter().map(|stray| stray.id) {
+        for message in page.messages.iter().map(|message| message.id) {
             after = Some(message);
             match context.call(route::Again { message, request: None }).await {
                 Ok(reply) if reply.outcome == Outcome::Unmatched => tried.left += 1,
@@ -198,7 +197,7 @@ async fn again(context: &Context) -> Result<ExitCode> {
                     messages.push(message);
                     tried.routed.push(reply);
                 }
-                // Somebody has it in hand, or it is nothing that was delivered.
+                // Somebody holds the message, or no provider delivered it.
                 Err(error)
                     if matches!(
                         error.code(),
@@ -216,16 +215,16 @@ async fn again(context: &Context) -> Result<ExitCode> {
         }
     }
     context.print(&tried, |tried| {
-        let told = messages.iter().zip(&tried.routed).map(|(message, reply)| became(*message, reply));
-        let sum = format!("{} routed, {} fit no rule", tried.routed.len(), tried.left);
-        told.chain([sum]).collect::<Vec<_>>().join("\n")
+        let lines = messages.iter().zip(&tried.routed).map(|(message, reply)| describe(*message, reply));
+        let sum = format!("{} routed, {} match no route", tried.routed.len(), tried.left);
+        lines.chain([sum]).collect::<Vec<_>>().join("\n")
     })
 }
 
-fn became(message: i64, reply: &Delivered) -> String {
+fn describe(message: i64, reply: &Delivered) -> String {
     let agent = reply.agent.as_deref().unwrap_or_default();
     match reply.outcome {
-        Outcome::Unmatched => format!("{message} fits no rule"),
+        Outcome::Unmatched => format!("{message} matches no route"),
         Outcome::Routed => format!("{message} is message {} of {agent}", reply.message),
         Outcome::Repeated => {
             format!("{message} was in the inbox of {agent} already, as message {}", reply.message)
@@ -233,7 +232,7 @@ fn became(message: i64, reply: &Delivered) -> String {
     }
 }
 
-fn table(routes: &[Entry], screen: &Screen) -> String {
+fn table(routes: &[Entry], terminal: &Terminal) -> String {
     let mut table = Table::new(&["ROUTE", "TO", "RULE"]);
     for route in routes {
         table.row(vec![
@@ -242,5 +241,5 @@ fn table(routes: &[Entry], screen: &Screen) -> String {
             line(&route.rule.to_string()).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }

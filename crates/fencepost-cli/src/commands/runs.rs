@@ -1,15 +1,18 @@
 use crate::{
     context::Context,
-    screen::{Cell, Table, json},
-    text,
+    output::{
+        table::{Cell, Table},
+        tasks,
+        text::json,
+    },
 };
 use clap::Args;
 use fencepost::{Result, run};
 use std::process::ExitCode;
 
-/// List the runs: who is at work and where, on what, and until when each is taken to be alive
+/// List the runs, with their hosts, triggers, leases and claims
 ///
-/// Of those that ended: how, and what it cost, as `settle` was told.
+/// For ended runs it shows how they ended, and the exit and the cost that `settle` recorded.
 ///
 /// Examples:
 ///   fence runs
@@ -17,10 +20,10 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "ps")]
 pub struct Runs {
-    /// Also those that ended
+    /// Include ended runs
     #[arg(long)]
     all: bool,
-    /// At most this many  [default: 100]
+    /// The most runs to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -38,7 +41,7 @@ impl Runs {
             ];
             let mut table = Table::new(&heads).headed();
             for run in &reply.runs {
-                // Nobody has written down yet that its lease is over.
+                // For a lapsed run, expiry has not written the end yet.
                 let over_at = run.ended_at.filter(|_| !run.lapsed).unwrap_or(run.expires_at);
                 let word = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or_default());
                 table.row(vec![
@@ -47,15 +50,15 @@ impl Runs {
                     word(&run.host),
                     Cell::state(if run.alive { "alive" } else { "ended" }),
                     word(&run.trigger),
-                    context.screen.when(run.opened_at).into(),
-                    context.screen.when(over_at).into(),
+                    context.terminal.when(run.opened_at).into(),
+                    context.terminal.when(over_at).into(),
                     word(&run.reason),
                     word(&run.exit),
                     run.cost.as_ref().map(json).unwrap_or_default().into(),
-                    text::tokens(&run.claims).into(),
+                    tasks::tokens(&run.claims).into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

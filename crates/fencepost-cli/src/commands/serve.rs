@@ -3,8 +3,9 @@ mod logs;
 mod traces;
 
 use crate::{
-    context::{Context, variable},
-    foreign, out,
+    context::Context,
+    environment::variable,
+    output::{streams, untrusted},
 };
 use clap::Args;
 use fencepost::{Code, Error, Fleet, Options, Result};
@@ -20,12 +21,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use traces::Traces;
 
-/// Put the fleet on the network
+/// Serve the fleet over HTTP
 ///
-/// Every command works against it by setting FENCE_URL. It says where it listens once it does, and serves until it is
-/// sent SIGTERM or SIGINT: then it finishes what was begun, for --stop-time at most. A second one ends it at once. What it logs goes to
-/// standard error: text on a terminal, else JSON; FENCE_LOG says how much (`info` unless said). Traces go where
-/// OTEL_EXPORTER_OTLP_ENDPOINT says, if it does.
+/// All commands work through the server if FENCE_URL is set. The server prints its address once it listens. On SIGTERM or SIGINT it
+/// finishes open requests, for at most --stop-time, and exits; a second signal ends it at once. Its log goes to standard error, as
+/// text on a terminal and else as JSON. FENCE_LOG sets the level (default: info). Traces go to OTEL_EXPORTER_OTLP_ENDPOINT, if that
+/// is set.
 ///
 /// Examples:
 ///   fence serve
@@ -33,26 +34,26 @@ use traces::Traces;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "server")]
 pub struct Serve {
-    /// The address to listen on, its port, or both; port 0 takes any that is free
+    /// The address to listen on, its port, or both; port 0 picks a free one
     #[arg(long, value_name = "ADDR", env = "FENCE_LISTEN", default_value = "127.0.0.1:7373", value_parser = address)]
     listen: SocketAddr,
-    /// A name by which clients call this server, beside its address and localhost; may be given several times
+    /// A name of this server besides its address and localhost; may be given several times
     #[arg(long = "name", value_name = "HOST", env = "FENCE_NAMES", value_delimiter = ',')]
     names: Vec<String>,
-    /// The certificate to present, a PEM file with those that vouch for it; SIGHUP reads it again
+    /// The certificate with its chain, a PEM file; SIGHUP reads it again
     #[arg(long, value_name = "FILE", env = "FENCE_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, a PEM file
+    /// The key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", env = "FENCE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// How long what is finished is kept, at least 7d; `ever` keeps all of it
+    /// How long finished items and events are kept, at least 7d; `ever` keeps everything
     #[arg(long, value_name = "AGE", env = "FENCE_HISTORY", hide_env_values = true, default_value_t = History::default())]
     history: History,
-    /// What Slack signs its events with, which it sends to /hooks/slack; several while it is changed. (What is said here
-    /// others on this machine can see: a variable or fence.toml is better)
+    /// The secret with which Slack signs its events for /hooks/slack; several while you change it. (Other users of this machine
+    /// can see flags: use the variable or fence.toml)
     #[arg(long, value_name = "SECRET", env = "FENCE_SLACK_SECRET", hide_env_values = true)]
     slack_secret: Vec<String>,
-    /// What GitHub signs its webhooks with, which it sends to /hooks/github
+    /// The secret with which GitHub signs its webhooks for /hooks/github
     #[arg(long, value_name = "SECRET", env = "FENCE_GITHUB_SECRET", hide_env_values = true)]
     github_secret: Vec<String>,
     #[command(flatten)]
@@ -61,22 +62,22 @@ pub struct Serve {
 
 impl Serve {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let place = context.database()?;
-        if place.is_remote() {
+        let location = context.database()?;
+        if location.is_remote() {
             return Err(Error::new(
                 Code::Invalid,
-                format!("the fleet at {} is served already", place.shown()),
+                format!("the fleet at {} is served already", location.shown()),
             )
             .hint("--db names the database to serve"));
         }
-        if place.file().is_some_and(|file| !file.exists()) {
-            return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", place.shown()))
-                .hint("fence init makes it; --db or FENCE_DB names another"));
+        if location.file().is_some_and(|file| !file.exists()) {
+            return Err(Error::new(Code::NotFound, format!("there is no fleet at {}", location.shown()))
+                .hint("fence init creates it; --db or FENCE_DB names another"));
         }
-        let (url, shown, json) = (place.url.clone(), place.shown(), context.json());
+        let (url, shown, json) = (location.url.clone(), location.shown(), context.json());
         let logs = Logs::begin();
-        let files = more_files();
-        // Many calls at once need more threads than the one that a short command has.
+        let files = raise_file_limit();
+        // A server needs more threads than the one of a short command.
         let serving = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Runtime::new().map_err(Error::internal)?;
             runtime.block_on(serve(url, shown, self.settings(files), json))
@@ -95,12 +96,12 @@ impl Serve {
         settings.slack_secret = self.slack_secret.into_iter().filter_map(Secret::new).collect();
         settings.github_secret = self.github_secret.into_iter().filter_map(Secret::new).collect();
         self.limits.set(&mut settings);
-        settings.connections = fitting(settings.connections, files);
+        settings.connections = limited(settings.connections, files);
         settings
     }
 }
 
-/// `127.0.0.1:7373`, or as much of it as differs.
+/// `127.0.0.1:7373`, or only the host or the port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const PORT: u16 = 7373;
@@ -108,20 +109,19 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         "localhost" => Some(HERE),
         host => host.parse().ok(),
     };
-    let parted = || {
+    let split = || {
         text.rsplit_once(':').and_then(|(host, port)| Some(SocketAddr::new(ip(host)?, port.parse().ok()?)))
     };
     let found = text.parse().ok().or_else(|| text.parse().ok().map(|port| SocketAddr::new(HERE, port)));
-    found.or_else(|| ip(text).map(|ip| SocketAddr::new(ip, PORT))).or_else(parted).ok_or_else(|| {
-        "not an address of this machine: such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network"
-            .to_owned()
+    found.or_else(|| ip(text).map(|ip| SocketAddr::new(ip, PORT))).or_else(split).ok_or_else(|| {
+        "not an address such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network".to_owned()
     })
 }
 
 async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -> Result<()> {
-    let unheard = |e| Error::internal(format!("signals cannot be heard: {e}"));
-    let term = signal(SignalKind::terminate()).map_err(unheard)?;
-    let int = signal(SignalKind::interrupt()).map_err(unheard)?;
+    let failed = |e| Error::internal(format!("signals cannot be handled: {e}"));
+    let term = signal(SignalKind::terminate()).map_err(failed)?;
+    let int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut options = Options::default();
     options.create = false;
     let fleet = Fleet::open_with(&url, options).await?;
@@ -131,22 +131,22 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     let at = server.url();
     if !server.address().ip().is_loopback() && at.starts_with("http:") {
         tracing::warn!(
-            "{at} can be reached from other machines, and nothing is encrypted, keys neither: use --tls-cert and \
-             --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts"
+            "other machines can reach {at}, and nothing is encrypted, not even keys: use --tls-cert and --tls-key, or listen \
+             on 127.0.0.1 behind a proxy that encrypts"
         );
     }
-    let shown = foreign::shown(&shown);
-    // Whoever started it may not read that.
+    let shown = untrusted::shown(&shown);
+    // A failure is ignored: the process that started the server need not read its output.
     let _ = match json {
-        true => out::say_json(&serde_json::json!({ "url": at }).to_string()),
-        false if out::width().is_some() => {
-            // With both set, a command would refuse to choose.
+        true => streams::say_json(&serde_json::json!({ "url": at }).to_string()),
+        false if streams::width().is_some() => {
+            // Commands refuse to choose between FENCE_DB and FENCE_URL.
             let unset = variable("FENCE_DB").map_or("", |_| "unset FENCE_DB; ");
-            out::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
+            streams::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
         }
-        false => out::say(&format!("serving {shown} at {at}")),
+        false => streams::say(&format!("serving {shown} at {at}")),
     };
-    let mut hangup = signal(SignalKind::hangup()).map_err(unheard)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let renew = server.certificate_reloader();
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
@@ -157,7 +157,7 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
         }
     });
     let (stop, stopped) = oneshot::channel();
-    tokio::spawn(heed(term, int, stop));
+    tokio::spawn(handle_signals(term, int, stop));
     let served = server
         .run(async {
             let _ = stopped.await;
@@ -169,8 +169,8 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     served
 }
 
-/// The first signal asks us to finish, the second to end at once.
-async fn heed(mut term: Signal, mut int: Signal, stop: oneshot::Sender<()>) {
+/// Stops the server at the first signal, and exits at the second.
+async fn handle_signals(mut term: Signal, mut int: Signal, stop: oneshot::Sender<()>) {
     let mut next = async || {
         tokio::select! {
             _ = term.recv() => 15,
@@ -178,15 +178,15 @@ async fn heed(mut term: Signal, mut int: Signal, stop: oneshot::Sender<()>) {
         }
     };
     next().await;
-    tracing::info!("finishing what was begun; another signal ends it at once");
+    tracing::info!("finishing open requests; another signal ends the server at once");
     let _ = stop.send(());
     let signal = next().await;
     std::process::exit(128 + signal);
 }
 
-/// Each connection is a file, and a thousand who wait are more than a process may have open unless it asks. Gives how
-/// many it may have, unless there is no limit.
-fn more_files() -> Option<u64> {
+/// Raises the limit of open files: each connection is a file, and a thousand waiters are more than the usual limit. Returns the new
+/// limit, if there is one.
+fn raise_file_limit() -> Option<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -194,17 +194,17 @@ fn more_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Files that are no connections of clients: the database's (three for each of its connections on SQLite), and our own.
+/// Open files other than connections of clients: those of the database (three for each of its connections on SQLite), and our own.
 const OTHER_FILES: u64 = 128;
 
-/// As many connections as there can be files for: without one left, the database could not be opened either.
-fn fitting(wanted: usize, files: Option<u64>) -> usize {
+/// Limits the connections to the open files that the process may have. Otherwise the database could not open its files.
+fn limited(wanted: usize, files: Option<u64>) -> usize {
     let Some(files) = files else { return wanted };
     let left = if files >= 2 * OTHER_FILES { files - OTHER_FILES } else { (files / 4).max(1) };
     let most = usize::try_from(left).unwrap_or(wanted).min(wanted);
     if most < wanted {
         tracing::warn!(
-            "{most} may be connected, and not {wanted}: the process may have only {files} files open"
+            "at most {most} connections instead of {wanted}: the process may have only {files} open files"
         );
     }
     most
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_may_leave_out_what_is_usual() {
+    fn host_and_port_have_defaults() {
         for (text, at) in [
             ("7373", "127.0.0.1:7373"),
             ("0", "127.0.0.1:0"),

@@ -1,4 +1,4 @@
-use crate::context::Context;
+use crate::{context::Context, output::tasks::page};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
@@ -15,6 +15,6 @@ pub struct Show {
 impl Show {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(task::Show { task: self.task }).await?;
-        context.print(&reply, |reply| crate::text::page(&reply.task, &context.screen))
+        context.print(&reply, |reply| page(&reply.task, &context.terminal))
     }
 }

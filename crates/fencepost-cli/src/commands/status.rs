@@ -1,10 +1,10 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, claim, task};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Say who you are, what you hold until when, and what is ready (the default)
+/// Show your run, its claims, and the tasks that are ready (the default)
 #[derive(Debug, Args)]
 #[command(alias = "st")]
 pub struct Status {}
@@ -18,7 +18,7 @@ struct Now {
     ready: Vec<task::Task>,
 }
 
-/// Enough to choose from.
+/// Enough tasks to choose from.
 const READY: i64 = 10;
 
 impl Status {
@@ -28,21 +28,21 @@ impl Status {
         let ready = task::Ready { agent: agent.clone(), limit: Some(READY), ..task::Ready::default() };
         let ready = context.call(ready).await?.tasks;
         context.print(&Now { run, agent, claims, ready }, |now| {
-            let screen = &context.screen;
+            let terminal = &context.terminal;
             let agent = now.agent.as_ref().map_or(String::new(), |agent| format!(", agent {agent}"));
-            let you = format!("you are run {}{agent}", screen.bold(&now.run));
-            let mut lines = vec![screen.wrap(&you, 0, 4)];
+            let you = format!("you are run {}{agent}", terminal.bold(&now.run));
+            let mut lines = vec![terminal.wrap(&you, 0, 4)];
             match now.claims.is_empty() {
                 true => lines.push("you hold nothing".into()),
                 false => lines.push("you hold".into()),
             }
             let held = now.claims.iter().map(|claim| {
-                screen.wrap(&format!("  {} {}", claim.token, screen.until(claim.expires_at)), 0, 4)
+                terminal.wrap(&format!("  {} {}", claim.token, terminal.until(claim.expires_at)), 0, 4)
             });
             lines.extend(held);
             match now.ready.is_empty() {
                 true => lines.push("nothing is ready".into()),
-                false => lines.push(format!("ready\n{}", text::tasks(&now.ready, screen))),
+                false => lines.push(format!("ready\n{}", tasks::tasks(&now.ready, terminal))),
             }
             lines.join("\n")
         })

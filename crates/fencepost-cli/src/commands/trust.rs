@@ -1,10 +1,13 @@
 use crate::{
-    command_line,
     context::Context,
-    place,
-    screen::{Cell, Table, line, quoted},
+    environment::DATABASE,
+    location::repository,
+    output::{
+        table::{Cell, Table},
+        text::{line, quoted},
+    },
     settings::{self, FILE},
-    trust::{self, Decisions, Seal},
+    trust::{self, Decisions, Fingerprint},
 };
 use clap::Args;
 use fencepost::{Code, Error, Result};
@@ -14,14 +17,14 @@ use std::{
     process::ExitCode,
 };
 
-/// Let the fence.toml of a project count
+/// Trust the fence.toml of a project
 ///
-/// A fence.toml says where commands go, and your key goes with them. One that came with a project is therefore not read
-/// until you trust it. This shows what it says and trusts it as it is now: once it changes, it is not read until you trust
-/// it again. Without a PATH it is about the nearest one in this directory or above it. The file that FENCE_CONFIG names, and
-/// fence/fence.toml in your configuration directory, need no trust.
+/// A fence.toml decides which server commands call, and your key goes with them. So the file of a project is not read until you
+/// trust it. This command shows its settings, and trusts the file as it is now; after a change you have to trust it again. Without a
+/// PATH it takes the nearest file in this directory or above it. The file that FENCE_CONFIG names, and fence/fence.toml in your
+/// configuration directory, need no trust.
 ///
-/// A fleet in a repository (.fence) that belongs to another user is not used, either, until you trust it.
+/// A fleet in a repository (.fence) that belongs to another user is not used until you trust it, either.
 ///
 /// Examples:
 ///   fence trust
@@ -31,23 +34,23 @@ use std::{
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Trust {
-    /// A project's directory, or its fence.toml or .fence  [default: what is found from here]
+    /// A project's directory, or its fence.toml or .fence  [default: the nearest]
     path: Option<PathBuf>,
-    /// List what you trust, and whether it has changed since
+    /// List trusted files and fleets, and whether they have changed
     #[arg(long, conflicts_with_all = ["path", "revoke"])]
     list: bool,
-    /// Trust it no longer
+    /// Stop trusting it
     #[arg(long)]
     revoke: bool,
 }
 
-/// Something that is trusted now.
+/// A file or a fleet that is trusted now.
 #[derive(Debug, Serialize, Deserialize)]
 struct Trusted {
     path: String,
-    /// By what it is known again: a file by its digest, a fleet by its owner.
+    /// The fingerprint: the digest of a file, or the owner of a fleet.
     seal: String,
-    /// What the file says; secrets are left out.
+    /// The settings of the file, without secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     settings: Vec<Setting>,
 }
@@ -61,7 +64,7 @@ struct Setting {
 #[derive(Debug, Serialize, Deserialize)]
 struct Listed {
     path: String,
-    /// `trusted`, `changed` (so it is not used) or `gone`.
+    /// `trusted`, `changed` (and so not used) or `gone`.
     state: String,
     seal: String,
 }
@@ -83,63 +86,62 @@ impl Trust {
         }
         let mut trusted = Vec::new();
         for (path, found) in found(self.path.as_deref(), &here)? {
-            trusted.push(found.trust(&decisions, path)?);
+            trusted.push(found.trust(&decisions, path, &context.command_line())?);
         }
         context.print(&trusted, |trusted| trusted.iter().map(shown).collect::<Vec<_>>().join("\n"))
     }
 }
 
-/// What there is to decide on.
+/// A file or a fleet to decide on.
 enum Found {
     Settings,
-    Fleet(Seal),
+    Fleet(Fingerprint),
 }
 
 impl Found {
-    fn trust(self, decisions: &Decisions, path: PathBuf) -> Result<Trusted> {
-        let (seal, settings) = match self {
-            Found::Fleet(seal) => (seal, Vec::new()),
+    fn trust(self, decisions: &Decisions, path: PathBuf, command_line: &clap::Command) -> Result<Trusted> {
+        let (fingerprint, settings) = match self {
+            Found::Fleet(owner) => (owner, Vec::new()),
             Found::Settings => {
                 let text = trust::text(&path)?;
-                (Seal::of_text(&text), settings::File::shown(path.clone(), &text, &command_line())?)
+                (Fingerprint::of_text(&text), settings::File::shown(path.clone(), &text, command_line)?)
             }
         };
-        decisions.trust(&path, &seal)?;
+        decisions.trust(&path, &fingerprint)?;
         let settings = settings.into_iter().map(|(key, value)| Setting { key, value }).collect();
-        Ok(Trusted { path: path.display().to_string(), seal: seal.to_string(), settings })
+        Ok(Trusted { path: path.display().to_string(), seal: fingerprint.to_string(), settings })
     }
 }
 
-/// A named file or directory, or the nearest file above us and the fleet of this repository.
+/// The named file or directory, or the nearest file above us and the fleet of this repository.
 fn found(path: Option<&Path>, here: &Path) -> Result<Vec<(PathBuf, Found)>> {
     let (file, fleet) = match path {
         Some(path) => within(path),
-        None => (settings::near(here).next(), place::of_repository(here)),
+        None => (settings::near(here).next(), repository::of_repository(here)),
     };
-    let file = file.filter(|file| file.is_file()).map(|file| (trust::located(&file), Found::Settings));
+    let file = file.filter(|file| file.is_file()).map(|file| (trust::normalized(&file), Found::Settings));
     let fleet =
-        fleet.and_then(|fleet| trust::foreign(&fleet)).map(|(path, owner)| (path, Found::Fleet(owner)));
+        fleet.and_then(|fleet| trust::other_owner(&fleet)).map(|(path, owner)| (path, Found::Fleet(owner)));
     let found: Vec<_> = file.into_iter().chain(fleet).collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let place = path.map_or("in this directory or above it".into(), |path| {
+    let searched = path.map_or("in this directory or above it".into(), |path| {
         format!("at {}", line(&path.display().to_string()))
     });
-    Err(Error::new(Code::NotFound, format!("there is no {FILE} {place}, and no fleet of another user")).hint(
-        "nothing needs trust here: settings of your own, and a fleet of your own, are used as they are",
-    ))
+    Err(Error::new(Code::NotFound, format!("there is no {FILE} {searched}, and no fleet of another user"))
+        .hint("nothing needs trust here: your own settings and your own fleet are used as they are"))
 }
 
 /// The file and the fleet that a path names.
 fn within(path: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
-    let last = trust::located(path).file_name().unwrap_or_default().to_owned();
+    let last = trust::normalized(path).file_name().unwrap_or_default().to_owned();
     if last == FILE {
         (Some(path.to_owned()), None)
     } else if last == ".fence" {
-        (None, Some(path.join(place::DATABASE)))
+        (None, Some(path.join(DATABASE)))
     } else {
-        (Some(path.join(FILE)), Some(path.join(".fence").join(place::DATABASE)))
+        (Some(path.join(FILE)), Some(path.join(".fence").join(DATABASE)))
     }
 }
 
@@ -155,10 +157,10 @@ fn shown(trusted: &Trusted) -> String {
 }
 
 fn list(decisions: &Decisions, context: &Context) -> Result<ExitCode> {
-    let listed = decisions.all().into_iter().map(|(path, seal)| Listed {
+    let listed = decisions.all().into_iter().map(|(path, fingerprint)| Listed {
         path: path.display().to_string(),
-        state: trust::state(&path, &seal).to_owned(),
-        seal: seal.to_string(),
+        state: trust::state(&path, &fingerprint).to_owned(),
+        seal: fingerprint.to_string(),
     });
     let all: Vec<_> = listed.collect();
     context.print(&all, |all| {
@@ -167,40 +169,39 @@ fn list(decisions: &Decisions, context: &Context) -> Result<ExitCode> {
         }
         let mut table = Table::new(&["PATH", "STATE"]);
         all.iter().for_each(|one| table.row(vec![one.path.as_str().into(), Cell::state(&one.state)]));
-        table.render(&context.screen)
+        table.render(&context.terminal)
     })
 }
 
-/// Also what is gone: its path is enough.
+/// Revokes trust, also in a file that no longer exists.
 fn revoke(decisions: &Decisions, path: Option<&Path>, here: &Path, context: &Context) -> Result<ExitCode> {
     let (files, fleet) = match path {
         Some(path) => {
             let (file, fleet) = within(path);
             (Vec::from_iter(file), fleet)
         }
-        None => (here.ancestors().map(|dir| dir.join(FILE)).collect(), place::of_repository(here)),
+        None => (here.ancestors().map(|dir| dir.join(FILE)).collect(), repository::of_repository(here)),
     };
     let mut revoked = Vec::new();
-    for file in files.iter().map(|file| trust::located(file)) {
+    for file in files.iter().map(|file| trust::normalized(file)) {
         if decisions.revoke(&file)? {
             revoked.push(file);
-            // Without a path it is about the nearest.
+            // Without a path, only the nearest file.
             break;
         }
     }
-    if let Some(fleet) = fleet.as_deref().and_then(Path::parent).map(trust::located)
+    if let Some(fleet) = fleet.as_deref().and_then(Path::parent).map(trust::normalized)
         && decisions.revoke(&fleet)?
     {
         revoked.push(fleet);
     }
     if revoked.is_empty() {
-        return Err(
-            Error::new(Code::NotFound, "nothing is trusted there").hint("fence trust --list lists what is")
-        );
+        return Err(Error::new(Code::NotFound, "nothing is trusted there")
+            .hint("fence trust --list lists what you trust"));
     }
     let all: Vec<_> = revoked.iter().map(|path| Revoked { path: path.display().to_string() }).collect();
     context.print(&all, |all| {
-        let lines = all.iter().map(|one| format!("{} is trusted no longer", line(&one.path)));
+        let lines = all.iter().map(|one| format!("{} is no longer trusted", line(&one.path)));
         lines.collect::<Vec<_>>().join("\n")
     })
 }

@@ -1,22 +1,20 @@
-use super::resource;
-use crate::context::Context;
+use crate::context::{Context, resource};
 use clap::Args;
 use fencepost::{Result, claim};
 use std::process::ExitCode;
 
-/// Take a claim away from its holder: an operator's verb, and it is logged
+/// Take a claim away from its holder; the log records it
 ///
-/// Whoever held it is refused from now on, and its guard says so. To take all that a dead worker held, end its
-/// run instead.
+/// The old holder is refused from now on, and its guard stops it. To take all claims of a dead worker, end its run instead.
 ///
 /// Example:
 ///   fence unclaim task/auth-3 --reason "stuck since this morning"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unclaim {
-    /// task/ID or lock/NAME; a bare ID is a task
+    /// The resource: task/ID or lock/NAME; an ID alone is a task
     resource: String,
-    /// Why; it is kept
+    /// The reason, which is kept
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

@@ -1,9 +1,9 @@
-use crate::{context::Context, text};
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, task};
 use std::process::ExitCode;
 
-/// Take up a parked task again
+/// Let a parked task be claimed again
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Unpark {
@@ -16,6 +16,6 @@ impl Unpark {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = task::Unpark { task: self.task, request: context.request() };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::task(&reply.task, &context.screen))
+        context.print(&reply, |reply| tasks::task(&reply.task, &context.terminal))
     }
 }

@@ -1,5 +1,5 @@
 use super::duration;
-use crate::{context::Context, screen::state};
+use crate::{context::Context, output::terminal::state};
 use clap::Args;
 use fencepost::{
     Code, Millis, Result,
@@ -7,10 +7,10 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Wait until tasks are completed: exits 0 only if all of them are
+/// Wait until tasks are completed; exits 0 only if all of them are
 ///
-/// It ends at once, and exits 1, when one has failed or was cancelled, because only a person changes that. With
-/// --any it ends when the first is finished, and exits 0 if that was completed. Exits 3 when the time is over.
+/// It stops at once, and exits 1, when a task fails or is cancelled, because only a person can change that. With --any it stops
+/// when the first task is finished, and exits 0 if that one was completed. Exits 3 when the timeout is over.
 ///
 /// Examples:
 ///   fence wait auth-1 auth-2
@@ -21,10 +21,10 @@ pub struct Wait {
     /// The tasks, such as auth-3
     #[arg(value_name = "ID", required_unless_present = "board", conflicts_with = "board")]
     tasks: Vec<String>,
-    /// All the tasks of this board
+    /// All tasks of this board
     #[arg(long)]
     board: Option<String>,
-    /// The first that is finished is enough
+    /// Stop when the first task is finished
     #[arg(long)]
     any: bool,
     /// Give up after this long  [default: never]
@@ -40,11 +40,11 @@ impl Wait {
             any: self.any,
             wait_ms,
         };
-        let waited = context.call_watched(self.timeout, op, waiting_for).await?;
+        let waited = context.call_while_read(self.timeout, op, waiting_for).await?;
         context.print(&waited, |waited| {
             let line = |task: &task::wait::Waiting| {
                 let shown = task.state.as_str();
-                format!("{}  {}", task.id, context.screen.paint(state(shown), shown))
+                format!("{}  {}", task.id, context.terminal.paint(state(shown), shown))
             };
             waited.tasks.iter().map(line).chain([counts(waited)]).collect::<Vec<_>>().join("\n")
         })?;

@@ -3,14 +3,14 @@ use clap::Args;
 use fencepost::Result;
 use std::process::ExitCode;
 
-/// Kill what standard input names when it closes: `lock` and `guard` start it for themselves
+/// Kill a process group when standard input closes; `lock` and `guard` start it
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct Watchdog {}
 
 impl Watchdog {
     pub async fn run(self, _: &Context) -> Result<ExitCode> {
-        watchdog::watch();
+        watchdog::run();
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -4,7 +4,7 @@ use fencepost::Result;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// Say which run and which agent this is, which fleet it works on, and why
+/// Show the run, the agent and the fleet that commands use here, and why
 #[derive(Debug, Args)]
 #[command(alias = "who")]
 pub struct Whoami {}
@@ -17,7 +17,7 @@ struct Me {
     agent: Option<String>,
     fleet: String,
     fleet_because: String,
-    /// The process for whose life `claim --keep` keeps the run.
+    /// The process whose life decides how long `claim --keep` keeps the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
 }
@@ -30,14 +30,14 @@ struct Owner {
 
 impl Whoami {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let (who, place) = (context.who(), context.place()?);
-        let owner = who.owner.as_ref().map(|owner| Owner { pid: owner.pid, name: owner.name.clone() });
+        let (identity, location) = (context.identity(), context.location()?);
+        let owner = identity.owner.as_ref().map(|owner| Owner { pid: owner.pid, name: owner.name.clone() });
         let me = Me {
-            run: who.run.clone(),
-            run_because: who.why.describe(),
+            run: identity.run.clone(),
+            run_because: identity.reason.describe(),
             agent: context.agent(),
-            fleet: place.shown(),
-            fleet_because: place.why.describe(),
+            fleet: location.shown(),
+            fleet_because: location.reason.describe(),
             owner,
         };
         context.print(&me, |me| {
@@ -50,7 +50,7 @@ impl Whoami {
                 "run    {}  ({})\nagent  {agent}\nfleet  {}  ({}){owner}",
                 me.run, me.run_because, me.fleet, me.fleet_because
             );
-            let lines = text.lines().map(|line| context.screen.wrap(line, 0, 7));
+            let lines = text.lines().map(|line| context.terminal.wrap(line, 0, 7));
             lines.collect::<Vec<_>>().join("\n")
         })
     }

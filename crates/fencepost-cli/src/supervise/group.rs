@@ -1,7 +1,7 @@
-//! The executor: a command in a process group of its own, and the terminal that it may need.
+//! The command in a process group of its own, and the terminal that it may use.
 
 use super::{rule::Event, watchdog::Dismissed};
-use crate::{out, process};
+use crate::{identity::process, output::streams};
 use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
     termios::{Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp},
@@ -13,34 +13,33 @@ use std::{
     process::{Child, Command},
 };
 
-/// A command and all that it started, as long as they stay in its group.
+/// A command and the processes that it started, as long as they stay in its group.
 #[derive(Debug)]
 pub struct Group {
-    /// Not waited for until nothing of the group is left, so that its id cannot become somebody else's.
+    /// Nobody waits for the leader until the group is empty, so that the system cannot use its id for another process.
     leader: Child,
     id: Pid,
-    terminal: Option<Terminal>,
+    tty: Option<Tty>,
     exited: bool,
 }
 
-/// Where a command works.
+/// Whether a command may use the terminal that we were started on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seat {
-    /// It may have the terminal that we were started on.
+pub enum TerminalAccess {
     Foreground,
-    /// It is one of several, and none of them has the terminal.
+    /// It is one of several commands, and none of them gets the terminal.
     Background,
 }
 
 impl Group {
-    pub fn start(mut command: Command, seat: Seat) -> io::Result<Self> {
+    pub fn start(mut command: Command, access: TerminalAccess) -> io::Result<Self> {
         let leader = command.process_group(0).spawn()?;
         let id = Pid::from_child(&leader);
-        let terminal = if seat == Seat::Foreground { Terminal::open() } else { None };
-        let mut group = Self { leader, id, terminal, exited: false };
-        // In a pipeline the terminal may be our neighbour's to read. A command that wants it will be stopped for
-        // asking, and gets it then.
-        if io::stdin().is_terminal() && out::width().is_some() {
+        let tty = if access == TerminalAccess::Foreground { Tty::open() } else { None };
+        let mut group = Self { leader, id, tty, exited: false };
+        // In a pipeline another command may be reading the terminal. A command that reads it from the background is stopped, and
+        // gets the terminal then.
+        if io::stdin().is_terminal() && streams::width().is_some() {
             group.give_terminal();
         }
         Ok(group)
@@ -51,18 +50,18 @@ impl Group {
     }
 
     pub fn send(&self, signal: Signal) {
-        // Nobody left to hear it is what we wanted.
+        // An empty group is what we wanted.
         let _ = kill_process_group(self.id, signal);
     }
 
     pub fn give_terminal(&mut self) {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.give(self.id);
+        if let Some(tty) = &mut self.tty {
+            tty.give(self.id);
         }
     }
 
-    /// What happened since it was last asked.
-    pub fn look(&mut self) -> Vec<Event> {
+    /// The events since the last poll.
+    pub fn poll(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(stop) = self.wait(WaitIdOptions::STOPPED).and_then(|status| status.stopping_signal()) {
             events.extend(Signal::from_named_raw(stop).map(Event::Stopped));
@@ -72,7 +71,7 @@ impl Group {
             let by_signal = || status.terminating_signal().map(|signal| signal + 128);
             let code = status.exit_status().or_else(by_signal).unwrap_or(1);
             let gone = !process::group_is_alive(self.id());
-            // Nothing is left if nothing is left at the moment when it ends.
+            // Checked after the leader ended: an empty group has nobody left that could start a process.
             events.extend(gone.then_some(Event::Gone));
             if !self.exited {
                 self.exited = true;
@@ -86,10 +85,11 @@ impl Group {
         waitid(WaitId::Pid(self.id), options | WaitIdOptions::NOHANG).ok().flatten()
     }
 
-    /// Once it is over. The terminal is ours again, and as it was if the command had no chance to see to it.
-    pub fn bury(mut self, was_stopped: bool, _: Dismissed) {
-        if let Some(terminal) = &self.terminal {
-            terminal.take_back(was_stopped);
+    /// Takes the terminal back, and restores its modes if the command was killed before it could. The watchdog must be dismissed
+    /// before, because the group's id is free after this.
+    pub fn finish(mut self, was_killed: bool, _: Dismissed) {
+        if let Some(tty) = &self.tty {
+            tty.take_back(was_killed);
         }
         let _ = self.leader.wait();
     }
@@ -97,27 +97,27 @@ impl Group {
 
 /// The terminal we were started on.
 #[derive(Debug)]
-struct Terminal {
-    tty: File,
+struct Tty {
+    file: File,
     ours: Pid,
     before: Option<Termios>,
     given: bool,
 }
 
-impl Terminal {
+impl Tty {
     fn open() -> Option<Self> {
-        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        // We take it back from the background, where asking for it would stop us.
+        let file = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        // We take the terminal back from the background, where that would stop us with TTOU.
         let mut asking = nix::sys::signal::SigSet::empty();
         asking.add(nix::sys::signal::Signal::SIGTTOU);
         asking.thread_block().ok()?;
-        Some(Self { before: tcgetattr(&tty).ok(), tty, ours: rustix::process::getpgrp(), given: false })
+        Some(Self { before: tcgetattr(&file).ok(), file, ours: rustix::process::getpgrp(), given: false })
     }
 
-    /// Only if it is ours to give: a job in the background has no say.
+    /// Gives the terminal to the group, if it is ours. A job in the background cannot give it.
     fn give(&mut self, group: Pid) {
-        if tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == self.ours) {
-            self.given = tcsetpgrp(&self.tty, group).is_ok();
+        if tcgetpgrp(&self.file).is_ok_and(|foreground| foreground == self.ours) {
+            self.given = tcsetpgrp(&self.file, group).is_ok();
         }
     }
 
@@ -125,9 +125,9 @@ impl Terminal {
         if !self.given {
             return;
         }
-        let _ = tcsetpgrp(&self.tty, self.ours);
+        let _ = tcsetpgrp(&self.file, self.ours);
         if let (true, Some(before)) = (restore, &self.before) {
-            let _ = tcsetattr(&self.tty, rustix::termios::OptionalActions::Now, before);
+            let _ = tcsetattr(&self.file, rustix::termios::OptionalActions::Now, before);
         }
     }
 }

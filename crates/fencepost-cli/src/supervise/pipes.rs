@@ -1,4 +1,4 @@
-//! What a command is given on its standard input, and what it says on its standard output.
+//! The standard input and the standard output of a command.
 
 use std::{
     fs::File,
@@ -13,17 +13,17 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Both ends that are ours.
+/// Our ends of both pipes.
 #[derive(Debug)]
 pub struct Pipes {
     feeding: JoinHandle<()>,
     collecting: JoinHandle<Vec<u8>>,
-    over: oneshot::Sender<()>,
+    ended: oneshot::Sender<()>,
 }
 
 impl Pipes {
-    /// Of what it says no more is kept than the limit and a byte, so that it can be told; it is read to the end, so
-    /// that the command is not held up.
+    /// Connects the pipes. At most `limit` bytes of the output are kept, and one more that shows that it was longer. The rest is
+    /// read and dropped, so that the command does not block.
     pub fn attach(command: &mut Command, input: Vec<u8>, limit: usize) -> io::Result<Self> {
         let (theirs, ours) = io::pipe()?;
         let mut input_end = pipe::Sender::from_owned_fd(OwnedFd::from(ours))?;
@@ -31,41 +31,41 @@ impl Pipes {
         let (ours, theirs) = io::pipe()?;
         let output_end = pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?;
         command.stdout(theirs);
-        let (over, is_over) = oneshot::channel();
+        let (ended, has_ended) = oneshot::channel();
         Ok(Self {
-            // Whoever does not read all of it has its reasons.
+            // A command need not read all of its input.
             feeding: tokio::spawn(async move { input_end.write_all(&input).await.unwrap_or_default() }),
-            collecting: tokio::spawn(collect(output_end, limit, is_over)),
-            over,
+            collecting: tokio::spawn(collect(output_end, limit, has_ended)),
+            ended,
         })
     }
 
-    /// All that it said, once nothing of its group is left. Who left the group may have the pipe still.
-    pub async fn end(self) -> Vec<u8> {
-        drop(self.over);
+    /// The output, once the group is empty. A process that left the group may still have the pipe open.
+    pub async fn finish(self) -> Vec<u8> {
+        drop(self.ended);
         self.feeding.abort();
         self.collecting.await.unwrap_or_default()
     }
 }
 
-async fn collect(mut pipe: pipe::Receiver, limit: usize, mut over: oneshot::Receiver<()>) -> Vec<u8> {
-    let mut said = Vec::new();
+async fn collect(mut pipe: pipe::Receiver, limit: usize, mut ended: oneshot::Receiver<()>) -> Vec<u8> {
+    let mut output = Vec::new();
     let mut chunk = vec![0; 64 * 1024];
     let mut keep = |chunk: &[u8]| {
-        let room = (limit + 1).saturating_sub(said.len());
-        said.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        said.len() <= limit
+        let room = (limit + 1).saturating_sub(output.len());
+        output.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        output.len() <= limit
     };
     loop {
         tokio::select! {
             read = pipe.read(&mut chunk) => match read {
-                Ok(0) | Err(_) => return said,
+                Ok(0) | Err(_) => return output,
                 Ok(n) => { keep(&chunk[..n]); }
             },
-            _ = &mut over => break,
+            _ = &mut ended => break,
         }
     }
-    // What is in the pipe now is all there is. The runtime may not have heard of it yet, so the pipe itself is asked.
+    // The output that counts is in the pipe by now. The runtime may not know yet that it is readable, so this reads the pipe.
     if let Ok(pipe) = pipe.into_nonblocking_fd() {
         let mut pipe = File::from(pipe);
         while let Ok(n @ 1..) = pipe.read(&mut chunk) {
@@ -74,5 +74,5 @@ async fn collect(mut pipe: pipe::Receiver, limit: usize, mut over: oneshot::Rece
             }
         }
     }
-    said
+    output
 }

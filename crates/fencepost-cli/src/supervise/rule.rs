@@ -1,15 +1,15 @@
-//! What to do now: a pure rule over all that can happen to a command that runs under a claim.
+//! The pure rule: what to do about each event of a command that runs under a claim.
 
 use fencepost::{Code, Error, Millis};
 use rustix::process::Signal;
 
-/// Milliseconds since boot, sleep included. Nobody can set them back.
+/// Milliseconds since boot, including the time that the machine slept. Nobody can set them back.
 pub type Ticks = i64;
 
-/// A claim as it was last confirmed.
+/// The lease as the last renewal confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Before it was asked for: whatever the answer took is not ours.
+    /// The time before the request: the time that the reply took is not ours.
     pub asked: Ticks,
     pub left: Millis,
 }
@@ -20,37 +20,37 @@ impl Lease {
     }
 }
 
-/// Something that happened, in the order in which it was noticed.
+/// Something that happened.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// The claim is alive for so long.
-    Kept(Lease),
-    /// Its holder finished it, most likely the command itself, by `fence done`: nobody else can claim it.
-    HandedIn,
-    /// It is somebody else's, or nobody's.
+    /// The claim was renewed, and is alive for so long.
+    Renewed(Lease),
+    /// Its holder finished it, most likely the command itself with `fence done`. Nobody else can claim it.
+    Finished,
+    /// The claim is over, and others may claim the item.
     Lost(Error),
-    /// No answer, or none that says anything about the claim.
-    Silent(Error),
+    /// The fleet did not answer, or its answer says nothing about the claim.
+    NoAnswer(Error),
     /// The command's first process ended, with this code.
     Exited(u8),
-    /// Nothing of its group is left.
+    /// The process group is empty.
     Gone,
     /// The command's first process was stopped by this signal.
     Stopped(Signal),
-    /// We got this signal.
+    /// This process got the signal.
     Signal(Signal),
-    /// Nothing but time.
+    /// Time passed.
     Tick,
 }
 
-/// What the executor is told.
+/// What the executor has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// To the whole group.
+    /// Send the signal to the whole group.
     Send(Signal),
-    /// The terminal is the command's, if it is ours to give.
+    /// Give the terminal to the command, if it is ours.
     GiveTerminal,
-    /// The watchdog kills the group at this moment; with `None` only if we die.
+    /// Tell the watchdog to kill the group at this moment; with `None`, only if we die.
     KillAt(Option<Ticks>),
 }
 
@@ -58,9 +58,9 @@ pub enum Act {
 #[derive(Debug)]
 pub enum Ended {
     Exited(u8),
-    /// It is not there or may not be run; this is how a shell would say so.
+    /// It does not exist or may not be executed. The code is the one that a shell exits with.
     NotStarted(u8),
-    /// It was stopped, or never started, because its claim is over. The reason is for people.
+    /// It was stopped, or never started, because its claim is over.
     Lost(Error),
 }
 
@@ -69,21 +69,21 @@ pub struct Rule {
     token: String,
     grace: Millis,
     first: Lease,
-    /// How long before the lease's end all must be over, and how long before that it is asked nicely.
+    /// How long before the end of the lease the group must be dead, and how long before that it gets TERM.
     margin: Millis,
     notice: Millis,
-    /// `None` once it was handed in: the command goes on without it.
+    /// `None` once the claim is finished: the command goes on without it.
     lease: Option<Lease>,
-    silence: Option<Error>,
+    no_answer: Option<Error>,
     lost: Option<Error>,
     exited: Option<u8>,
-    /// The group was told to end, and is killed at this moment.
+    /// The group got TERM, and gets KILL at this moment.
     kill_at: Option<Ticks>,
     gone: bool,
 }
 
 impl Rule {
-    /// A second covers what two clocks drift apart in a lease, and the time a kill takes on a busy machine.
+    /// A second covers the drift of two clocks during a lease, and the time that a kill takes on a busy machine.
     const MARGIN: Millis = Millis::seconds(1);
 
     pub fn new(token: &str, lease: Lease, grace: Millis) -> Self {
@@ -91,11 +91,11 @@ impl Rule {
             token: token.into(),
             grace,
             first: lease,
-            // Parts of a short lease, so that a third of it is left for asking again.
+            // Fractions of a short lease, so that a third of it is left for retries.
             margin: Self::MARGIN.min(Millis(lease.left.0 / 10)),
             notice: grace.min(Millis(lease.left.0 / 4)),
             lease: Some(lease),
-            silence: None,
+            no_answer: None,
             lost: None,
             exited: None,
             kill_at: None,
@@ -106,28 +106,28 @@ impl Rule {
     pub fn on(&mut self, event: Event, now: Ticks) -> Vec<Act> {
         let mut acts = Vec::new();
         match event {
-            Event::Kept(lease) => {
-                // Somebody has it already: there is no way back.
+            Event::Renewed(lease) => {
+                // Once lost, always lost: somebody may have claimed the item.
                 if self.lost.is_none() && self.lease.is_some() {
-                    (self.lease, self.silence) = (Some(lease), None);
+                    (self.lease, self.no_answer) = (Some(lease), None);
                     acts.push(Act::KillAt(self.watchdog_kills_at()));
                 }
             }
-            Event::HandedIn => {
+            Event::Finished => {
                 if self.lost.is_none() && self.lease.take().is_some() {
                     acts.push(Act::KillAt(None));
                 }
             }
             Event::Lost(error) => self.lose(error),
-            Event::Silent(error) => self.silence = Some(error),
+            Event::NoAnswer(error) => self.no_answer = Some(error),
             Event::Exited(code) => self.exited = Some(code),
             Event::Gone => self.gone = true,
-            // The terminal was not its own when it asked for it, or somebody typed Ctrl-Z: we must go on, so it
-            // goes on too. Only STOP is meant for it alone.
+            // The command used the terminal without having it, or somebody typed Ctrl-Z. We must go on, so the command goes on,
+            // too. STOP is meant for the command alone.
             Event::Stopped(Signal::TSTP | Signal::TTIN | Signal::TTOU) | Event::Signal(Signal::CONT) => {
                 acts.extend([Act::GiveTerminal, Act::Send(Signal::CONT)]);
             }
-            // Whoever types Ctrl-Z at us: a lease is not kept by a stopped process.
+            // We ignore Ctrl-Z: a stopped process cannot renew a lease.
             Event::Stopped(_) | Event::Signal(Signal::TSTP) | Event::Tick => {}
             Event::Signal(signal) => acts.push(Act::Send(signal)),
         }
@@ -137,7 +137,7 @@ impl Rule {
         acts
     }
 
-    /// It is over: this is how. A claim that was lost while anything of the command ran is what counts.
+    /// How the command ended; `None` while it runs. A claim that was lost before the group was empty counts as lost.
     pub fn ended(&self) -> Option<Ended> {
         match (&self.lost, self.exited) {
             _ if !self.gone => None,
@@ -147,74 +147,73 @@ impl Rule {
         }
     }
 
-    /// When to look again, if nothing happens before. `None`: there is nothing to wait for.
+    /// The next deadline; `None` if there is none.
     pub fn next(&self) -> Option<Ticks> {
         [self.kill_at, self.lease_due()].into_iter().flatten().min()
     }
 
-    /// Has the group been told to end?
+    /// Has the group got TERM?
     pub fn is_ending(&self) -> bool {
         self.kill_at.is_some()
     }
 
     fn due(&mut self, now: Ticks) -> Vec<Act> {
-        let was_told = self.kill_at.is_some();
+        let has_term = self.kill_at.is_some();
         if self.lease_due().is_some_and(|at| now >= at) {
             let deadline = self.deadline();
             self.lose(self.unconfirmed());
             self.kill_at = self.kill_at.or(deadline).min(deadline);
-        } else if !was_told && (self.lost.is_some() || self.exited.is_some()) {
-            // What is left of a command whose first process is over would work on without a claim.
+        } else if !has_term && (self.lost.is_some() || self.exited.is_some()) {
+            // The rest of a group whose first process has ended would run on without a claim.
             self.kill_at = Some(now.saturating_add(self.grace.0));
         }
         match self.kill_at {
             Some(at) if now >= at => vec![Act::Send(Signal::KILL)],
-            // A stopped process hears it only when it goes on.
-            Some(_) if !was_told => vec![Act::Send(Signal::TERM), Act::Send(Signal::CONT)],
+            // A stopped process gets TERM only after CONT.
+            Some(_) if !has_term => vec![Act::Send(Signal::TERM), Act::Send(Signal::CONT)],
             _ => vec![],
         }
     }
 
     fn lose(&mut self, error: Error) {
-        // The first reason is the reason.
+        // The first reason counts.
         self.lost.get_or_insert(error);
     }
 
-    /// When an unconfirmed lease counts as lost: early enough to ask nicely, unless that was done.
+    /// When an unconfirmed lease counts as lost: early enough for TERM, if the group has not got it yet.
     fn lease_due(&self) -> Option<Ticks> {
         let notice = if self.kill_at.is_none() { self.notice.0 } else { 0 };
         self.deadline().map(|at| at - notice)
     }
 
-    /// By when all must be over; `None` if the lease says nothing any more.
+    /// When the group must be dead; `None` if the lease does not count any more.
     fn deadline(&self) -> Option<Ticks> {
         self.lease.filter(|_| self.lost.is_none()).map(|lease| lease.ends() - self.margin.0)
     }
 
-    /// After us, if we are there to do it.
+    /// When the watchdog kills the group: after our own deadline, so that it acts only if we do not.
     pub fn watchdog_kills_at(&self) -> Option<Ticks> {
         self.deadline().map(|at| at + self.margin.0 / 2)
     }
 
     fn unconfirmed(&self) -> Error {
         let token = &self.token;
-        if self.silence.is_none() && self.has_a_cap() {
-            return Error::new(Code::LeaseExpired, format!("the time of claim `{token}` is up"))
-                .hint("its command was stopped in time; a longer --max gives it more");
+        if self.no_answer.is_none() && self.has_maximum() {
+            return Error::new(Code::LeaseExpired, format!("the maximum time of claim `{token}` is over"))
+                .hint("its command was stopped in time; a longer --max allows more time");
         }
-        let (why, hint) = match &self.silence {
+        let (why, hint) = match &self.no_answer {
             Some(error) => (error.message(), error.hint_text()),
             None => ("the database has not answered yet", None),
         };
-        let message = format!("claim `{token}` could not be renewed before its lease's end: {why}");
-        Error::new(Code::LeaseExpired, message).hint(
-            hint.unwrap_or("its command was stopped in time; find out why the database does not answer"),
-        )
+        let message = format!("claim `{token}` could not be renewed before its lease ended: {why}");
+        Error::new(Code::LeaseExpired, message)
+            .hint(hint.unwrap_or("its command was stopped in time; check why the database does not answer"))
     }
 
-    /// Renewing it brings less and less, where it should bring three quarters of a lease at least. The first renewal
-    /// comes after a third, so it shows already: before a short one's end there may be time for no other.
-    fn has_a_cap(&self) -> bool {
+    /// Does the claim have a maximum? Then a renewal returns less and less, where at least three quarters of a lease are normal.
+    /// The first renewal, after a third of the lease, shows it already. A short lease may have no second one.
+    fn has_maximum(&self) -> bool {
         self.lease.is_some_and(|lease| lease.left.0 * 10 < self.first.left.0 * 7)
     }
 }
@@ -223,24 +222,24 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// A lease of 60 s at 0 and a grace of 10 s: told to end at 49 s, killed at 59 s.
+    /// A lease of 60 s at 0 and a grace of 10 s: TERM at 49 s, KILL at 59 s.
     fn rule() -> Rule {
-        Rule::new("lock/x@1", kept(0, 60), Millis::seconds(10))
+        Rule::new("lock/x@1", lease(0, 60), Millis::seconds(10))
     }
-    fn kept(asked: Ticks, left: i64) -> Lease {
+    fn lease(asked: Ticks, left: i64) -> Lease {
         Lease { asked: asked * 1000, left: Millis::seconds(left) }
     }
     fn lost() -> Event {
         Event::Lost(Error::new(Code::Cancelled, "cancelled"))
     }
-    fn silent() -> Event {
-        Event::Silent(Error::unavailable("nobody there"))
+    fn no_answer() -> Event {
+        Event::NoAnswer(Error::unavailable("connection refused"))
     }
 
-    /// Seconds and events on one side, what is done about it and how it ended on the other.
-    fn tell(rule: &mut Rule, story: Vec<(i64, Event)>) -> String {
-        let mut told: Vec<String> = Vec::new();
-        for (at, event) in story {
+    /// The actions for these events, each with its second, and how the command ended.
+    fn play(rule: &mut Rule, events: Vec<(i64, Event)>) -> String {
+        let mut acts_and_end: Vec<String> = Vec::new();
+        for (at, event) in events {
             let name = |act: &Act| match act {
                 Act::Send(signal) => format!("{signal:?}").replace("Signal::", "").replace('"', ""),
                 Act::GiveTerminal => "terminal".into(),
@@ -249,91 +248,95 @@ mod tests {
             };
             let acts: Vec<_> = rule.on(event, at * 1000).iter().map(name).collect();
             if !acts.is_empty() {
-                told.push(format!("{at}: {}", acts.join(" ")));
+                acts_and_end.push(format!("{at}: {}", acts.join(" ")));
             }
         }
-        told.push(match rule.ended() {
+        acts_and_end.push(match rule.ended() {
             None => "runs".into(),
             Some(Ended::Exited(code) | Ended::NotStarted(code)) => format!("exit {code}"),
             Some(Ended::Lost(error)) => format!("lost: {}", error.message()),
         });
-        told.join(", ")
+        acts_and_end.join(", ")
     }
 
     #[test]
     fn every_case() {
-        use Event::{Exited, Gone, HandedIn, Kept, Signal as Got, Stopped, Tick};
+        use Event::{Exited, Finished, Gone, Renewed, Signal as Got, Stopped, Tick};
         let cases = vec![
-            ("it ends, and nothing is left", vec![(5, Gone), (5, Exited(7))], "exit 7"),
+            ("it ends, and the group is empty", vec![(5, Gone), (5, Exited(7))], "exit 7"),
             (
-                "it ends, and something is left",
+                "it ends, and a process of the group is left",
                 vec![(5, Exited(0)), (6, Tick), (15, Tick), (15, Gone)],
                 "5: TERM CONT, 15: KILL, exit 0",
             ),
-            ("it runs, and is kept", vec![(20, Kept(kept(20, 60))), (60, Tick)], "20: watchdog 79500, runs"),
             (
-                "cancelled: told, then killed, and killed again",
+                "it runs, and the claim is renewed",
+                vec![(20, Renewed(lease(20, 60))), (60, Tick)],
+                "20: watchdog 79500, runs",
+            ),
+            (
+                "cancelled: TERM, then KILL, and KILL again",
                 vec![(9, lost()), (10, Tick), (19, Tick), (20, Tick), (20, Gone)],
                 "9: TERM CONT, 19: KILL, 20: KILL, lost: cancelled",
             ),
             (
-                "it ends well, but only after it was told to",
+                "it exits with 0, but only after TERM",
                 vec![(9, lost()), (10, Exited(0)), (10, Gone)],
                 "9: TERM CONT, lost: cancelled",
             ),
             (
-                "lost while something is left",
+                "lost while a process of the group is left",
                 vec![(5, Exited(0)), (6, lost()), (7, Gone)],
                 "5: TERM CONT, lost: cancelled",
             ),
             (
-                "no answer: nothing before it must be, and over before the lease",
-                vec![(20, silent()), (48, silent()), (49, Tick), (58, Tick), (59, Tick), (59, Gone)],
-                "49: TERM CONT, 59: KILL, lost: claim `lock/x@1` could not be renewed before its lease's end: nobody there",
+                "no answer: it runs as long as possible, and is dead before the lease ends",
+                vec![(20, no_answer()), (48, no_answer()), (49, Tick), (58, Tick), (59, Tick), (59, Gone)],
+                "49: TERM CONT, 59: KILL, lost: claim `lock/x@1` could not be renewed before its lease ended: connection refused",
             ),
             (
-                "an answer at last",
-                vec![(20, silent()), (48, Kept(kept(47, 60))), (60, Tick)],
+                "an answer after a while",
+                vec![(20, no_answer()), (48, Renewed(lease(47, 60))), (60, Tick)],
                 "48: watchdog 106500, runs",
             ),
             (
-                "an answer too late does not bring it back",
-                vec![(49, silent()), (50, Kept(kept(49, 60))), (59, Tick)],
+                "an answer that is too late does not bring the claim back",
+                vec![(49, no_answer()), (50, Renewed(lease(49, 60))), (59, Tick)],
                 "49: TERM CONT, 59: KILL, runs",
             ),
             (
-                "the lid was closed for an hour: no time to ask nicely",
+                "the machine slept for an hour: no time for TERM",
                 vec![(3600, Tick), (3600, Gone)],
-                "3600: KILL, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
+                "3600: KILL, lost: claim `lock/x@1` could not be renewed before its lease ended: the database has not answered yet",
             ),
             (
-                "its time is up",
-                vec![(20, Kept(kept(20, 40))), (33, Kept(kept(33, 27))), (49, Tick), (50, Gone)],
-                "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+                "the maximum of the claim is reached",
+                vec![(20, Renewed(lease(20, 40))), (33, Renewed(lease(33, 27))), (49, Tick), (50, Gone)],
+                "20: watchdog 59500, 33: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
-                "its time is up, and it was renewed only once",
-                vec![(20, Kept(kept(20, 40))), (49, Tick), (50, Gone)],
-                "20: watchdog 59500, 49: TERM CONT, lost: the time of claim `lock/x@1` is up",
+                "the maximum is reached, and it was renewed only once",
+                vec![(20, Renewed(lease(20, 40))), (49, Tick), (50, Gone)],
+                "20: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
-                "it was renewed by others before, so renewing it brought three quarters",
-                vec![(20, Kept(kept(20, 45))), (54, Tick), (55, Gone)],
-                "20: watchdog 64500, 54: TERM CONT, lost: claim `lock/x@1` could not be renewed before its lease's end: the database has not answered yet",
+                "others renewed it before, so a renewal returns three quarters",
+                vec![(20, Renewed(lease(20, 45))), (54, Tick), (55, Gone)],
+                "20: watchdog 64500, 54: TERM CONT, lost: claim `lock/x@1` could not be renewed before its lease ended: the database has not answered yet",
             ),
             (
-                "what is left is killed in time if nobody answers",
-                vec![(45, Exited(0)), (55, silent()), (59, Tick)],
+                "the rest of the group is killed in time if the fleet does not answer",
+                vec![(45, Exited(0)), (55, no_answer()), (59, Tick)],
                 "45: TERM CONT, 55: KILL, 59: KILL, runs",
             ),
             (
-                "it says itself that it is done, and takes its time to end",
-                vec![(5, HandedIn), (600, Tick), (601, Gone), (601, Exited(0))],
+                "it completes its task, and takes its time to end",
+                vec![(5, Finished), (600, Tick), (601, Gone), (601, Exited(0))],
                 "5: watchdog never, exit 0",
             ),
             (
-                "what it failed at is retried before it ends",
-                vec![(5, HandedIn), (6, HandedIn), (600, lost()), (610, Tick), (610, Gone)],
+                "it fails its task, and somebody retries the task before it ends",
+                vec![(5, Finished), (6, Finished), (600, lost()), (610, Tick), (610, Gone)],
                 "5: watchdog never, 600: TERM CONT, 610: KILL, lost: cancelled",
             ),
             (
@@ -342,7 +345,7 @@ mod tests {
                 "1: INT, 2: USR1, runs",
             ),
             (
-                "also when it is told to end",
+                "signals are passed on after TERM",
                 vec![(1, lost()), (2, Got(Signal::QUIT))],
                 "1: TERM CONT, 2: QUIT, runs",
             ),
@@ -353,25 +356,25 @@ mod tests {
             ),
             ("it was stopped on purpose", vec![(1, Stopped(Signal::STOP)), (2, Got(Signal::TSTP))], "runs"),
         ];
-        for (what, story, expected) in cases {
-            assert_eq!(tell(&mut rule(), story), expected, "{what}");
+        for (what, events, expected) in cases {
+            assert_eq!(play(&mut rule(), events), expected, "{what}");
         }
     }
 
     #[test]
-    fn a_short_lease_leaves_time_to_ask_again() {
+    fn a_short_lease_leaves_time_for_a_retry() {
         let rule = Rule::new("lock/x@1", Lease { asked: 0, left: Millis(2000) }, Millis::seconds(10));
         assert_eq!(rule.next(), Some(1300), "asked at 667, again until 1300, killed at 1800");
     }
 
     #[test]
-    fn the_next_look_is_when_something_is_due() {
+    fn the_next_deadline_is_the_earliest() {
         let mut rule = rule();
         assert_eq!(rule.next(), Some(49_000));
         rule.on(lost(), 20_000);
         assert_eq!(rule.next(), Some(30_000));
         let mut rule = self::rule();
-        rule.on(Event::HandedIn, 20_000);
+        rule.on(Event::Finished, 20_000);
         assert_eq!(rule.next(), None);
         let mut rule = self::rule();
         rule.on(Event::Exited(0), 20_000);

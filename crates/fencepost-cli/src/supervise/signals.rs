@@ -1,4 +1,4 @@
-//! The signals that we are sent, one after the other.
+//! The signals that this process gets, one after the other.
 
 use fencepost::{Error, Result};
 use rustix::process::Signal;
@@ -9,8 +9,8 @@ use std::{
 };
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is passed on to the command, what wakes or would stop us, and the news of a child.
-const HEARD: [Signal; 9] = [
+/// Signals for the command, signals that would stop or wake us, and CHLD.
+const HANDLED: [Signal; 9] = [
     Signal::INT,
     Signal::TERM,
     Signal::HUP,
@@ -26,28 +26,28 @@ const HEARD: [Signal; 9] = [
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// From here on they do not end us.
+    /// Handles all these signals, so that they do not end this process.
     ///
-    /// What we were started to ignore (`nohup`, a job in the background of a plain `sh`) we go on ignoring: the
-    /// command inherits it only as long as we do not listen.
+    /// Signals that are ignored already (by `nohup`, or in a background job of a plain `sh`) stay ignored: the command inherits
+    /// that only if this process installs no handler.
     pub fn listen() -> Result<Self> {
-        Self::listen_to(&HEARD)
+        Self::listen_to(&HANDLED)
     }
 
-    /// For one of several commands: signals are for all of them, and somebody else hears those.
+    /// Handles CHLD only, for one of several commands: the caller handles the other signals for all of them.
     pub fn of_children() -> Result<Self> {
         Self::listen_to(&[Signal::CHILD])
     }
 
-    /// The same, of these; the others do with us what they always do.
+    /// Handles these signals. The others keep their default action.
     pub fn listen_to(signals: &[Signal]) -> Result<Self> {
         let ignored = ignored();
-        let heard = signals.iter().copied().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
-        heard
+        let handled = signals.iter().copied().filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        handled
             .map(|signal| Ok((signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
-            .map_err(|e| Error::internal(format!("signals cannot be heard: {e}")))
+            .map_err(|e| Error::internal(format!("signals cannot be handled: {e}")))
     }
 
     pub async fn next(&mut self) -> Signal {
@@ -55,15 +55,15 @@ impl Signals {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Signal> {
-        // Everyone is polled, so that everyone wakes us.
-        let mut heard = self.0.iter_mut().filter_map(|(signal, stream)| {
+        // Polls all streams, so that each of them wakes this task.
+        let mut ready = self.0.iter_mut().filter_map(|(signal, stream)| {
             matches!(stream.poll_recv(context), Poll::Ready(Some(()))).then_some(*signal)
         });
-        heard.next().map_or(Poll::Pending, Poll::Ready)
+        ready.next().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-/// One bit for each signal.
+/// The ignored signals, one bit each.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

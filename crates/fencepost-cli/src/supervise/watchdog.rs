@@ -1,12 +1,14 @@
-//! If we are killed by KILL, or stopped, nobody keeps the claim, and the command must not work on without it. So a
-//! second process, out of reach of what is sent to either of us, holds the other end of a pipe: when the pipe
-//! closes, or the moment comes by which we should have renewed the claim, it kills the command's group.
+//! A second process that kills the command if the supervisor cannot.
 //!
-//! Between the command's start and the first line in the pipe lies a moment (a write) in which a KILL would leave
-//! the command without a watchdog; then its lease ends, and all that checks the fence refuses it.
+//! If the supervisor gets KILL or is stopped, nobody renews the claim, and the command must not run on without it. So a watchdog
+//! in a process group of its own, which signals to the others do not reach, holds the other end of a pipe. When the pipe closes,
+//! or when the deadline passes by which the supervisor should have renewed the claim, it kills the command's group.
+//!
+//! Between the start of the command and the first line in the pipe is a moment (a write) in which a KILL would leave the command
+//! without a watchdog. Then the lease expires, and everything that checks the fence refuses the command.
 
-use super::{ask_the_clock, rule::Ticks, span};
-use crate::process;
+use super::{rule::Ticks, span, ticks};
+use crate::identity::process;
 use fencepost::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -18,12 +20,13 @@ use std::{
     time::Duration,
 };
 
-/// How late it may notice the moment after the machine slept: timers sleep with it, the lease does not.
-pub const NAP: Duration = Duration::from_millis(250);
+/// The longest sleep. After the machine was suspended, a deadline is noticed at most this late: timers stop meanwhile, and leases
+/// do not.
+pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// One line in the pipe; the last one counts.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Orders {
+struct Instructions {
     group: i32,
     /// In ticks since boot, which are the same in every process.
     kill_at: Option<Ticks>,
@@ -36,7 +39,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Before there is anything to watch.
+    /// Starts the watchdog, before there is a command.
     pub fn start() -> Result<Self> {
         let failed =
             |e: io::Error| Error::unavailable(format!("the command's watchdog cannot be started: {e}"));
@@ -51,15 +54,15 @@ impl Watchdog {
         Ok(Self { process })
     }
 
-    /// It is a second pair of eyes: without it we go on.
-    pub fn order(&mut self, group: i32, kill_at: Option<Ticks>) {
-        let orders = serde_json::to_string(&Orders { group, kill_at }).unwrap_or_default();
+    /// Tells the watchdog which group to kill, and when. A failure is ignored: the supervisor goes on without a watchdog.
+    pub fn instruct(&mut self, group: i32, kill_at: Option<Ticks>) {
+        let line = serde_json::to_string(&Instructions { group, kill_at }).unwrap_or_default();
         if let Some(pipe) = &mut self.process.stdin {
-            let _ = writeln!(pipe, "{orders}");
+            let _ = writeln!(pipe, "{line}");
         }
     }
 
-    /// There is nothing left to watch.
+    /// Stops the watchdog: the group is empty.
     pub fn dismiss(mut self) -> Dismissed {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -67,40 +70,40 @@ impl Watchdog {
     }
 }
 
-/// Says that no watchdog will kill a group by its id any more: only then may the id become somebody else's.
+/// Proof that no watchdog will kill a group by its id any more. Only then may the system use the id again.
 #[derive(Debug)]
 pub struct Dismissed(());
 
-/// The watchdog's own life.
-pub fn watch() {
-    let (line, lines) = mpsc::channel();
+/// Runs the watchdog.
+pub fn run() {
+    let (sender, received) = mpsc::channel();
     std::thread::spawn(move || {
-        for orders in io::stdin().lock().lines().map_while(io::Result::ok) {
-            let _ = line.send(serde_json::from_str::<Orders>(&orders));
+        for line in io::stdin().lock().lines().map_while(io::Result::ok) {
+            let _ = sender.send(serde_json::from_str::<Instructions>(&line));
         }
     });
-    let mut orders: Option<Orders> = None;
+    let mut current: Option<Instructions> = None;
     loop {
-        let left = kill_at(orders).map_or(NAP, |at| span(at - ask_the_clock()));
-        match lines.recv_timeout(left.min(NAP)) {
-            Ok(new) => orders = new.ok().or(orders),
+        let left = kill_at(current).map_or(LONGEST_SLEEP, |at| span(at - ticks()));
+        match received.recv_timeout(left.min(LONGEST_SLEEP)) {
+            Ok(new) => current = new.ok().or(current),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if kill_at(orders).is_some_and(|at| ask_the_clock() >= at) {
+        if kill_at(current).is_some_and(|at| ticks() >= at) {
             break;
         }
     }
-    if let Some(group) = orders.and_then(|orders| Pid::from_raw(orders.group)) {
+    if let Some(group) = current.and_then(|instructions| Pid::from_raw(instructions.group)) {
         kill(group);
     }
 }
 
-fn kill_at(orders: Option<Orders>) -> Option<Ticks> {
-    orders.and_then(|orders| orders.kill_at)
+fn kill_at(instructions: Option<Instructions>) -> Option<Ticks> {
+    instructions.and_then(|instructions| instructions.kill_at)
 }
 
-/// Until nothing is left, however fast it forks.
+/// Kills until the group is empty, however fast it forks.
 fn kill(group: Pid) {
     while process::group_is_alive(group.as_raw_nonzero().get()) {
         let _ = kill_process_group(group, Signal::KILL);

@@ -14,7 +14,7 @@ fn examine(sealed: &Sealed, words: &[&str]) -> (i32, Vec<String>, Value) {
 }
 
 /// What a person sees, without what differs from place to place.
-fn told(sealed: &Sealed, words: &[&str]) -> String {
+fn findings(sealed: &Sealed, words: &[&str]) -> String {
     let said = sealed.fence(&[&["doctor"], words].concat());
     let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
     format!("{}\n(exit {})", said.out.replace(&here, "HERE"), said.code)
@@ -47,17 +47,17 @@ fn well(sealed: &Sealed) -> Vec<String> {
 }
 
 on_both! {
-    fn all_is_well(sealed: Sealed) {
+    fn a_healthy_fleet(sealed: Sealed) {
         sealed.ok(&["init"]);
         let (code, findings, all) = examine(&sealed, &[]);
         assert_eq!((code, findings), (0, well(&sealed)), "{all:#}");
-        assert_eq!(all[7]["message"], "me: FENCE_RUN says so");
+        assert_eq!(all[7]["message"], "me: FENCE_RUN names it");
         assert!(all[2]["message"].as_str().expect("a text").starts_with("version "), "{all:#}");
         let durability = all[3]["message"].as_str().expect("a text");
         assert!(durability.contains("synchronous=full") || durability.contains("synchronous_commit=on"), "{all:#}");
     }
 
-    fn what_is_damaged_is_a_problem(sealed: Sealed) {
+    fn damage_is_a_problem(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "one", "--board", "auth"]);
         sealed.ok(&["add", "two", "--board", "auth"]);
@@ -69,16 +69,16 @@ on_both! {
         let problem = all.as_array().expect("a list").iter().find(|found| found["level"] == "problem").expect("one");
         assert_eq!(
             problem["message"],
-            "`task/auth-1`: not true that a task is held exactly while it is reviewing or in progress"
+            "`task/auth-1` breaks a promise: a task is held exactly while it is reviewing or in progress"
         );
         let said = sealed.fence(&["doctor"]);
-        assert!(said.out.contains("problem  integrity   `task/auth-1`: not true"), "{}", said.out);
+        assert!(said.out.contains("problem  integrity   `task/auth-1` breaks a promise"), "{}", said.out);
         assert!(said.out.contains("hint: stop the agents"), "{}", said.out);
         assert_eq!(said.code, 1);
     }
 
     /// A file that is locked by nobody was left by a keeper that was killed.
-    fn a_stale_keeper_is_cleared_away(sealed: Sealed) {
+    fn the_file_of_a_dead_keeper_is_removed(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "one"]);
         sealed.ok(&["claim", "--keep", "-q"]);
@@ -93,7 +93,7 @@ on_both! {
             findings.contains(&"keepers warning".into()).then_some((code, findings, all))
         });
         assert_eq!(code, 0, "a warning is no problem");
-        assert!(all[6]["message"].as_str().expect("a text").ends_with("was killed; the file that it left was removed"), "{all:#}");
+        assert!(all[6]["message"].as_str().expect("a text").ends_with("was killed; its file was removed"), "{all:#}");
         let (_, findings, all) = examine(&sealed, &[]);
         assert_eq!((findings, all[6]["message"].as_str()), (well(&sealed), Some("none")));
         sealed.ok(&["done"]);
@@ -129,7 +129,7 @@ on_both! {
     without a server:
 
     /// Looking at it does not bring it up to date.
-    fn a_schema_that_is_behind_is_a_warning(sealed: Sealed) {
+    fn an_old_schema_is_a_warning(sealed: Sealed) {
         assert_eq!(sealed.sh("mkdir -m 700 .fence").code, 0);
         tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let mut old = fencepost::Options::default();
@@ -151,12 +151,12 @@ on_both! {
 #[test]
 fn there_is_no_fleet() {
     let sealed = Sealed::sqlite();
-    insta::assert_snapshot!(told(&sealed, &[]), @r"
+    insta::assert_snapshot!(findings(&sealed, &[]), @r"
     ok       fleet       HERE/.fence/fence.db: every work tree of this git repository shares it
     problem  database    there is no fleet at HERE/.fence/fence.db
-                         hint: fence init makes it; --db or FENCE_DB names another
+                         hint: fence init creates it; --db or FENCE_DB names another
     ok       keepers     none
-    ok       run         me: FENCE_RUN says so
+    ok       run         me: FENCE_RUN names it
     (exit 1)
     ");
     assert!(!sealed.path().join(".fence").exists(), "looking makes nothing");
@@ -165,12 +165,12 @@ fn there_is_no_fleet() {
 #[test]
 fn the_database_cannot_be_reached() {
     let sealed = Sealed::sqlite();
-    insta::assert_snapshot!(told(&sealed, &["--db", "postgres://kim:secret@127.0.0.1:1/x?password=secret"]), @r"
-    ok       fleet       postgres://kim:…@127.0.0.1:1/x?password=…: --db says so
+    insta::assert_snapshot!(findings(&sealed, &["--db", "postgres://kim:secret@127.0.0.1:1/x?password=secret"]), @r"
+    ok       fleet       postgres://kim:…@127.0.0.1:1/x?password=…: --db names it
     problem  database    PostgreSQL cannot be reached: error connecting to server: Connection refused (os error 111)
                          hint: is it running, and is the address right?
     ok       keepers     none
-    ok       run         me: FENCE_RUN says so
+    ok       run         me: FENCE_RUN names it
     (exit 1)
     ");
 }
@@ -179,32 +179,32 @@ fn the_database_cannot_be_reached() {
 fn the_file_is_no_database() {
     let sealed = Sealed::sqlite();
     std::fs::write(sealed.path().join("notes.txt"), "not a database\n".repeat(100)).expect("written");
-    insta::assert_snapshot!(told(&sealed, &["--db", "notes.txt"]), @r"
-    ok       fleet       notes.txt: --db says so
+    insta::assert_snapshot!(findings(&sealed, &["--db", "notes.txt"]), @r"
+    ok       fleet       notes.txt: --db names it
     problem  database    `notes.txt`: the file is not a SQLite database
                          hint: name another file, or move this one away
     ok       keepers     none
-    ok       run         me: FENCE_RUN says so
+    ok       run         me: FENCE_RUN names it
     (exit 1)
     ");
 }
 
 #[test]
-fn a_work_tree_with_a_database_of_its_own() {
+fn an_unused_database_in_a_work_tree() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let made = sealed.sh("git -c user.name=x -c user.email=x@x commit -q --allow-empty -m one && git worktree add -q tree && mkdir tree/.fence && touch tree/.fence/fence.db");
     assert_eq!(made.code, 0, "{made:?}");
     let said = sealed.sh("cd tree && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
     assert!(said.out.contains("warning  work tree   "), "{}", said.out);
-    assert!(said.out.contains("tree/.fence/fence.db is a database that nobody looks at"), "{}", said.out);
+    assert!(said.out.contains("tree/.fence/fence.db is a database that no command uses"), "{}", said.out);
     assert!(said.out.ends_with("(exit 0)"), "{}", said.out);
     assert!(
         !sealed.ok(&["doctor"]).contains("work tree  "),
         "in the main work tree it is the one that is used"
     );
     let said = sealed.sh("mkdir lost && echo 'gitdir: /nowhere' > lost/.git && cd lost && FENCE_RUN=me fence doctor; echo \"(exit $?)\"");
-    assert!(said.out.contains("lost/.git leads to a git directory that is not there"), "{}", said.out);
+    assert!(said.out.contains("lost/.git names a git directory that does not exist"), "{}", said.out);
 }
 
 /// As they were made before, or with somebody's chmod.
@@ -274,12 +274,12 @@ fn files_that_others_can_read_are_named() {
     let said = sealed.sh("chmod g+rwxs team && fence init --db team/x.db --shared && stat -c %a team/x.db");
     assert!(said.out.ends_with("\n660"), "{said:?}");
     let said = sealed.fence(&["init", "--shared", "--db", "postgres://localhost/x"]);
-    assert!(said.err.contains("--shared is about files"), "{said:?}");
+    assert!(said.err.contains("--shared is for a fleet in a file"), "{said:?}");
 }
 
 /// Another user, or whoever committed them to a repository, put them there.
 #[test]
-fn strange_files_among_those_of_keepers_are_left_alone() {
+fn strange_files_among_keepers_files_are_not_touched() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     sealed.ok(&["add", "one"]);
@@ -305,7 +305,7 @@ fn strange_files_among_those_of_keepers_are_left_alone() {
     let strange = findings.iter().filter(|found| *found == "keepers warning").count();
     assert_eq!((code, strange), (0, before.lines().count() - 1), "{all:#}");
     assert!(
-        all.to_string().contains("fence.db-keepers/link is where keepers' files are, and is left alone: "),
+        all.to_string().contains("fence.db-keepers/link is not a keeper's file, and is not touched: "),
         "{all:#}"
     );
     assert_eq!(about(), before);
@@ -318,14 +318,14 @@ fn strange_files_among_those_of_keepers_are_left_alone() {
     let (_, _, all) = examine(&sealed, &[]);
     assert!(all.to_string().contains(" keeps run me"), "{all:#}");
     sealed.ok(&["done"]);
-    crate::sealed::eventually("it was told", || {
+    crate::sealed::eventually("the keeper was woken", || {
         (!examine(&sealed, &[]).2.to_string().contains(" keeps run me")).then_some(())
     });
 }
 
 /// A fleet in a work tree is one of the files that git ignores, and `git clean -fdx` deletes those.
 #[test]
-fn a_copy_where_git_does_not_reach_is_offered() {
+fn a_backup_outside_of_git_is_suggested() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     sealed.ok(&["add", "one"]);
@@ -336,7 +336,7 @@ fn a_copy_where_git_does_not_reach_is_offered() {
         (text("message"), text("hint"))
     };
     let (message, hint) = copy();
-    assert_eq!(message, "git clean -fdx would delete this fleet, and no copy is elsewhere");
+    assert_eq!(message, "git clean -fdx would delete this fleet, and there is no backup elsewhere");
     // Outside of the work tree, as a home is.
     let home = tempfile::tempdir().expect("a directory");
     let command =
@@ -350,7 +350,7 @@ fn a_copy_where_git_does_not_reach_is_offered() {
     let modes = sealed.sh(&format!("stat -c %a {copied} $(dirname {copied}) && {hint}"));
     assert_eq!(modes.out.lines().take(2).collect::<Vec<_>>(), ["600", "700"], "{modes:?}");
     let (message, next) = copy();
-    assert_eq!(format!("fence backup {}", message.strip_prefix("the newest is ").expect("it")), hint);
+    assert_eq!(format!("fence backup {}", message.strip_prefix("the newest backup is ").expect("it")), hint);
     assert!(next > hint, "a name of its own");
 }
 
@@ -388,7 +388,7 @@ fn a_damaged_index_is_a_problem() {
 fn an_empty_file_stays_empty() {
     let sealed = Sealed::sqlite();
     std::fs::write(sealed.path().join("empty.db"), "").expect("written");
-    let told = told(&sealed, &["--db", "empty.db"]);
-    assert!(told.contains("problem  database    there is no fleet at empty.db"), "{told}");
+    let shown = findings(&sealed, &["--db", "empty.db"]);
+    assert!(shown.contains("problem  database    there is no fleet at empty.db"), "{shown}");
     assert_eq!(std::fs::metadata(sealed.path().join("empty.db")).expect("the file").len(), 0);
 }

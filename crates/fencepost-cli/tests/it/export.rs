@@ -52,6 +52,7 @@ on_both! {
         let file = fs::read_to_string(sealed.path().join("fleet.jsonl")).expect("the file");
         let first = comparable(&file);
         assert!(file.contains("\\u202e") && !file.contains('\u{202e}'), "nothing in it acts on a terminal");
+        assert!(!file.contains(|c: char| c.is_control() && c != '\n'), "nor does a control character");
         assert_eq!(comparable(&sealed.ok(&["export"])), first, "standard output has the same");
         assert_eq!(comparable(&sealed.ok(&["export", "-"])), first);
 
@@ -59,14 +60,14 @@ on_both! {
         for other in [Sealed::postgres(), Sealed::sqlite()] {
             other.ok(&["init"]);
             other.write("fleet.jsonl", &text);
-            let story = other.story("
+            let shown = other.transcript("
                 import jsonl fleet.jsonl --dry-run
                 import jsonl fleet.jsonl
                 import jsonl fleet.jsonl
                 --json import jsonl fleet.jsonl
             ");
             insta::allow_duplicates! {
-                insta::assert_snapshot!("moved", story);
+                insta::assert_snapshot!("moved", shown);
             }
             let copy = other.ok(&["export"]);
             assert_eq!(comparable(&copy), first);
@@ -79,21 +80,21 @@ on_both! {
     }
 
     /// A fleet that has all of it, and went on since.
-    fn what_is_there_stays_as_it_is(sealed: Sealed) {
+    fn existing_items_are_not_changed(sealed: Sealed) {
         fill(&sealed);
         sealed.ok(&["export", "fleet.jsonl"]);
         sealed.ok(&["claim", "auth-1", "-q"]);
         sealed.ok(&["agent", "join", "bob", "--role", "lead"]);
         sealed.ok(&["route", "add", "slack", "--channel", "C1", "--text", "deploy", "--to", "bob"]);
         let before = comparable(&sealed.ok(&["export"]));
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import jsonl fleet.jsonl
             --json import jsonl fleet.jsonl --dry-run
             import jsonl fleet.jsonl --board auth=copy --board web=copied
             show copy-3
         ");
         insta::with_settings!({ filters => vec![(r"@\d{13}", "@TIME")] }, {
-            insta::assert_snapshot!("there", story);
+            insta::assert_snapshot!("there", shown);
         });
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
         let after = comparable(&sealed.ok(&["export"]));
@@ -127,7 +128,7 @@ on_both! {
         assert_eq!(asked, done);
     }
 
-    fn some_boards_alone(sealed: Sealed) {
+    fn single_boards_are_exported(sealed: Sealed) {
         fill(&sealed);
         let said = sealed.ok(&["--json", "export", "web.jsonl", "--board", "web"]);
         assert!(said.contains(r#""items":{"board":1,"fleet":1,"task":2}"#), "{said}");
@@ -137,7 +138,7 @@ on_both! {
         let other = Sealed::sqlite();
         other.ok(&["init"]);
         other.write("web.jsonl", fs::read(sealed.path().join("web.jsonl")).expect("the file"));
-        insta::assert_snapshot!("boards", other.story("
+        insta::assert_snapshot!("boards", other.transcript("
             import jsonl web.jsonl
             import jsonl web.jsonl
             list
@@ -153,14 +154,14 @@ on_both! {
         fs::create_dir(sealed.path().join("folder")).expect("made");
         std::os::unix::fs::symlink("mine.jsonl", sealed.path().join("link.jsonl")).expect("linked");
         let before = names(&sealed);
-        let story = sealed.story("
+        let shown = sealed.transcript("
             export mine.jsonl
             export folder
             export link.jsonl --force
             export mine.jsonl/x
             export --force
         ");
-        insta::allow_duplicates! { insta::assert_snapshot!("refused", story); }
+        insta::allow_duplicates! { insta::assert_snapshot!("refused", shown); }
         assert_eq!(fs::read_to_string(sealed.path().join("mine.jsonl")).expect("the file"), "mine");
         assert_eq!(names(&sealed), before, "nothing is left behind");
         sealed.ok(&["export", "mine.jsonl", "--force"]);
@@ -174,7 +175,7 @@ on_both! {
         assert!(stopped.out.ends_with(",0") && stopped.code == 1, "{stopped:?}");
     }
 
-    fn what_is_wrong_with_a_file_is_said_of_its_line(sealed: Sealed) {
+    fn errors_name_the_line(sealed: Sealed) {
         sealed.ok(&["init"]);
         let header = r#"{"type":"fencepost","version":1}"#;
         for (name, lines) in [
@@ -191,7 +192,7 @@ on_both! {
         ] {
             sealed.write(&format!("{name}.jsonl"), lines.join("\n"));
         }
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import jsonl newer.jsonl
             --json import jsonl newer.jsonl
             import jsonl cut.jsonl
@@ -206,7 +207,7 @@ on_both! {
             list
             import jsonl circle.jsonl
         ");
-        insta::assert_snapshot!("lines", story);
+        insta::assert_snapshot!("lines", shown);
     }
 
     /// More than a page, and more than a call.
@@ -241,7 +242,7 @@ on_both! {
         assert_eq!(sorted(comparable(&other.ok(&["export"]))), sorted(first));
     }
 
-    fn it_takes_an_admins_key(sealed: Sealed) {
+    fn an_export_needs_an_admins_key(sealed: Sealed) {
         fill(&sealed);
         let key = |name: &str, role: &str| sealed.ok(&["key", "add", name, "--role", role, "-q"]);
         let (admin, agent, reader) = (key("kim", "admin"), key("bob", "agent"), key("eye", "reader"));

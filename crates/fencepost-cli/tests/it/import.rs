@@ -50,7 +50,7 @@ on_both! {
     fn a_pm_list_is_imported_once(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("tasks.db", PM);
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import pm tasks.db --dry-run
             list
             import pm tasks.db
@@ -62,7 +62,7 @@ on_both! {
             show auth-5
             show auth-10
         ");
-        insta::assert_snapshot!("pm", story);
+        insta::assert_snapshot!("pm", shown);
         assert_eq!(fs::read(sealed.path().join("tasks.db")).unwrap(), PM, "the file is only read");
         sealed.readable();
         let events = sealed.ok(&["--json", "call", "event/list", "{\"resource\": \"task/auth-4\"}"]);
@@ -74,7 +74,7 @@ on_both! {
         sealed.ok(&["init"]);
         sealed.write("tasks.db", PM);
         sealed.ok(&["import", "pm", "tasks.db", "--board", "Billing Sprint 2=billing"]);
-        let story = sealed.story("
+        let shown = sealed.transcript("
             claim billing-5
             why billing-5
             claim auth-3 -q
@@ -83,11 +83,11 @@ on_both! {
             show billing-5
             add 'goes on after the highest number' --board billing
         ");
-        insta::assert_snapshot!("across", story);
+        insta::assert_snapshot!("across", shown);
     }
 
     /// Every column, and everything that can be wrong with one.
-    fn what_cannot_be_carried_over_is_listed(sealed: Sealed) {
+    fn omissions_are_listed(sealed: Sealed) {
         sealed.ok(&["init"]);
         let (_, odd) = sealed.pm("odd.db", TABLES);
         odd.execute_batch("
@@ -111,7 +111,7 @@ on_both! {
             create table notes(text); insert into notes values ('x'), ('y');
             create table empty(text);
         ").unwrap();
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import pm odd.db
             import pm odd.db
             list
@@ -120,19 +120,19 @@ on_both! {
             show a-3
         ");
         insta::with_settings!({ filters => vec![("[xy]{100,}", "[long]")] }, {
-            insta::assert_snapshot!("odd", story);
+            insta::assert_snapshot!("odd", shown);
         });
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
     }
 
-    fn what_is_no_pm_list_is_refused(sealed: Sealed) {
+    fn a_file_that_is_no_pm_list_is_refused(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("text.db", "just a text, long enough to be a header of something");
         sealed.write("empty.db", "");
         sealed.pm("other.db", "create table task(id)");
         sealed.pm("half.db", "create table tasks(sprint text, task_num integer)");
         sealed.write("tasks.db", PM);
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import pm missing.db
             import pm .
             import pm text.db
@@ -148,7 +148,7 @@ on_both! {
             import pm tasks.db --board 'Billing Sprint 2=billing'
             import pm tasks.db --name other --board 'Billing Sprint 2=b2' --board auth=a2
         ");
-        insta::assert_snapshot!("no_pm", story);
+        insta::assert_snapshot!("no_pm", shown);
     }
 
     fn lines_of_json_are_imported(sealed: Sealed) {
@@ -166,7 +166,7 @@ on_both! {
         sealed.write("twice.jsonl", "{\"id\":\"c-1\",\"title\":\"a\"}\n{\"id\":\"c-1\",\"title\":\"b\"}\n");
         sealed.write("taken.jsonl", r#"{"id":"web-8","title":"x"}"#);
         sealed.write("empty.jsonl", "\n\n");
-        let story = sealed.story("
+        let shown = sealed.transcript("
             import jsonl tasks.jsonl --dry-run
             import jsonl tasks.jsonl
             import jsonl tasks.jsonl
@@ -188,13 +188,13 @@ on_both! {
             import jsonl missing.jsonl
             import
         ");
-        insta::assert_snapshot!("jsonl", story);
+        insta::assert_snapshot!("jsonl", shown);
         let piped = sealed.sh(r#"echo '{"id":"pipe-1","title":"x"}' | fence import jsonl -"#);
         assert_eq!((piped.code, piped.out.as_str()), (0, "imported 1 task: 1 to pipe"));
     }
 
     /// More than one call takes: what is waited for goes first.
-    fn twelve_thousand_come_in_several_calls(sealed: Sealed) {
+    fn twelve_thousand_tasks_take_several_calls(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("big.jsonl", chain(12_000));
         let dry = sealed.fence(&["import", "jsonl", "big.jsonl", "--dry-run"]);
@@ -202,7 +202,7 @@ on_both! {
         let first = sealed.fence(&["import", "jsonl", "big.jsonl"]);
         assert_eq!((first.code, first.out.as_str(), first.err.as_str()), (0, "imported 12000 tasks: 12000 to big", ""));
         let again = sealed.ok(&["import", "jsonl", "big.jsonl"]);
-        assert_eq!(again, "nothing to import: all 12000 tasks are there already");
+        assert_eq!(again, "nothing to import: all 12000 tasks exist already");
         let last = sealed.ok(&["--json", "show", "big-12000"]);
         assert!(last.contains(r#""waiting_on":2"#), "{last}");
         assert_eq!(sealed.ok(&["claim", "-q"]), "task/big-1@1");
@@ -224,7 +224,7 @@ on_both! {
         sealed.write("missing.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\",\"after\":[\"auth-99\"]}\n");
         sealed.write("syntax.jsonl", "{\"title\":\"a\"}\n{\"title\":\"b\"\n");
         sealed.write("one.jsonl", "\n\n{\"title\":\"\"}\n");
-        let story = sealed.story("
+        let shown = sealed.transcript("
             add -f plan.jsonl --board auth
             add -f plan.jsonl --board auth
             add -f wrong.jsonl
@@ -239,7 +239,7 @@ on_both! {
             add
             list
         ");
-        insta::assert_snapshot!("plan", story);
+        insta::assert_snapshot!("plan", shown);
         let piped = sealed.sh(r#"echo '{"title":"from a pipe"}' | fence add -f - --json | grep -o '"id":"main-1"'"#);
         assert_eq!(piped.out, r#""id":"main-1""#);
         let asked = sealed.sh("fence add -f plan.jsonl --board web --request q1; fence add -f plan.jsonl --board web --request q1");
@@ -248,18 +248,18 @@ on_both! {
     }
 
     /// The first call stands; the next try goes on from there.
-    fn a_refusal_half_way_says_how_far_it_came(sealed: Sealed) {
+    fn a_refusal_says_how_much_was_imported(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "in the way", "--board", "late"]);
         let lines = chain(11_000) + "{\"id\":\"late-1\",\"title\":\"x\",\"after\":[\"big-11000\"]}\n";
         sealed.write("big.jsonl", &lines);
-        insta::assert_snapshot!("half_way", sealed.story("
+        insta::assert_snapshot!("half_way", sealed.transcript("
             import jsonl big.jsonl
         "));
         sealed.write("big.jsonl", lines.replace("late-1", "late-2"));
         assert_eq!(
             sealed.ok(&["import", "jsonl", "big.jsonl"]),
-            "imported 1001 tasks: 1000 to big, 1 to late\n10000 were there already and left alone",
+            "imported 1001 tasks: 1000 to big, 1 to late\n10000 existed already and were not changed",
         );
     }
 
@@ -302,14 +302,14 @@ fn nothing_is_written_beside_a_pm_list() {
         (said.code, said.err.as_str()),
         (
             1,
-            "error: `wal #1?.db` was left in the middle of something by its last user\nhint: let SQLite put it in order first: sqlite3 'wal #1?.db' .tables"
+            "error: `wal #1?.db` was not closed by its last user\nhint: let SQLite recover it first: sqlite3 'wal #1?.db' .tables"
         )
     );
 }
 
 /// The log of a list lies beside the file, wherever the way to it began and whatever its name is.
 #[test]
-fn what_is_only_in_the_log_is_seen_through_a_link() {
+fn the_log_of_a_linked_file_is_read() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
@@ -352,7 +352,7 @@ fn an_order_that_cannot_be_kept_is_listed() {
     assert_eq!(listed.len(), 3, "{report}");
     assert_eq!(
         listed[0],
-        "  a-1  priority 999 is now 0, as others of its sprint are: there are too many to tell apart"
+        "  a-1  priority 999 is now 0, like other tasks of its sprint: there are too many to tell apart"
     );
     for first in ["task/a-103@1", "task/a-102@1", "task/a-101@1"] {
         assert_eq!(sealed.ok(&["claim", "-q"]), first);

@@ -2,12 +2,12 @@
 
 use crate::{
     docs::scenario,
-    sealed::{Said, Sealed},
+    sealed::{Finished, Sealed},
 };
 use std::path::Path;
 
 /// A line for `make`, with the binary that is tested: a test does not build a release.
-fn make(sealed: &Sealed, line: &str) -> Said {
+fn make(sealed: &Sealed, line: &str) -> Finished {
     let (command, _) = line.split_once('#').unwrap_or((line, ""));
     assert!(command.starts_with("make "), "{line}");
     let checkout = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

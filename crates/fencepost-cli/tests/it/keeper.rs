@@ -145,7 +145,7 @@ on_both! {
         let said = shell.run("fence claim --keep --ttl 10s");
         let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
         let keeper = the_keeper(&sealed);
-        assert!(said.ends_with(&format!("kept alive by process {keeper} as long as this session lives")), "{said}");
+        assert!(said.ends_with(&format!("process {keeper} renews it while this session lives")), "{said}");
         let mut until = expires_at(&sealed, &run).expect("alive");
         for _ in 0..2 {
             until = eventually("the lease is renewed", || {
@@ -166,7 +166,7 @@ on_both! {
 
     /// With half an hour of lease left: nobody will come back to it. Nor did anybody fail: as many tabs as a task has attempts
     /// cost none of them.
-    fn what_a_closed_terminal_held_comes_back_at_once(sealed: Sealed) {
+    fn claims_of_a_closed_terminal_are_free_at_once(sealed: Sealed) {
         fleet_with(&sealed, 1);
         for _ in 0..3 {
             let mut shell = Shell::start(&sealed);
@@ -183,7 +183,7 @@ on_both! {
     }
 
     /// With a lease of half an hour it would look in vain for long; it is told.
-    fn whoever_gives_back_tells_it(sealed: Sealed) {
+    fn a_release_wakes_the_keeper(sealed: Sealed) {
         fleet_with(&sealed, 9);
         let mut shell = Shell::start(&sealed);
         for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
@@ -201,7 +201,7 @@ on_both! {
         all_gone(&sealed);
     }
 
-    fn what_is_still_at_work_keeps_its_claim_until_it_ends(sealed: Sealed) {
+    fn a_process_left_behind_keeps_its_claim_until_it_ends(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
         shell.run("fence claim --keep -q");
@@ -220,7 +220,7 @@ on_both! {
     }
 
     /// Who acts for a run by its name may be on another machine, where no keeper sees it.
-    fn a_run_with_a_name_is_not_ended(sealed: Sealed) {
+    fn a_named_run_is_not_ended(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let mut one = Shell::start(&sealed);
         let mut two = Shell::start(&sealed);
@@ -250,7 +250,7 @@ on_both! {
     }
 
     /// Two terminals that act for one run by its name: it is kept until both are closed.
-    fn a_keeper_keeps_for_all_who_asked(sealed: Sealed) {
+    fn a_keeper_has_several_owners(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
         let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
@@ -267,7 +267,7 @@ on_both! {
     }
 
     /// A keeper that is about to go, because nothing is held any more, must not be relied on.
-    fn a_claim_never_relies_on_a_keeper_that_goes(sealed: Sealed) {
+    fn a_claim_never_relies_on_an_exiting_keeper(sealed: Sealed) {
         fleet_with(&sealed, 60);
         let mut shell = Shell::start(&sealed);
         shell.run("T=$(fence claim --keep -q)");
@@ -283,7 +283,7 @@ on_both! {
     }
 
     /// `$(…)` and whoever else reads a pipe waits until everybody has closed it.
-    fn it_holds_nothing_of_its_shells(sealed: Sealed) {
+    fn it_keeps_no_file_of_its_shell_open(sealed: Sealed) {
         fleet_with(&sealed, 3);
         let mut shell = Shell::start(&sealed);
         assert_eq!(shell.run("TOKEN=$(fence claim --keep -q 2>&1); echo \"got $TOKEN\""), "got task/auth-1@1");
@@ -316,7 +316,7 @@ on_both! {
     }
 
     /// Another process goes on with the agent's session, while the first one's work comes to its end.
-    fn a_resumed_session_keeps_what_it_claimed(sealed: Sealed) {
+    fn a_resumed_session_keeps_its_claims(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let agent = |does: &str| {
             sealed.script("claude", &format!("CLAUDE_CODE_SESSION_ID=s setsid -w bash -c '{does}; true'\nread -r _"));
@@ -345,7 +345,7 @@ on_both! {
     }
 
     /// The agent is who is waited for, not the shells that it throws away.
-    fn it_is_kept_for_the_agent(sealed: Sealed) {
+    fn it_lives_as_long_as_the_agent(sealed: Sealed) {
         fleet_with(&sealed, 1);
         sealed.script("claude", "CLAUDE_CODE_SESSION_ID=s setsid -w bash -c 'fence claim --keep -q; true'\nread -r _");
         let mut agent = sealed.command("./claude");
@@ -362,20 +362,22 @@ on_both! {
 
 /// A command that is its own session, with nobody around it, is over when it is done.
 #[test]
-fn there_may_be_nobody_to_keep_it_for() {
+fn without_a_terminal_or_agent_there_is_no_keeper() {
     let sealed = Sealed::sqlite();
     fleet_with(&sealed, 1);
     let alone = sealed.command("setsid").args(["-f", "fence", "claim", "--keep"]).output().expect("setsid");
     let said = String::from_utf8_lossy(&alone.stderr);
     assert!(
-        said.starts_with("error: there is no terminal and no agent to keep the run for\nhint: "),
+        said.starts_with(
+            "error: there is no terminal and no agent for which a keeper could renew the run\nhint: "
+        ),
         "{said}"
     );
     assert_eq!(sealed.ok(&["claim", "-q"]), "task/auth-1@1", "nothing was claimed");
 }
 
 #[test]
-fn it_does_not_survive_its_fleets_file() {
+fn it_does_not_outlive_the_file_of_its_fleet() {
     for end in [
         "rm -rf .fence",
         "rm .fence/fence.db",
@@ -403,7 +405,7 @@ fn it_does_not_survive_its_fleets_file() {
 }
 
 #[test]
-fn it_does_not_survive_its_fleets_schema() {
+fn it_does_not_outlive_the_schema_of_its_fleet() {
     let sealed = Sealed::postgres();
     fleet_with(&sealed, 1);
     let mut shell = Shell::start(&sealed);
@@ -485,7 +487,7 @@ impl Way {
 }
 
 #[test]
-fn a_database_that_is_away_is_waited_for_until_the_lease_is_over() {
+fn a_database_that_is_down_is_retried_until_the_lease_is_over() {
     let sealed = Sealed::postgres();
     fleet_with(&sealed, 1);
     let url = sealed.url();

@@ -6,9 +6,9 @@ use crate::{
 };
 
 on_both! {
-    fn a_life_by_hand(sealed: Sealed) {
+    fn a_message_by_hand(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let told = sealed.story("
+        let shown = sealed.transcript("
             mail
             mail push session/42 '{\"tool\":\"grep\"}' --type tool_use --header from=kim --key k1
             mail push session/42 '{\"tool\":\"grep\"}' --key k1
@@ -39,7 +39,7 @@ on_both! {
             mail show main-1
         ");
         sealed.readable();
-        insta::assert_snapshot!("mail_by_hand", told + "\n" + &sealed.story("mail show 3"));
+        insta::assert_snapshot!("mail_by_hand", shown + "\n" + &sealed.transcript("mail show 3"));
     }
 
     /// Spaces, the order of fields and long numbers are the sender's.
@@ -55,7 +55,7 @@ on_both! {
     /// What failed is listed, explained and brought back.
     fn dead_letters(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let told = sealed.story("
+        let shown = sealed.transcript("
             mail configure box --max-attempts 2 --backoff 0s
             mail push box one
             mail push box two
@@ -94,14 +94,14 @@ on_both! {
             --json mail push orders y --lane b --key k
             --json mail claim nowhere
         ");
-        insta::assert_snapshot!("mail_dead_letters", told);
-        sealed.story("
+        insta::assert_snapshot!("mail_dead_letters", shown);
+        sealed.transcript("
             mail push last 'a payload'
             mail claim last -q
             mail fail --reason 'it names no session'
         ");
         sealed.readable();
-        insta::assert_snapshot!("mail_dead_letter", sealed.story("mail show 6"));
+        insta::assert_snapshot!("mail_dead_letter", sealed.transcript("mail show 6"));
     }
 
     fn a_file_of_messages_is_pushed_once(sealed: Sealed) {
@@ -112,7 +112,7 @@ on_both! {
         std::fs::write(sealed.path().join("rows"), lines + "the last\n").expect("written");
         assert_eq!(
             sealed.ok(&["mail", "push", "rows", "-f", "rows", "--key", "i7"]),
-            "pushed 1 message; 2345 were there already"
+            "pushed 1 message; 2345 existed already"
         );
         let shown = sealed.ok(&["--json", "mail", "show", "2345"]);
         assert!(shown.contains("\"payload\":{\"n\":2345}") && shown.contains("\"idempotency_key\":\"i7:4689\""), "{shown}");
@@ -125,7 +125,7 @@ on_both! {
         let said = sealed.fence(&["mail", "push", "wrong", "-f", "wrong"]);
         assert_eq!(said.code, 1, "{said:?}");
         assert!(said.err.contains("line 3: `payload` has 1100002 bytes; at most 1048576 are allowed"), "{said:?}");
-        assert!(said.err.contains("hint: pushed 1 message before it; with --key the same again goes on"), "{said:?}");
+        assert!(said.err.contains("hint: pushed 1 message before it; repeat the command with the same --key to go on"), "{said:?}");
         let said = sealed.sh("head -c 10485760 /dev/zero | tr '\\0' x | fence --json mail push big @-");
         assert_eq!(said.code, 1, "{said:?}");
         assert!(said.err.starts_with("{\"error\":{\"code\":\"too_large\",\"message\":"), "{said:?}");
@@ -144,7 +144,7 @@ fn two_keys_are_not_mistaken_for_each_other() {
         let said = there.fence(&[&["--key", &key], &words[..]].concat());
         assert_eq!(said.code, 0, "{said:?}");
         let said = there.fence(&[&["--key", &key], &words[..]].concat());
-        assert!(said.out.ends_with("(was there already)"), "{said:?}");
+        assert!(said.out.ends_with("(existed already)"), "{said:?}");
         let without = there.fence(&words);
         assert_eq!(without.code, 1, "the server wants a key: {without:?}");
     }
@@ -157,9 +157,9 @@ fn two_keys_are_not_mistaken_for_each_other() {
 #[test]
 fn every_verb_has_help() {
     let sealed = Sealed::sqlite();
-    let told = help_of_verbs(&sealed, "mail");
-    assert_eq!(told.matches("=== fence mail ").count(), 18, "{told}");
-    insta::assert_snapshot!("mail_help", told);
+    let shown = help_of_verbs(&sealed, "mail");
+    assert_eq!(shown.matches("=== fence mail ").count(), 18, "{shown}");
+    insta::assert_snapshot!("mail_help", shown);
 }
 
 /// What each verb of a noun says about itself.
@@ -168,10 +168,10 @@ pub fn help_of_verbs(sealed: &Sealed, noun: &str) -> String {
     let (_, verbs) = help.split_once("Commands:\n").expect("the verbs");
     let verbs = verbs.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
     let verbs = verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
-    let told = verbs.filter(|verb| *verb != "help").map(|verb| {
+    let shown = verbs.filter(|verb| *verb != "help").map(|verb| {
         let help = sealed.ok(&[noun, verb, "--help"]);
         let (own, _) = help.split_once("Everywhere:").expect("what holds everywhere");
         format!("=== fence {noun} {verb}\n{}", own.trim_end())
     });
-    told.collect::<Vec<_>>().join("\n\n")
+    shown.collect::<Vec<_>>().join("\n\n")
 }

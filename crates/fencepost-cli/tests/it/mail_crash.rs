@@ -1,6 +1,6 @@
 //! kill -9 of `fence mail work`, at random moments, fifty times: of every message there is one output.
 
-use crate::{on_both, sealed::Sealed, working::until};
+use crate::{on_both, running::until, sealed::Sealed};
 use fencepost::{Fleet, admin, event, mail};
 use std::{collections::HashMap, process::Stdio, time::Duration};
 

@@ -2,8 +2,8 @@
 
 use crate::{
     on_both,
-    sealed::{Sealed, Serving, lasting_address, still},
-    working::{Working, members, read, until},
+    running::{Running, members, read, until},
+    sealed::{Sealed, Serving, lasting_address, without_times},
 };
 use rustix::process::Signal;
 use std::fs;
@@ -39,7 +39,7 @@ fn counts(sealed: &Sealed, mailbox: &str) -> [i64; 4] {
 
 /// The name of the worker's run is another each time.
 fn plain(text: &str) -> String {
-    let mut words = still(text);
+    let mut words = without_times(text);
     while let Some(at) = words.find("mail-").filter(|at| words[*at..].len() >= 37) {
         words.replace_range(at..at + 37, "WORKER");
     }
@@ -67,7 +67,7 @@ on_both! {
             esac"#);
         let said = sealed.sh("FENCE_MESSAGE_TYPE=old fence mail work box --drain -- ./cmd");
         assert_eq!(said.code, 0, "{said:?}");
-        insta::assert_snapshot!("mail_work", format!("{}\n{}", still(&said.out), said.err));
+        insta::assert_snapshot!("mail_work", format!("{}\n{}", without_times(&said.out), said.err));
         let outputs = |id: &str| {
             let shown: serde_json::Value = serde_json::from_str(&sealed.ok(&["--json", "mail", "show", id])).expect("JSON");
             shown["message"]["outputs"].to_string()
@@ -121,7 +121,7 @@ on_both! {
     }
 
     /// Three that wait for each other are done only if they run at the same time; one at a time only if they do not.
-    fn commands_overlap_as_far_as_they_may(sealed: Sealed) {
+    fn commands_overlap_up_to_the_concurrency(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2", "3"]);
         let meet = "touch in.$FENCE_MESSAGE
@@ -135,29 +135,29 @@ on_both! {
     }
 
     /// Told once, it finishes what runs, claims no more, and holds nothing afterwards.
-    fn it_drains_when_told_to_stop(sealed: Sealed) {
+    fn the_first_signal_drains(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2", "3"]);
-        let worker = Working::fence(&sealed, &["mail", "work", "box", "--", "sh", "-c", WAITS]);
+        let worker = Running::fence(&sealed, &["mail", "work", "box", "--", "sh", "-c", WAITS]);
         begun(&sealed);
         worker.send(Signal::TERM);
-        until("it says so", || worker.err().contains("finishing what runs"));
+        until("it says so", || worker.err().contains("finishing running commands"));
         assert_eq!(counts(&sealed, "box"), [2, 1, 0, 0], "it goes on");
         fs::write(sealed.path().join("go"), "").expect("written");
         let said = worker.end();
         assert_eq!((said.code, counts(&sealed, "box")), (0, [2, 0, 0, 1]), "{said:?}");
         // One that waits for messages stops at once.
         sealed.ok(&["mail", "pause", "box"]);
-        let worker = Working::fence(&sealed, &["mail", "work", "box", "--", "true"]);
+        let worker = Running::fence(&sealed, &["mail", "work", "box", "--", "true"]);
         until("it listens", || worker.listens());
         worker.send(Signal::INT);
         let said = worker.end();
-        assert_eq!((said.code, said.err.as_str()), (0, "finishing what runs; once more ends it"), "{said:?}");
+        assert_eq!((said.code, said.err.as_str()), (0, "finishing running commands; another signal ends them"), "{said:?}");
     }
 
     /// Told twice, it ends its command as well, however stubborn, and gives the message back as it was: also one that
     /// has no attempt left, and by a worker that tries nothing again.
-    fn told_twice_it_ends(sealed: Sealed) {
+    fn the_second_signal_ends_the_commands(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "1"]);
         sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
@@ -172,12 +172,12 @@ on_both! {
             }
             let _ = fs::remove_file(sealed.path().join("begun"));
             let words = [&["mail", "work", mailbox, "--grace", "300ms"], more, &["--", "sh", "-c", STUBBORN]].concat();
-            let worker = Working::fence(&sealed, &words);
+            let worker = Running::fence(&sealed, &words);
             let leader = begun(&sealed);
             for n in 1..=2 {
                 worker.send(Signal::TERM);
                 if n == 1 {
-                    until("it says so", || worker.err().contains("finishing what runs"));
+                    until("it says so", || worker.err().contains("finishing running commands"));
                 }
             }
             let said = worker.end();
@@ -189,15 +189,15 @@ on_both! {
     }
 
     /// Whoever stops a service tells all of its processes to end: a command that does is no failed attempt.
-    fn a_command_that_is_told_with_its_worker(sealed: Sealed) {
+    fn a_signal_for_worker_and_command(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1"]);
-        let worker = Working::fence(&sealed, &["mail", "work", "box", "--", "sh", "-c", WAITS]);
+        let worker = Running::fence(&sealed, &["mail", "work", "box", "--", "sh", "-c", WAITS]);
         let leader = begun(&sealed);
         worker.send(Signal::TERM);
-        until("it says so", || worker.err().contains("finishing what runs"));
+        until("it says so", || worker.err().contains("finishing running commands"));
         let leader = rustix::process::Pid::from_raw(leader).expect("a process");
-        rustix::process::kill_process(leader, Signal::TERM).expect("told");
+        rustix::process::kill_process(leader, Signal::TERM).expect("a signal");
         let said = worker.end();
         assert_eq!(said.code, 0, "{said:?}");
         let listed = sealed.ok(&["mail", "list", "box"]);
@@ -205,7 +205,7 @@ on_both! {
     }
 
     /// A command that takes too long is ended at that time and counted; the mailbox says what becomes of its message.
-    fn a_command_has_its_time(sealed: Sealed) {
+    fn a_command_has_a_timeout(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
         sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
@@ -233,11 +233,11 @@ on_both! {
             // The first time it waits for its end, and then it is quick.
             let script = format!("if [ -e begun ]; then cat; exit 0; fi; {STUBBORN}");
             let words = [&["mail", "work", "box", "--grace", "300ms", "--max", "2"], batch, &["--", "sh", "-c", &script]].concat();
-            let worker = Working::fence(&sealed, &words);
+            let worker = Running::fence(&sealed, &words);
             let leader = begun(&sealed);
             sealed.ok(way);
             until("the command is gone", || members(leader).is_empty());
-            until("the worker says so", || worker.err().contains("what its command did is not accepted"));
+            until("the worker says so", || worker.err().contains("the work of its command is not accepted"));
             if batch.is_empty() {
                 assert_eq!(worker.end().code, 0);
                 assert_eq!(counts(&sealed, "box")[1..], [0, 0, 1], "the other was processed");
@@ -249,7 +249,7 @@ on_both! {
         }
         // Of a batch one is enough; the other was cut off in the middle, and waits to be tried again.
         let _ = fs::remove_file(sealed.path().join("begun"));
-        let worker = Working::fence(&sealed, &["mail", "work", "box", "--batch", "2", "--once", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
+        let worker = Running::fence(&sealed, &["mail", "work", "box", "--batch", "2", "--once", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
         let leader = begun(&sealed);
         sealed.ok(&["unclaim", "message/3"]);
         let said = worker.end();
@@ -283,14 +283,14 @@ on_both! {
 
 /// A server that goes away is survived, with a line on it; what was done meanwhile is told when it is back.
 #[test]
-fn a_server_that_goes_away_is_survived() {
+fn a_worker_survives_the_restart_of_its_server() {
     let world = Sealed::sqlite();
     world.ok(&["init"]);
     push(&world, "box", &["1", "2"]);
     let address = lasting_address();
     let mut server = Serving::start(&world, &["--listen", &address]);
     let there = world.over(&server.url);
-    let worker = Working::fence(
+    let worker = Running::fence(
         &there,
         &["mail", "work", "box", "--max", "2", "--ttl", "10m", "--", "sh", "-c", WAITS],
     );

@@ -128,10 +128,10 @@ fn postgres_is_restarted_under_a_server() {
 
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let url = format!("http://{}", server.address);
-    let (over, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let (over, shown) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     let clients: Vec<_> = (0..4)
         .map(|client| {
-            let (url, over, told) = (url.clone(), over.clone(), told.clone());
+            let (url, over, shown) = (url.clone(), over.clone(), shown.clone());
             runtime.spawn(async move {
                 let fleet = Connection::open(&url).await.expect("a connection");
                 let mut done = 0;
@@ -140,7 +140,7 @@ fn postgres_is_restarted_under_a_server() {
                     let last = over.load(Ordering::SeqCst);
                     match one(&fleet, &format!("c{client}"), n).await {
                         Ok(()) => done += 1,
-                        Err(error) => told.lock().expect("not poisoned").push(error),
+                        Err(error) => shown.lock().expect("not poisoned").push(error),
                     }
                     if last {
                         break;
@@ -166,7 +166,7 @@ fn postgres_is_restarted_under_a_server() {
         }
         sum
     });
-    for error in told.lock().expect("not poisoned").iter() {
+    for error in shown.lock().expect("not poisoned").iter() {
         assert!([Code::Unavailable, Code::OutcomeUnknown].contains(&error.code()), "{error:?}");
         assert!(error.hint_text().is_some(), "{error:?}");
     }
@@ -175,7 +175,7 @@ fn postgres_is_restarted_under_a_server() {
     // Those who waited go on waiting, unless they were just being answered; and work that comes now is found.
     there.ok(&["add", "now", "--board", "later"]);
     there.ok(&["add", "too", "--board", "later"]);
-    let waited = crate::sealed::said(waiting.wait_with_output().expect("it ends"));
+    let waited = crate::sealed::finished(waiting.wait_with_output().expect("it ends"));
     assert!(waited.code == 0 && waited.out.starts_with("task/later-"), "{waited:?}");
     let (status, said) = answer(plain);
     let unknown = status == 503 && said["error"]["code"] == "outcome_unknown";

@@ -1,8 +1,8 @@
 //! A fleet that a server has: lost answers, killed servers and killed clients double nothing and lose nothing.
 
 use crate::{
-    line::Line,
-    sealed::{Sealed, Serving, eventually, lasting_address, said},
+    lossy_proxy::LossyProxy,
+    sealed::{Sealed, Serving, eventually, finished, lasting_address},
     serve::waiting as waiting_at,
 };
 use fencepost::{Code, Fleet, admin, event, task};
@@ -43,9 +43,9 @@ fn runtime() -> tokio::runtime::Runtime {
 fn lost_replies(world: Sealed) {
     world.ok(&["init"]);
     let server = Serving::start(&world, &[]);
-    let line = Line::to(&server.url);
-    let there = world.over(&line.url);
-    let story = [
+    let proxy = LossyProxy::to(&server.url);
+    let there = world.over(&proxy.url);
+    let commands = [
         "add one --board a",
         "add two --board a --after a-1",
         "edit a-1 --priority 70",
@@ -68,11 +68,11 @@ fn lost_replies(world: Sealed) {
         "retry a-3",
         "lock deploy -- true",
     ];
-    for (n, line_of_words) in story.iter().enumerate() {
-        line.lose(1);
-        let words: Vec<_> = line_of_words.split(' ').collect();
+    for (n, line) in commands.iter().enumerate() {
+        proxy.lose(1);
+        let words: Vec<_> = line.split(' ').collect();
         there.ok(&words);
-        assert_eq!(line.lost(), n + 1, "{line_of_words}");
+        assert_eq!(proxy.lost(), n + 1, "{line}");
     }
     let kinds = {
         world.readable();
@@ -83,9 +83,9 @@ fn lost_replies(world: Sealed) {
     insta::assert_snapshot!("lost_replies", counts.join("\n"));
 
     // What would be done twice is not asked again, and says so.
-    line.lose(1);
+    proxy.lose(1);
     let ended = there.fence(&["end", "me"]);
-    assert_eq!((ended.code, line.lost()), (1, story.len() + 1), "{ended:?}");
+    assert_eq!((ended.code, proxy.lost()), (1, commands.len() + 1), "{ended:?}");
     assert!(ended.err.contains("it may have been done: check before you retry"), "{ended:?}");
     assert!(!ended.err.contains("--request"), "it takes none: {ended:?}");
 }
@@ -108,8 +108,8 @@ fn a_server_is_killed_and_every_task_is_done_once() {
     world.ok(&["init"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
     // Some answers of the one that is killed are lost before: that something was done and not heard of is no chance.
-    let line = Arc::new(Line::to(&one.url));
-    let orders = [format!("{},{}", line.url, two.url), format!("{},{}", two.url, line.url)];
+    let proxy = Arc::new(LossyProxy::to(&one.url));
+    let orders = [format!("{},{}", proxy.url, two.url), format!("{},{}", two.url, proxy.url)];
     let victim = Arc::new(Mutex::new(Some(one)));
     runtime().block_on(async {
         let fleet = Fleet::open(&world.url()).await.expect("it opens");
@@ -121,7 +121,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
         let clients: Vec<_> = (0..16)
             .map(|n| {
                 let (url, done, victim) = (orders[n % 2].clone(), done.clone(), victim.clone());
-                let line = line.clone();
+                let proxy = proxy.clone();
                 tokio::spawn(async move {
                     let fleet = Connection::open(&url).await.expect("it opens");
                     loop {
@@ -133,16 +133,16 @@ fn a_server_is_killed_and_every_task_is_done_once() {
                         fleet.call(task::Done::new(&claimed.claim.token)).await.expect("accepted");
                         let so_far = done.fetch_add(1, Ordering::SeqCst);
                         if so_far == 100 {
-                            line.lose(4);
+                            proxy.lose(4);
                         }
                         // Who asks the other one first would finish without the one that is to be killed.
                         for _ in 0..60_000 {
-                            if so_far < 200 || n % 2 == 0 || line.lost() == 4 {
+                            if so_far < 200 || n % 2 == 0 || proxy.lost() == 4 {
                                 break;
                             }
                             tokio::time::sleep(Duration::from_millis(5)).await;
                         }
-                        if so_far >= 200 && line.lost() == 4 {
+                        if so_far >= 200 && proxy.lost() == 4 {
                             drop(victim.lock().expect("not poisoned").take());
                         }
                     }
@@ -152,7 +152,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
         for client in clients {
             client.await.expect("a client");
         }
-        assert_eq!((done.load(Ordering::SeqCst), line.lost()), (TASKS, 4));
+        assert_eq!((done.load(Ordering::SeqCst), proxy.lost()), (TASKS, 4));
         assert!(victim.lock().expect("not poisoned").is_none(), "it was killed");
     });
     let kinds = {
@@ -170,15 +170,15 @@ fn a_server_is_killed_and_every_task_is_done_once() {
 
 /// Whoever is killed while it waits has taken nothing; and one whose answer was lost gets it from the other server.
 #[test]
-fn clients_are_killed_and_ask_the_other_server() {
+fn clients_are_killed_and_retry_at_the_other_server() {
     let world = Sealed::postgres();
     world.ok(&["init"]);
     // Somebody is at work on the board, so there is something to wait for.
     world.ok(&["add", "held", "--board", "a"]);
     world.ok(&["--run", "other", "claim", "a-1"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
-    let line = Line::to(&one.url);
-    let (here, there) = (world.over(&line.url), world.over(&two.url));
+    let proxy = LossyProxy::to(&one.url);
+    let (here, there) = (world.over(&proxy.url), world.over(&two.url));
     let claim = ["claim", "--board", "a", "--wait", "1m", "--request", "q1", "-q"];
 
     let mut waiting = here.spawn(&claim);
@@ -194,11 +194,11 @@ fn clients_are_killed_and_ask_the_other_server() {
     there.ok(&["done", "task/a-2@1"]);
 
     there.ok(&["add", "two", "--board", "a"]);
-    line.lose(usize::MAX / 2);
+    proxy.lose(usize::MAX / 2);
     let claim = ["claim", "--board", "a", "--request", "q2", "-q"];
-    let before = line.lost();
+    let before = proxy.lost();
     let mut deaf = here.spawn(&claim);
-    eventually("its answer is lost", || (line.lost() > before).then_some(()));
+    eventually("its answer is lost", || (proxy.lost() > before).then_some(()));
     deaf.kill().expect("killed");
     deaf.wait().expect("gone");
     // The server that could not deliver it may have taken it back by now, and then it is claimed anew.
@@ -217,7 +217,7 @@ fn clients_are_killed_and_ask_the_other_server() {
 #[test]
 fn a_server_that_is_down_is_one_line_and_a_hint() {
     let sealed = Sealed::sqlite().over("http://127.0.0.1:9");
-    insta::assert_snapshot!(sealed.story(
+    insta::assert_snapshot!(sealed.transcript(
         "
         list
         add one
@@ -232,7 +232,7 @@ fn a_server_that_is_down_is_one_line_and_a_hint() {
 /// One who waits by a request that the server held is patient for as long as it wanted to wait, and not for the two
 /// seconds of one who finds nobody there.
 #[test]
-fn who_waits_waits_out_a_restart() {
+fn a_waiter_survives_a_restart() {
     let world = Sealed::sqlite();
     world.ok(&["init"]);
     world.ok(&["add", "held", "--board", "later"]);
@@ -249,13 +249,13 @@ fn who_waits_waits_out_a_restart() {
     pass(3);
     server = Serving::start(&world, &["--listen", &address]);
     world.ok(&["add", "now", "--board", "later"]);
-    let waited = said(waiting.wait_with_output().expect("it ends"));
+    let waited = finished(waiting.wait_with_output().expect("it ends"));
     assert_eq!((waited.code, waited.out.as_str()), (0, "task/later-2@1"), "{waited:?}");
     drop(server);
 }
 
 #[test]
-fn what_runs_under_a_claim_finds_the_server() {
+fn a_supervised_command_finds_the_server() {
     let world = Sealed::sqlite();
     world.ok(&["init"]);
     let server = Serving::start(&world, &[]);
@@ -267,6 +267,7 @@ fn what_runs_under_a_claim_finds_the_server() {
     let db = world.url();
     let words = ["--db", &db, "lock", "deploy", "--", "sh", "-c", "echo $FENCE_DB $FENCE_URL"];
     assert_eq!(there.ok(&words), db);
-    let gone = said(there.command("fence").args(["lock", "deploy", "--", "true"]).output().expect("fence"));
+    let gone =
+        finished(there.command("fence").args(["lock", "deploy", "--", "true"]).output().expect("fence"));
     assert_eq!(gone.code, 0, "{gone:?}");
 }

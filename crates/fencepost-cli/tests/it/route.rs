@@ -1,9 +1,9 @@
 //! Routes by hand: what a person sees.
 
-use crate::{on_both, sealed::still};
+use crate::{on_both, sealed::without_times};
 
 on_both! {
-    fn rules_and_what_fits_none(sealed: Sealed) {
+    fn routes_and_unmatched_messages(sealed: Sealed) {
         sealed.ok(&["init"]);
         let deliver = |delivery: &str, text: &str| {
             let request = serde_json::json!({
@@ -11,7 +11,7 @@ on_both! {
             });
             sealed.ok(&["--json", "call", "route/deliver", &request.to_string()]);
         };
-        let mut told = sealed.story("
+        let mut told = sealed.transcript("
             route
             route unmatched
             route again
@@ -23,7 +23,7 @@ on_both! {
         for (delivery, text) in [("Ev1", "deploy it"), ("Ev2", "hello\nthere"), ("Ev3", "is anybody there?"), ("Ev2", "hello")] {
             deliver(delivery, text);
         }
-        told += &sealed.story("
+        told += &sealed.transcript("
             mail push hooks/unmatched junk
             route unmatched
             route unmatched --limit 1
@@ -44,6 +44,6 @@ on_both! {
             --json route again
             mail list inbox/lead
         ");
-        insta::assert_snapshot!("route", still(&told));
+        insta::assert_snapshot!("route", without_times(&told));
     }
 }

@@ -72,7 +72,7 @@ impl Drop for Serving {
 
 /// What a command said and how it ended.
 #[derive(Debug)]
-pub struct Said {
+pub struct Finished {
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -199,17 +199,17 @@ impl Sealed {
         assert!(written.success(), "{name}: {written}");
     }
 
-    pub fn sh(&self, script: &str) -> Said {
-        said(self.command("bash").args(["-c", script]).output().expect("bash"))
+    pub fn sh(&self, script: &str) -> Finished {
+        finished(self.command("bash").args(["-c", script]).output().expect("bash"))
     }
 
     /// `fence` with these words, for run `me` unless they say otherwise.
-    pub fn fence(&self, words: &[&str]) -> Said {
+    pub fn fence(&self, words: &[&str]) -> Finished {
         if self.server.is_some() && words == ["init"] {
             // It was made where it is served.
-            return Said { code: 0, out: String::new(), err: String::new() };
+            return Finished { code: 0, out: String::new(), err: String::new() };
         }
-        said(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
+        finished(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
     }
 
     /// The same, while the test goes on. It is ended with the test at the latest.
@@ -228,29 +228,29 @@ impl Sealed {
     }
 
     /// The command, what it said, and how it ended. Times differ; everything else is as it stands there.
-    pub fn tell(&self, words: &[&str]) -> String {
+    pub fn show(&self, words: &[&str]) -> String {
         let said = self.fence(words);
-        let mut told = format!("$ fence {}\n", words.join(" "));
+        let mut shown = format!("$ fence {}\n", words.join(" "));
         for part in [&said.out, &said.err] {
             if !part.is_empty() {
-                told.push_str(&still(part));
-                told.push('\n');
+                shown.push_str(&without_times(part));
+                shown.push('\n');
             }
         }
         if said.code != 0 {
-            told.push_str(&format!("(exit {})\n", said.code));
+            shown.push_str(&format!("(exit {})\n", said.code));
         }
-        told
+        shown
     }
 
     /// Several commands, each a line of words; `'…'` keeps words together.
-    pub fn story(&self, commands: &str) -> String {
+    pub fn transcript(&self, commands: &str) -> String {
         let lines = commands.lines().map(str::trim).filter(|line| !line.is_empty());
-        let told = lines.map(|line| {
+        let shown = lines.map(|line| {
             let words: Vec<String> = words(line);
-            self.tell(&words.iter().map(String::as_str).collect::<Vec<_>>())
+            self.show(&words.iter().map(String::as_str).collect::<Vec<_>>())
         });
-        told.collect::<Vec<_>>().join("\n")
+        shown.collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -264,7 +264,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// Every moment becomes TIME, and a day that begins between two commands is not told.
-pub fn still(text: &str) -> String {
+pub fn without_times(text: &str) -> String {
     let mut out = String::new();
     let is_day = |line: &str| line.split_once("day 20").is_some_and(|(_, date)| date.trim_end().len() == 8);
     let text: String = text.split_inclusive('\n').filter(|line| !is_day(line)).collect();
@@ -300,9 +300,13 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     panic!("within five minutes it did not come true that {what}");
 }
 
-pub fn said(output: Output) -> Said {
+pub fn finished(output: Output) -> Finished {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    Said { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+    Finished {
+        code: output.status.code().unwrap_or(-1),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    }
 }
 
 /// Runs a test on both databases, and on both once more over HTTP. What comes after `without a server:` only the first

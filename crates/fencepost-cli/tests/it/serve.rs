@@ -178,7 +178,7 @@ on_both! {
     }
 
     /// Work from the command line, in another process, wakes who waits at the server.
-    fn work_of_another_process_wakes_who_waits(sealed: Sealed) {
+    fn work_of_another_process_wakes_a_waiter(sealed: Sealed) {
         busy(&sealed);
         let server = Served::start(&sealed, &[]);
         let waiting = server.send("task/claim", &json!({ "run": "r", "wait_ms": 600_000 }));
@@ -231,7 +231,7 @@ on_both! {
         assert_eq!(server.wait().code(), Some(143));
     }
 
-    fn what_is_begun_is_finished_before_the_server_ends(sealed: Sealed) {
+    fn open_requests_are_finished_before_the_server_ends(sealed: Sealed) {
         sealed.ok(&["init"]);
         let mut server = Served::start(&sealed, &[]);
         let body = json!({ "board": "auth", "title": "one" }).to_string();
@@ -270,7 +270,7 @@ on_both! {
 
 /// A pipe that nobody reads holds some 300 lines.
 #[test]
-fn a_log_that_nobody_reads_holds_nobody_up() {
+fn a_log_that_nobody_reads_blocks_nothing() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let mut command = sealed.command("fence");
@@ -334,24 +334,24 @@ fn few_file_handles_stop_nobody_for_long() {
     command.args(["-c", "ulimit -n 64; exec fence serve --listen 127.0.0.1:0 --header-time 2s"]);
     let server = Served::run(command);
     let silent: Vec<_> = (0..100).map(|_| server.connect()).collect();
-    let told = silent.into_iter().map(|mut stream| {
-        let mut told = String::new();
-        stream.read_to_string(&mut told).expect("it ends");
-        told
+    let replies = silent.into_iter().map(|mut stream| {
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("it ends");
+        reply
     });
-    let full = told
-        .filter(|told| {
-            told.starts_with("HTTP/1.1 503 ") && told.contains("the limit of 16 connections is reached")
+    let full = replies
+        .filter(|reply| {
+            reply.starts_with("HTTP/1.1 503 ") && reply.contains("the limit of 16 connections is reached")
         })
         .count();
-    assert!(full > 0, "nobody is told");
+    assert!(full > 0, "some are refused with a reason");
     eventually("others are served", || (server.call("admin/about", json!({})).0 == 200).then_some(()));
     let log = server.log();
-    assert!(log.contains("16 may be connected, and not 8192"), "{log}");
+    assert!(log.contains("at most 16 connections instead of 8192"), "{log}");
 }
 
 #[test]
-fn slow_and_large_heads_are_not_waited_for() {
+fn slow_and_large_heads_are_cut_off() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let impatient = Served::start(&sealed, &["--header-time", "200ms"]);
@@ -430,7 +430,7 @@ fn it_speaks_tls_and_reads_a_renewed_certificate() {
     // What cannot be used changes nothing.
     sealed.sh("echo nonsense > cert.pem");
     server.signal(Signal::HUP);
-    let told = || server.log.lock().expect("the log").contains("the certificate stays as it was");
-    eventually("it is told", || told().then_some(()));
+    let shown = || server.log.lock().expect("the log").contains("the certificate stays as it was");
+    eventually("the error is logged", || shown().then_some(()));
     assert!(by_tls(&sealed, &server, "new.pem").contains("{\"ok\":true}"));
 }

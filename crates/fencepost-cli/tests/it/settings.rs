@@ -2,16 +2,16 @@
 
 use crate::{
     on_both,
-    sealed::{Said, Sealed, said, still},
+    sealed::{Finished, Sealed, finished, without_times},
 };
 
 /// `fence` with these variables, without what differs from place to place.
-fn with(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Said {
+fn with(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Finished {
     let mut command = sealed.command("fence");
     command.env("FENCE_RUN", "me").envs(variables.iter().copied()).args(words);
-    let said = said(command.output().expect("fence"));
+    let said = finished(command.output().expect("fence"));
     let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
-    Said { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
+    Finished { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
 }
 
 fn write(sealed: &Sealed, name: &str, text: &str) {
@@ -75,7 +75,7 @@ fn each_value_has_its_source() {
 
 /// Whatever the server has a setting for.
 #[test]
-fn all_that_the_server_can_be_told_can_be_set() {
+fn every_option_of_the_server_is_a_setting() {
     let sealed = Sealed::sqlite();
     let all =
         format!("{:#?}", fencepost_server::Settings::new("127.0.0.1:7373".parse().expect("an address")));
@@ -116,7 +116,7 @@ fn all_that_the_server_can_be_told_can_be_set() {
 }
 
 #[test]
-fn which_fleet_it_is_and_why() {
+fn the_fleet_and_the_reason_for_it() {
     let sealed = Sealed::sqlite();
     let fleet = |variables: &[(&str, &str)], words: &[&str]| {
         let said = with(&sealed, variables, &[words, &["whoami"]].concat());
@@ -129,11 +129,11 @@ fn which_fleet_it_is_and_why() {
         "fleet  HERE/.fence/fence.db  (every work tree of this git repository shares it)"
     );
     project(&sealed, "db = \"fleets/one.db\"");
-    assert_eq!(fleet(&[], &[]), "fleet  HERE/fleets/one.db  (HERE/fence.toml says so)");
-    assert_eq!(fleet(&[db], &[]), "fleet  variable.db  (FENCE_DB says so)");
-    assert_eq!(fleet(&[url], &[]), "fleet  http://variable  (FENCE_URL says so)");
-    assert_eq!(fleet(&[db, url], &["--db", "flag.db"]), "fleet  flag.db  (--db says so)");
-    assert_eq!(fleet(&[db, url], &["--url", "http://flag"]), "fleet  http://flag  (--url says so)");
+    assert_eq!(fleet(&[], &[]), "fleet  HERE/fleets/one.db  (HERE/fence.toml names it)");
+    assert_eq!(fleet(&[db], &[]), "fleet  variable.db  (FENCE_DB names it)");
+    assert_eq!(fleet(&[url], &[]), "fleet  http://variable  (FENCE_URL names it)");
+    assert_eq!(fleet(&[db, url], &["--db", "flag.db"]), "fleet  flag.db  (--db names it)");
+    assert_eq!(fleet(&[db, url], &["--url", "http://flag"]), "fleet  http://flag  (--url names it)");
     let both = with(&sealed, &[], &["--db", "a", "--url", "http://b", "whoami"]);
     assert_eq!(both.code, 2, "{both:?}");
     let wrong = with(&sealed, &[("FENCE_URL", "fence.db")], &["list"]);
@@ -144,7 +144,7 @@ fn which_fleet_it_is_and_why() {
 }
 
 #[test]
-fn two_fleets_are_one_too_many() {
+fn two_fleets_at_once_are_refused() {
     let sealed = Sealed::sqlite();
     let both = [("FENCE_URL", "http://127.0.0.1:9"), ("FENCE_DB", "postgres://kim:secret@h/d")];
     let refused = "error: two fleets are named: the server http://127.0.0.1:9 (FENCE_URL), and the database \
@@ -156,7 +156,7 @@ fn two_fleets_are_one_too_many() {
     // Whoever makes or serves a database looks for one.
     let both = [both[0], ("FENCE_DB", "here.db")];
     let made = with(&sealed, &both, &["init"]);
-    assert_eq!((made.code, made.out.as_str()), (0, "the fleet is at here.db: FENCE_DB says so"), "{made:?}");
+    assert_eq!((made.code, made.out.as_str()), (0, "the fleet is at here.db: FENCE_DB names it"), "{made:?}");
     let warned = "warning: other commands will be refused: two fleets are named: the server http://127.0.0.1:9 (FENCE_URL)";
     assert!(made.err.starts_with(warned), "{made:?}");
     let added = with(&sealed, &both, &["--db", "here.db", "add", "one", "--board", "auth"]);
@@ -166,7 +166,7 @@ fn two_fleets_are_one_too_many() {
     assert!(there.code == 0 && there.out.contains("one"), "{there:?}");
     let alone = with(&sealed, &both[..1], &["init"]);
     assert!(alone.out.contains("HERE/.fence/fence.db"), "{alone:?}");
-    assert_eq!(alone.err, "warning: other commands use http://127.0.0.1:9: FENCE_URL says so");
+    assert_eq!(alone.err, "warning: other commands use http://127.0.0.1:9: FENCE_URL names it");
     // Also in one file.
     write(&sealed, "both.toml", "url = \"http://127.0.0.1:9\"\ndb = \"here.db\"\n");
     let filed = with(&sealed, &[("FENCE_CONFIG", "both.toml")], &["list"]);
@@ -175,12 +175,12 @@ fn two_fleets_are_one_too_many() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_settings_are_refused() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let file = std::fs::canonicalize(sealed.path()).expect("the directory").join("fence.toml");
     let file = file.display().to_string();
-    let mut told = String::new();
+    let mut shown = String::new();
     for text in [
         "ulr = \"x\"",
         "[serve]\nport = 1",
@@ -194,21 +194,21 @@ fn what_does_not_fit_is_refused() {
         let words: &[&str] = if text.contains("listen") { &["serve"] } else { &["list"] };
         let said = with(&sealed, &[("FENCE_CONFIG", &file)], words);
         let hint = said.err.split(", serve.").next().unwrap_or_default();
-        told.push_str(&format!("{text}\n  {}\n  (exit {})\n", hint.replace('\n', "\n  "), said.code));
+        shown.push_str(&format!("{text}\n  {}\n  (exit {})\n", hint.replace('\n', "\n  "), said.code));
     }
-    insta::assert_snapshot!(told, @r#"
+    insta::assert_snapshot!(shown, @r#"
     ulr = "x"
       error: HERE/fence.toml: there is no setting `ulr`
-      hint: there are url, db, key, ca, agent
+      hint: the settings are url, db, key, ca, agent
       (exit 1)
     [serve]
     port = 1
       error: HERE/fence.toml: there is no setting `serve.port`
-      hint: there are url, db, key, ca, agent
+      hint: the settings are url, db, key, ca, agent
       (exit 1)
     run = "me"
       error: HERE/fence.toml: there is no setting `run`
-      hint: there are url, db, key, ca, agent
+      hint: the settings are url, db, key, ca, agent
       (exit 1)
     url = 1.5
       error: HERE/fence.toml: `url` is not a text, a number, true or false, or a list of such
@@ -220,7 +220,7 @@ fn what_does_not_fit_is_refused() {
       (exit 1)
     [serve]
     listen = "here"
-      error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': not an address of this machine: such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network
+      error: HERE/fence.toml: invalid value 'here' for '--listen <ADDR>': not an address such as 7373, 127.0.0.1:7373, or 0.0.0.0:7373 for every network
       hint: the command's --help says what it takes (docs/errors.md#invalid)
       (exit 1)
     "#);
@@ -237,13 +237,13 @@ on_both! {
         sealed.ok(&["init"]);
         let admin = sealed.ok(&["key", "add", "kim", "--role", "admin", "-q"]);
         assert!(admin.starts_with("fence_") && admin.len() == 70, "{admin}");
-        let tell = |line: &str| {
-            let told = sealed.tell(&[&["--key", &admin], line.split(' ').collect::<Vec<_>>().as_slice()].concat());
-            let told = told.replace(&format!("--key {admin} "), "");
-            let secret = told.find("fence_").map(|at| told[at..at + 70].to_owned());
-            still(&secret.map_or(told.clone(), |secret| told.replace(&secret, "SECRET")))
+        let show = |line: &str| {
+            let shown = sealed.show(&[&["--key", &admin], line.split(' ').collect::<Vec<_>>().as_slice()].concat());
+            let shown = shown.replace(&format!("--key {admin} "), "");
+            let secret = shown.find("fence_").map(|at| shown[at..at + 70].to_owned());
+            without_times(&secret.map_or(shown.clone(), |secret| shown.replace(&secret, "SECRET")))
         };
-        let story = [
+        let commands = [
             "key add builder --role agent --agent codex-2",
             "key add lee --role agent",
             "key add eye --role reader --agent lee",
@@ -255,7 +255,7 @@ on_both! {
             "key list",
             "key list --all",
         ];
-        insta::assert_snapshot!("keys", story.map(tell).join("\n"));
+        insta::assert_snapshot!("keys", commands.map(show).join("\n"));
         sealed.readable();
         let events = sealed.ok(&["--key", &admin, "--json", "events", "--kind", "key"]);
         assert!(events.contains("key.added") && !events.contains("fence_"), "{events}");

@@ -2,8 +2,8 @@
 
 use crate::{
     on_both,
+    running::{Running, STUBBORN, ask, beats, leader, lease_end, members, over_by, read, until},
     sealed::Sealed,
-    working::{STUBBORN, Working, ask, beats, leader, lease_end, members, over_by, read, until},
 };
 use fencepost::{claim, event};
 use rustix::process::Signal;
@@ -24,7 +24,7 @@ fn exit_codes_are_passed_through() {
         (&["sh", "-c", "kill -TERM $$"], 143, ""),
         (&["sh", "-c", "kill -KILL $$"], 137, ""),
         (&["no-such-program"], 127, "error: `no-such-program`: not found"),
-        (&["./plain"], 126, "error: `./plain`: may not be executed"),
+        (&["./plain"], 126, "error: `./plain`: cannot be executed"),
     ];
     sealed.ok(&["add", "a task", "--board", "auth"]);
     sealed.ok(&["claim", "auth-1"]);
@@ -59,7 +59,7 @@ fn signals_are_passed_on() {
         trap 'echo TERM >> got; exit 9' TERM
         echo $$ > leader.new; mv leader.new leader
         while :; do sleep 0.02; done";
-    let fence = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", script]);
+    let fence = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", script]);
     leader(&sealed);
     let got = sealed.path().join("got");
     let all = [
@@ -79,7 +79,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn what_is_ignored_stays_ignored() {
+fn ignored_signals_stay_ignored() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let said =
@@ -106,7 +106,7 @@ on_both! {
                 sealed.ok(&["claim", "auth-1"]);
             }
             let words = [verb, &["--grace", "500ms", "--", "bash", "-c", STUBBORN]].concat();
-            let fence = Working::start(sealed.command("fence").env("FENCE_RUN", "me"), &words);
+            let fence = Running::start(sealed.command("fence").env("FENCE_RUN", "me"), &words);
             let leader = leader(&sealed);
             until("its children beat", || beats(&sealed).is_some());
             assert!(members(leader).len() >= 4, "{:?}", members(leader));
@@ -121,7 +121,7 @@ on_both! {
         let listens = "trap 'echo told > told; exit 0' TERM
             echo $$ > leader.new; mv leader.new leader
             while :; do sleep 0.02; done";
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--grace", "1m", "--", "bash", "-c", listens]);
+        let fence = Running::fence(&sealed, &["lock", "deploy", "--grace", "1m", "--", "bash", "-c", listens]);
         leader(&sealed);
         sealed.ok(&["unclaim", "lock/deploy"]);
         let said = fence.end();
@@ -150,7 +150,7 @@ on_both! {
     }
 
     /// What was given back, by whomever, is anyone's to take: the command is ended, and may not end well.
-    fn what_is_given_back_is_lost(sealed: Sealed) {
+    fn a_released_claim_is_lost(sealed: Sealed) {
         sealed.ok(&["init"]);
         for _ in 1..=3 {
             sealed.ok(&["add", "a task", "--board", "auth"]);
@@ -168,7 +168,7 @@ on_both! {
         for (verb, way) in ways {
             let _ = fs::remove_file(sealed.path().join("leader"));
             let script = "echo $$ > leader.new; mv leader.new leader; exec sleep 1000";
-            let fence = Working::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
+            let fence = Running::fence(&sealed, &[verb, &["--", "sh", "-c", script]].concat());
             let leader = leader(&sealed);
             sealed.ok(way);
             let said = fence.end();
@@ -191,7 +191,7 @@ on_both! {
     }
 
     /// Who takes a lock for a while goes on to act under its own run and claim.
-    fn a_lock_hides_nothing_of_its_caller(sealed: Sealed) {
+    fn a_lock_keeps_the_variables_of_its_caller(sealed: Sealed) {
         sealed.ok(&["init"]);
         for _ in 1..=3 {
             sealed.ok(&["add", "a task", "--board", "auth"]);
@@ -211,7 +211,7 @@ on_both! {
     }
 
     /// The claim is renewed, and again, while the command runs, and given back at once when it is over.
-    fn a_lock_is_kept_and_given_back(sealed: Sealed) {
+    fn a_lock_is_renewed_and_released(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.script("twice", r#"
             ends() { fence --json guard $FENCE_LOCK | grep -o '"expires_at":"[^"]*"'; }
@@ -240,7 +240,7 @@ on_both! {
             rmdir inside";
         let work = "for i in 1 2 3 4 5 6; do fence lock number --wait -- bash -c \"$ADD\" 2>> errors; done";
         let shells: Vec<_> = (0..16)
-            .map(|_| Working::start(sealed.command("bash").env("ADD", add), &["-c", work]))
+            .map(|_| Running::start(sealed.command("bash").env("ADD", add), &["-c", work]))
             .collect();
         for shell in shells {
             assert_eq!(shell.end().code, 0);
@@ -253,16 +253,16 @@ on_both! {
     /// Waiting has an end: the one that was said, the lock's, or Ctrl-C.
     fn waiting_for_a_lock(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+        let holder = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
         leader(&sealed);
         let said = sealed.fence(&["lock", "deploy", "--wait=300ms", "--", "touch", "started"]);
         assert_eq!(said.code, 4, "{said:?}");
         assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
 
         let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
-            Working::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
+            Running::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
         });
-        let interrupted = Working::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
+        let interrupted = Running::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
         until("it waits", || interrupted.listens());
         interrupted.send(Signal::INT);
         assert_eq!(interrupted.end().code, 130);
@@ -319,33 +319,33 @@ on_both! {
         assert!(said.err.contains("was taken away by an operator"), "{said:?}");
     }
 
-    fn a_cap_ends_the_command_in_time(sealed: Sealed) {
+    fn a_maximum_ends_the_command_in_time(sealed: Sealed) {
         sealed.ok(&["init"]);
         // With little grace it has most of its time, and is asked about often enough to know that there is a cap.
         let words = ["lock", "deploy", "--max", "12s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
-        let fence = Working::fence(&sealed, &words);
+        let fence = Running::fence(&sealed, &words);
         let leader = leader(&sealed);
         let held = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/deploy@1")).await);
         let until = held.expect("an answer").claim.expect("it is held").expires_at;
         let said = fence.end();
         assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
-        assert!(said.err.starts_with("error: the time of claim `lock/deploy@1` is up"), "{said:?}");
+        assert!(said.err.starts_with("error: the maximum time of claim `lock/deploy@1` is over"), "{said:?}");
         over_by(&sealed, until);
     }
 
     /// What the command leaves behind is gone before the lock is free.
-    fn nothing_is_left_behind_with_the_lock_free(sealed: Sealed) {
+    fn no_process_outlives_the_lock(sealed: Sealed) {
         sealed.ok(&["init"]);
         let script = "(trap '' TERM; exec sleep 1000) & echo $$ > leader; exit 6";
-        let said = Working::fence(&sealed, &["lock", "deploy", "--grace", "300ms", "--", "bash", "-c", script]).end();
+        let said = Running::fence(&sealed, &["lock", "deploy", "--grace", "300ms", "--", "bash", "-c", script]).end();
         assert_eq!((said.code, members(leader(&sealed))), (6, vec![]), "{said:?}");
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
     /// KILL spares nobody, so the command goes with it, and the lock follows when its lease is over.
-    fn a_killed_fence_takes_its_command_along(sealed: Sealed) {
+    fn a_killed_fence_kills_its_command(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let fence = Working::fence(&sealed, &["lock", "deploy", "--ttl", "12s", "--", "bash", "-c", STUBBORN]);
+        let fence = Running::fence(&sealed, &["lock", "deploy", "--ttl", "12s", "--", "bash", "-c", STUBBORN]);
         let leader = leader(&sealed);
         until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::KILL);
@@ -360,7 +360,7 @@ on_both! {
     fn a_stopped_fence_does_not_let_its_command_outlive_the_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
         let words = ["lock", "deploy", "--ttl", "6s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
-        let fence = Working::fence(&sealed, &words);
+        let fence = Running::fence(&sealed, &words);
         let leader = leader(&sealed);
         until("its children beat", || beats(&sealed).is_some());
         fence.send(Signal::STOP);
@@ -377,11 +377,11 @@ on_both! {
 fn a_binary_that_was_replaced_still_supervises() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
-    let holder = Working::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+    let holder = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
     leader(&sealed);
     let fence = sealed.path().join("old-fence");
     fs::copy(env!("CARGO_BIN_EXE_fence"), &fence).expect("a copy");
-    let waiter = Working::program(
+    let waiter = Running::program(
         &sealed,
         fence.to_str().expect("a name"),
         &["lock", "deploy", "--wait", "--", "echo", "at last"],
@@ -397,7 +397,7 @@ fn a_binary_that_was_replaced_still_supervises() {
 
 /// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
 #[test]
-fn the_terminal_is_the_commands() {
+fn the_command_gets_the_terminal() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let command = "trap 'echo got INT' INT; echo ready; read a; echo got $a; read b; echo got $b; exit 8";

@@ -28,18 +28,18 @@ fn plain(shown: &str) -> String {
 on_both! {
     fn tables_fit_times_are_relative_and_states_have_colours(sealed: Sealed) {
         sealed.ok(&["init"]);
-        let story = "
+        let commands = "
             add 'design the whole schema, with every table, index and view that there will ever be' --board auth
             add 'write the parser' --board auth --after auth-1
             add 'given up' --board auth
             claim auth-1
             cancel auth-3
         ";
-        sealed.story(story);
-        let told = [60, 100].map(|columns| on_a_terminal(&sealed, columns, "fence list; fence board show auth"));
+        sealed.transcript(commands);
+        let shown = [60, 100].map(|columns| on_a_terminal(&sealed, columns, "fence list; fence board show auth"));
         // Whoever measures the half hour later sees 29 minutes.
-        let told = told.join("\n\n").replace("30m", "29m");
-        insta::assert_snapshot!("terminal", told);
+        let shown = shown.join("\n\n").replace("30m", "29m");
+        insta::assert_snapshot!("terminal", shown);
         let claims = on_a_terminal(&sealed, 80, "fence claims");
         assert!(claims.contains("s ago  in ") && !claims.contains("Z"), "{claims}");
         assert!(!on_a_terminal(&sealed, 80, "NO_COLOR=1 fence list").contains('^'), "no colour was asked for");
@@ -48,7 +48,7 @@ on_both! {
     }
 
     /// Whoever waits at a terminal sees for what; the line is gone at the end, and there is none elsewhere.
-    fn waiting_says_for_what(sealed: Sealed) {
+    fn waiting_shows_the_reason(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);
         sealed.ok(&["--run", "other", "--agent", "kim", "claim", "a-1"]);
@@ -123,7 +123,7 @@ fn nothing_overruns_a_narrow_terminal() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let title = "design the whole schema, with every table, index and view that there will ever be";
-    sealed.story(&format!(
+    sealed.transcript(&format!(
         "
         add '{title}' --board authentication --tag rust
         add '{title}' --board authentication --after authentication-1
@@ -247,7 +247,7 @@ fn every_command_has_help() {
         .filter(|name| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase()))
         .collect();
     assert!(names.len() > 40, "{names:?}");
-    let mut told = help.clone();
+    let mut shown = help.clone();
     for name in &names {
         let help = sealed.ok(&[name, "--help"]);
         let (own, global) = help.split_once("Everywhere:").expect("what holds everywhere");
@@ -266,7 +266,7 @@ fn every_command_has_help() {
                 pair[0]
             );
         }
-        told.push_str(&format!("\n\n=== fence {name}\n{}", own.trim_end()));
+        shown.push_str(&format!("\n\n=== fence {name}\n{}", own.trim_end()));
     }
-    insta::assert_snapshot!("help", told);
+    insta::assert_snapshot!("help", shown);
 }

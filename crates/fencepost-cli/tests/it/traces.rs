@@ -107,7 +107,7 @@ const PARENT: &str = "b7ad6b7169203331";
 on_both! {
     without a server:
 
-    fn a_call_is_a_part_of_what_its_client_is_at(sealed: Sealed) {
+    fn a_call_is_part_of_its_clients_trace(sealed: Sealed) {
         sealed.ok(&["init"]);
         let collector = Collector::start();
         let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
@@ -170,7 +170,7 @@ fn the_last_spans_are_sent_before_a_server_ends() {
 
 /// Nobody is there, or somebody who never answers.
 #[test]
-fn a_collector_that_is_away_holds_nobody_up() {
+fn a_collector_that_is_down_blocks_nothing() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");

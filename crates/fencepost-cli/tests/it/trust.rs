@@ -1,6 +1,6 @@
 //! What a project brings along counts only if the user trusts it.
 
-use crate::sealed::{Said, Sealed, said};
+use crate::sealed::{Finished, Sealed, finished};
 use std::{
     fs,
     io::{ErrorKind, Read},
@@ -14,14 +14,14 @@ fn write(sealed: &Sealed, name: &str, text: &str) {
 }
 
 /// A shell's commands, without what differs from place to place.
-fn sh(sealed: &Sealed, script: &str) -> Said {
+fn sh(sealed: &Sealed, script: &str) -> Finished {
     let said = sealed.sh(script);
     let here = fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
-    Said { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
+    Finished { out: said.out.replace(&here, "HERE"), err: said.err.replace(&here, "HERE"), ..said }
 }
 
 #[test]
-fn a_project_leads_no_key_away_unless_it_is_trusted() {
+fn an_untrusted_project_gets_no_key() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     sealed.ok(&["add", "ours", "--board", "auth"]);
@@ -122,7 +122,7 @@ fn a_fleet_of_another_user_is_used_only_if_it_is_trusted() {
         assert_eq!(
             refused.err,
             "error: the fleet in HERE/.fence belongs to user 1234, and is not trusted\n\
-             hint: fence trust uses it all the same; --db or FENCE_DB names another"
+             hint: fence trust allows it; --db or FENCE_DB names another"
         );
         let named = sh(&sealed, "fence --db .fence/fence.db list");
         assert!(named.code == 0 && named.out.contains("theirs"), "{named:?}");
@@ -137,7 +137,7 @@ fn a_fleet_of_another_user_is_used_only_if_it_is_trusted() {
     let sudo = sh(&sealed, "SUDO_UID=1235 fence list");
     assert!(sudo.out.contains("theirs"), "{sudo:?}");
     sealed.sh("chown 1234 .fence");
-    assert_eq!(sh(&sealed, "fence trust --revoke .").out, "HERE/.fence is trusted no longer");
-    let doctor = said(sealed.command("fence").arg("doctor").output().expect("fence"));
+    assert_eq!(sh(&sealed, "fence trust --revoke .").out, "HERE/.fence is no longer trusted");
+    let doctor = finished(sealed.command("fence").arg("doctor").output().expect("fence"));
     assert!(doctor.code == 1 && doctor.out.contains("belongs to user 1234"), "{doctor:?}");
 }

@@ -2,15 +2,15 @@
 
 use crate::{
     on_both,
-    sealed::{Said, Sealed, eventually},
+    sealed::{Finished, Sealed, eventually},
 };
 use std::{
     io::{BufRead, BufReader},
     process::Child,
 };
 
-fn said(child: Child) -> Said {
-    crate::sealed::said(child.wait_with_output().expect("its output"))
+fn finished(child: Child) -> Finished {
+    crate::sealed::finished(child.wait_with_output().expect("its output"))
 }
 
 /// A command that waits, once it does: it has looked, and watches the log.
@@ -80,16 +80,16 @@ fn ports(child: &Child) -> Vec<i64> {
 }
 
 on_both! {
-    fn a_claim_waits_for_what_comes(sealed: Sealed) {
+    fn a_claim_waits_for_a_task(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);
         sealed.ok(&["--run", "other", "claim", "a-1"]);
         let any = waiting(&sealed, &["claim", "--board", "a", "--wait", "1m", "-q"]);
         let named = waiting(&sealed, &["--run", "third", "claim", "a-1", "--wait", "1m", "-q"]);
         sealed.ok(&["add", "fresh", "--board", "a"]);
-        assert_eq!(said(any).out, "task/a-2@1");
+        assert_eq!(finished(any).out, "task/a-2@1");
         sealed.ok(&["release", "task/a-1@1"]);
-        assert_eq!(said(named).out, "task/a-1@2");
+        assert_eq!(finished(named).out, "task/a-1@2");
         let nothing = sealed.fence(&["claim", "--board", "a", "--wait", "10ms"]);
         assert_eq!((nothing.code, nothing.out.as_str()), (3, ""), "{nothing:?}");
         sealed.ok(&["done", "task/a-2@1"]);
@@ -104,7 +104,7 @@ on_both! {
             sealed.ok(&["add", title]);
         }
         sealed.ok(&["add", "alone", "--board", "other"]);
-        let told = sealed.story("
+        let shown = sealed.transcript("
             wait
             wait main-1 --board main
             wait main-9
@@ -113,7 +113,7 @@ on_both! {
             --json wait main-1 --timeout 10ms
             wait --board main --timeout 10ms
         ");
-        insta::assert_snapshot!("wait", told);
+        insta::assert_snapshot!("wait", shown);
         let both = waiting(&sealed, &["wait", "main-1", "main-2"]);
         let any = waiting(&sealed, &["wait", "main-1", "main-2", "--any"]);
         let board = waiting(&sealed, &["wait", "--board", "other"]);
@@ -121,13 +121,13 @@ on_both! {
             sealed.ok(&["claim", task]);
             sealed.ok(&["done"]);
         }
-        let (both, any, board) = (said(both), said(any), said(board));
+        let (both, any, board) = (finished(both), finished(any), finished(board));
         assert_eq!((both.code, both.out.lines().last()), (0, Some("2 completed, 0 failed, 0 cancelled, 0 open")));
         assert_eq!(any.code, 0, "{any:?}");
         assert_eq!((board.code, board.out.as_str()), (0, "1 completed, 0 failed, 0 cancelled, 0 open"));
         let lost = waiting(&sealed, &["wait", "main-3", "main-4"]);
         sealed.ok(&["cancel", "main-4"]);
-        let lost = said(lost);
+        let lost = finished(lost);
         assert_eq!((lost.code, lost.out.lines().last()), (1, Some("0 completed, 0 failed, 1 cancelled, 1 open")));
     }
 
@@ -148,14 +148,14 @@ on_both! {
 
         // Who followed has seen the last of them, so all can be seen (on PostgreSQL the log ends where the oldest
         // transaction of anyone began).
-        let told = sealed.story("
+        let shown = sealed.transcript("
             events --resource task/main-1
             events --kind task.completed --limit 1
             events --since start --kind task.added
             events --kind nothing
             events --since nonsense
         ");
-        insta::assert_snapshot!("events", told);
+        insta::assert_snapshot!("events", shown);
         let page = sealed.ok(&["--json", "events", "--since", "start", "--limit", "2"]);
         let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
         let position = page["position"].as_str().expect("a position");
@@ -165,9 +165,9 @@ on_both! {
     }
 
     /// Text is for people: local times, the day where it is another one, titles, words. JSON stays as it is.
-    fn events_are_told_to_people(sealed: Sealed) {
+    fn events_are_described_for_people(sealed: Sealed) {
         sealed.ok(&["init"]);
-        sealed.story("
+        sealed.transcript("
             add 'write the parser' --board auth
             add 'a title that is much longer than the column that there is for titles' --board auth
             --agent kim claim auth-1
@@ -186,10 +186,10 @@ on_both! {
                 None => format!("fence {words}"),
             };
             let said = sealed.command("bash").env("TZ", "CET-1CEST,M3.5.0,M10.5.0/3").args(["-c", &script]).output().expect("bash");
-            crate::sealed::said(said).out.replace('\r', "").replace('\x1b', "^")
+            crate::sealed::finished(said).out.replace('\r', "").replace('\x1b', "^")
         };
-        let told = [None, Some(120), Some(80), Some(60), Some(40)].map(|columns| shown(columns, "events --since start"));
-        insta::assert_snapshot!("events_view", told.join("\n\n"));
+        let shown = [None, Some(120), Some(80), Some(60), Some(40)].map(|columns| shown(columns, "events --since start"));
+        insta::assert_snapshot!("events_view", shown.join("\n\n"));
         let json = sealed.ok(&["--json", "events", "--since", "start"]);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         let events = json["events"].as_array().expect("events");
@@ -253,5 +253,18 @@ on_both! {
         assert!(holder.wait().expect("its end").success());
         assert!(next.wait().expect("its end").success());
         assert!(sealed.path().join("done").exists());
+    }
+
+    fn wait_for_any_of_several(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for title in ["one", "two", "three"] {
+            sealed.ok(&["add", title]);
+        }
+        sealed.ok(&["cancel", "main-2"]);
+        assert_eq!(sealed.fence(&["wait", "main-1", "main-2", "--any"]).code, 1);
+        sealed.ok(&["claim", "main-1"]);
+        sealed.ok(&["done"]);
+        assert_eq!(sealed.fence(&["wait", "main-1", "main-2", "--any"]).code, 0, "one was completed");
+        assert_eq!(sealed.fence(&["wait", "main-1", "main-2"]).code, 1, "one was not");
     }
 }

@@ -4,10 +4,10 @@ use clap::{Args, ValueEnum};
 use fencepost::{Millis, Result, agent, agent::Role as Has};
 use std::process::ExitCode;
 
-/// Make an agent known, or say anew what it is: what is not given stays as it was
+/// Register an agent, or change one; options that are not given keep their values
 ///
-/// It is online if it polled within five minutes, or a run of its own lives. Capabilities and --max-concurrent are about what
-/// a poll gives: a claim by hand (`fence claim`) is bound by neither.
+/// An agent is online if it polled within the last five minutes, or if one of its runs lives. Capabilities and --max-concurrent
+/// limit what a poll returns; they do not limit `fence claim`.
 ///
 /// Examples:
 ///   fence agent join lead --role lead
@@ -17,17 +17,17 @@ use std::process::ExitCode;
 pub struct Join {
     #[command(flatten)]
     named: Named,
-    /// A lead is told of what others finish, a worker takes from the pool  [default: worker]
+    /// A lead is notified of tasks that others finish; a worker takes tasks from the pool  [default: worker]
     #[arg(long, value_enum)]
     role: Option<Role>,
-    /// It takes from the pool only tasks whose tags it has all of; tasks without tags anyone takes; `poll --tag rust` takes
-    /// only rust. May be given several times, '' for all tasks  [default: all]
+    /// The tags that it can do: from the pool it gets tasks without tags, and tasks whose tags it has all of. `poll --tag rust`
+    /// narrows it to rust. May be given several times; '' removes the limit  [default: no limit]
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     capability: Vec<String>,
-    /// How many triggers it may have at a time, 0 for any number  [default: any number]
+    /// The most triggers that it may have at a time; 0 for no limit  [default: no limit]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_concurrent: Option<i64>,
-    /// How long after it went silent what waits for it goes back to the pool  [default: 30m]
+    /// When it has been offline for this long, tasks that wait for it go back to the pool  [default: 30m]
     #[arg(long, value_parser = duration, value_name = "DURATION", allow_hyphen_values = true)]
     strand: Option<Millis>,
 }
@@ -53,6 +53,6 @@ impl Join {
             strand_ms: self.strand,
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
+        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.terminal))
     }
 }

@@ -4,13 +4,13 @@ use clap::Args;
 use fencepost::{Result, agent};
 use std::process::ExitCode;
 
-/// Say that an agent leaves: what is offered or assigned to it, and not begun, goes back to the pool
+/// Unregister an agent; tasks that wait for it go back to the pool
 #[derive(Debug, Args)]
 #[command(aliases = ["rm", "remove"])]
 pub struct Leave {
     #[command(flatten)]
     named: Named,
-    /// Why; it is kept in the log
+    /// The reason, for the log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -19,6 +19,6 @@ impl Leave {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply =
             context.call(agent::Leave { agent: self.named.name(context)?, reason: self.reason }).await?;
-        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.screen))
+        context.print(&reply, |reply| table(std::slice::from_ref(&reply.agent), &context.terminal))
     }
 }

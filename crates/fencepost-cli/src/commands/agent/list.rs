@@ -4,13 +4,13 @@ use clap::Args;
 use fencepost::{Result, agent};
 use std::process::ExitCode;
 
-/// List the agents: who is there, what each is doing, and what is stranded with those who are not
+/// List the agents, what each one does, and tasks that are stranded with agents that are offline
 ///
-/// Online is who polled within five minutes, or has a run that lives.
+/// An agent is online if it polled within the last five minutes, or if one of its runs lives.
 #[derive(Debug, Default, Args)]
 #[command(alias = "ls")]
 pub struct List {
-    /// Also those that left
+    /// Include agents that left
     #[arg(long)]
     all: bool,
 }
@@ -20,11 +20,12 @@ impl List {
         let reply = context.call(agent::List { all: self.all }).await?;
         context.print(&reply, |reply| {
             let mut page = match reply.agents.as_slice() {
-                [] => "no agents: fence agent join makes one known".into(),
-                agents => table(agents, &context.screen),
+                [] => "no agents: fence agent join registers one".into(),
+                agents => table(agents, &context.terminal),
             };
             for agent::list::Unknown { agent, tasks } in &reply.unknown {
-                page += &format!("\nno agent `{agent}`, for whom there is: {}", tasks.join(", "));
+                page +=
+                    &format!("\nno agent `{agent}` has joined, and tasks wait for it: {}", tasks.join(", "));
             }
             page
         })

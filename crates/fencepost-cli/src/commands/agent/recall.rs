@@ -3,9 +3,10 @@ use clap::Args;
 use fencepost::{Result, agent};
 use std::process::ExitCode;
 
-/// Give back to the pool at once what is stranded with an agent: offered or assigned to it, and not begun
+/// Give an offline agent's waiting tasks back to the pool now
 ///
-/// It happens by itself after a while (`agent join --strand`). Exits 4 if the agent is there.
+/// These are tasks that are offered or assigned to the agent and that no run has claimed. They go back by themselves after a
+/// while (`agent join --strand`). Exits 4 if the agent is online.
 ///
 /// Examples:
 ///   fence agent recall bob
@@ -16,10 +17,10 @@ pub struct Recall {
     /// The agent
     #[arg(value_name = "AGENT")]
     name: String,
-    /// Also from an agent that is there
+    /// Take the tasks even if the agent is online
     #[arg(long)]
     force: bool,
-    /// Why; it is kept in the log
+    /// The reason, for the log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -27,7 +28,7 @@ pub struct Recall {
 impl Recall {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = agent::Recall { agent: self.name, force: self.force, reason: self.reason };
-        // A batch at a time: together they are one answer.
+        // The op works in batches; together they are one reply.
         let mut reply = context.call(op.clone()).await?;
         while reply.more {
             let next = context.call(op.clone()).await?;
@@ -35,8 +36,8 @@ impl Recall {
             reply.more = next.more;
         }
         context.print(&reply, |reply| match reply.tasks.as_slice() {
-            [] => format!("nothing waited for agent {}", op.agent),
-            tasks => format!("anyone's again: {}", tasks.join(", ")),
+            [] => format!("no task waits for agent {}", op.agent),
+            tasks => format!("back in the pool: {}", tasks.join(", ")),
         })
     }
 }

@@ -1,18 +1,18 @@
-//! Which task waits for which, drawn as a tree.
+//! The dependencies of a board, drawn as a tree.
 //!
-//! A task stands once: under the last of those it waits for, because that is the one to be completed last. The
-//! others are named beside it.
+//! Each task appears once: below the deepest of its dependencies, which will be completed last. The other dependencies are named
+//! beside it.
 
-use crate::screen::{Screen, Strip, state};
+use crate::output::{Terminal, table::CellLine, terminal::state};
 use anstyle::Style;
 use fencepost::{board::show::Edge, task::Task};
 use std::collections::HashMap;
 
-pub fn draw(tasks: &[Task], edges: &[Edge], screen: &Screen) -> String {
+pub fn draw(tasks: &[Task], edges: &[Edge], terminal: &Terminal) -> String {
     let graph = Graph::new(tasks, edges);
     let mut lines = Vec::new();
     for root in graph.children(None) {
-        graph.branch(root, "", "", screen, &mut lines);
+        graph.branch(root, "", "", terminal, &mut lines);
     }
     lines.join("\n")
 }
@@ -20,7 +20,7 @@ pub fn draw(tasks: &[Task], edges: &[Edge], screen: &Screen) -> String {
 struct Graph<'a> {
     tasks: &'a [Task],
     after: HashMap<&'a str, Vec<&'a str>>,
-    /// The task under which each stands.
+    /// The task below which each one is drawn.
     parent: HashMap<&'a str, &'a str>,
 }
 
@@ -30,12 +30,12 @@ impl<'a> Graph<'a> {
         for edge in edges {
             after.entry(&edge.task).or_default().push(&edge.after);
         }
-        let place: HashMap<&str, usize> =
+        let index: HashMap<&str, usize> =
             tasks.iter().enumerate().map(|(at, task)| (task.id.as_str(), at)).collect();
         let depths = depths(tasks, &after);
         let parent = tasks.iter().filter_map(|task| {
-            let shown = after.get(task.id.as_str())?.iter().filter(|id| place.contains_key(*id));
-            let last = shown.max_by_key(|id| (depths[**id], place[**id]))?;
+            let shown = after.get(task.id.as_str())?.iter().filter(|id| index.contains_key(*id));
+            let last = shown.max_by_key(|id| (depths[**id], index[**id]))?;
             Some((task.id.as_str(), *last))
         });
         Self { tasks, parent: parent.collect(), after }
@@ -46,7 +46,7 @@ impl<'a> Graph<'a> {
     }
 
     /// One task, and everything below it.
-    fn branch(&self, task: &Task, lead: &str, below: &str, screen: &Screen, lines: &mut Vec<String>) {
+    fn branch(&self, task: &Task, lead: &str, below: &str, terminal: &Terminal, lines: &mut Vec<String>) {
         let status = task.state().as_str();
         let parent = self.parent.get(task.id.as_str());
         let others = self.after.get(task.id.as_str()).into_iter().flatten().filter(|id| Some(*id) != parent);
@@ -56,28 +56,28 @@ impl<'a> Graph<'a> {
             (false, None) => format!("  (after {})", others.join(", ")),
             (false, Some(_)) => format!("  (also after {})", others.join(", ")),
         };
-        // The title gives way first, then what else it waits for.
-        let title = screen.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
-        let mut strip = Strip::new(screen);
-        strip.lead(lead, Style::new().dimmed());
-        strip.cell(&task.id, 0, Style::new());
-        strip.cell(status, 0, state(status));
-        strip.cell(&title, 0, Style::new());
-        strip.cell(also.trim_start(), 0, Style::new().dimmed());
-        lines.push(strip.line());
+        // The title is cut first, then the other dependencies.
+        let title = terminal.fit(&task.title, &format!("{lead}{}  {status}  {also}", task.id));
+        let mut cells = CellLine::new(terminal);
+        cells.prefix(lead, Style::new().dimmed());
+        cells.cell(&task.id, 0, Style::new());
+        cells.cell(status, 0, state(status));
+        cells.cell(&title, 0, Style::new());
+        cells.cell(also.trim_start(), 0, Style::new().dimmed());
+        lines.push(cells.finish());
         let children = self.children(Some(&task.id));
-        let (fork, last, line) = screen.branches();
+        let (fork, last, line) = terminal.branches();
         for (at, child) in children.iter().enumerate() {
             let is_last = at + 1 == children.len();
             let lead = format!("{below}{}", if is_last { last } else { fork });
             let under = format!("{below}{}", if is_last { "   " } else { line });
-            self.branch(child, &lead, &under, screen, lines);
+            self.branch(child, &lead, &under, terminal, lines);
         }
     }
 }
 
-/// The length of the longest chain above each task. Tasks are in the order in which they were added, but a
-/// dependency may have been added later, so this goes on until nothing changes; there are no circles.
+/// The length of the longest chain of dependencies of each task. A task may depend on one that was added later, so this repeats
+/// until nothing changes. There are no cycles.
 fn depths<'a>(tasks: &'a [Task], after: &HashMap<&str, Vec<&str>>) -> HashMap<&'a str, usize> {
     let mut depths: HashMap<&str, usize> = tasks.iter().map(|task| (task.id.as_str(), 0)).collect();
     loop {

@@ -4,12 +4,12 @@ use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Make a channel; one that is there already stays as it is
+/// Create a channel; an existing one stays as it is
 #[derive(Debug, Args)]
 pub struct Create {
-    /// Its name, such as general
+    /// The name, such as general
     channel: String,
-    /// What it is for
+    /// The purpose of the channel
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
@@ -19,8 +19,8 @@ impl Create {
         let op = channel::Create { channel: self.channel, description: self.description };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let there = if reply.existing { "  (was there already)" } else { "" };
-            table(std::slice::from_ref(&reply.channel), &context.screen) + there
+            let existing = if reply.existing { "  (existed already)" } else { "" };
+            table(std::slice::from_ref(&reply.channel), &context.terminal) + existing
         })
     }
 }

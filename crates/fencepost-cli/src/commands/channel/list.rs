@@ -1,33 +1,33 @@
 use crate::{
     context::Context,
-    screen::{Screen, Table},
+    output::{Terminal, table::Table},
 };
 use clap::Args;
 use fencepost::{Result, channel, channel::create::Channel};
 use std::process::ExitCode;
 
-/// List the channels, with how many posts each has and who joined
+/// List the channels, with the number of posts and the members
 #[derive(Debug, Default, Args)]
 #[command(alias = "ls")]
 pub struct List {
-    /// Only those that your agent joined
+    /// Only channels that your agent joined
     #[arg(long)]
     mine: bool,
 }
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = self.mine.then(|| context.the_agent()).transpose()?;
+        let agent = self.mine.then(|| context.required_agent()).transpose()?;
         let reply = context.call(channel::List { agent }).await?;
         context.print(&reply, |reply| match reply.channels.as_slice() {
-            [] => "no channels: fence channel create makes one".into(),
-            channels => table(channels, &context.screen),
+            [] => "no channels: fence channel create creates one".into(),
+            channels => table(channels, &context.terminal),
         })
     }
 }
 
-/// A line each: `general  12 posts  bob, lead  what concerns all`.
-pub fn table(channels: &[Channel], screen: &Screen) -> String {
+/// One line per channel: `general  12 posts  bob, lead  what concerns all`.
+pub fn table(channels: &[Channel], terminal: &Terminal) -> String {
     let mut table = Table::new(&["CHANNEL", ">POSTS", "MEMBERS", "DESCRIPTION"]);
     for channel in channels {
         table.row(vec![
@@ -37,5 +37,5 @@ pub fn table(channels: &[Channel], screen: &Screen) -> String {
             channel.description.as_deref().unwrap_or_default().into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }

@@ -1,10 +1,10 @@
-use super::super::{ServerKey, speech};
+use super::super::{ServerKey, body};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Post to a channel: whoever is mentioned is given it by its next poll
+/// Post to a channel; agents that it mentions get the post by their next poll
 ///
 /// Examples:
 ///   fence channel post general "@bob the schema has changed" --agent lead
@@ -14,16 +14,16 @@ use std::process::ExitCode;
 pub struct Post {
     /// The channel
     channel: String,
-    /// What to say; - for standard input
+    /// The text, or - for standard input
     text: String,
-    /// Whom it mentions; may be given several times  [default: every agent and member of the channel
-    /// that stands in it as @name, whatever the capitals]
+    /// An agent that it mentions; may be given several times  [default: every agent and member of the channel that the text
+    /// names as @name, in any case]
     #[arg(long, value_name = "AGENT")]
     mention: Vec<String>,
-    /// The number of the post that it answers
+    /// The number of the post that this one answers
     #[arg(long, value_name = "N")]
     reply_to: Option<i64>,
-    /// A second post with this key, in the same channel, is not posted
+    /// A key of your choice: a second post with the same key in the channel is not posted
     #[arg(id = "post_key", long = "key", value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ impl Post {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = channel::Post {
             channel: self.channel,
-            body: speech(self.text)?,
+            body: body(self.text)?,
             author: context.agent(),
             mentions: (!self.mention.is_empty()).then_some(self.mention),
             reply_to: self.reply_to,
@@ -48,18 +48,18 @@ impl Post {
                 [] => String::new(),
                 names => format!(", mentions {}", names.join(", ")),
             };
-            let there = if reply.existing { "  (was there already)" } else { "" };
+            let existing = if reply.existing { "  (existed already)" } else { "" };
             let unknown = match reply.unknown.as_slice() {
                 [] => String::new(),
                 names => {
                     let names: Vec<_> = names.iter().map(|name| format!("@{name}")).collect();
                     format!(
-                        "\nnobody is called {}: fence agent list and fence channel list say who is there",
+                        "\nno agent has the name {}: see fence agent list and fence channel list",
                         names.join(", ")
                     )
                 }
             };
-            format!("post {} in {}{mentions}{there}{unknown}", post.n, post.channel)
+            format!("post {} in {}{mentions}{existing}{unknown}", post.n, post.channel)
         })
     }
 }

@@ -4,10 +4,10 @@ use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Read a channel from where your agent left off: what is printed counts as read
+/// Read the unread posts of a channel, and mark them as read
 ///
-/// While a run holds the mentions there, as `poll` gave them, reading shows everything and marks nothing: they count as
-/// read when that run is settled.
+/// While a run holds the agent's mentions in the channel (a poll returned them), reading marks nothing. The posts become read when
+/// that run is settled.
 ///
 /// Examples:
 ///   fence channel read general --agent bob
@@ -18,27 +18,27 @@ use std::process::ExitCode;
 pub struct Read {
     /// The channel
     channel: String,
-    /// From this post on, wherever your agent left off; what it skips stays unread
+    /// Start at this post; posts that it skips stay unread
     #[arg(long, value_name = "N")]
     from: Option<i64>,
-    /// At most this many  [default: 50]
+    /// The most posts to show  [default: 50]
     #[arg(long)]
     limit: Option<i64>,
-    /// Only look: nothing counts as read
+    /// Mark nothing as read
     #[arg(long)]
     peek: bool,
-    /// The claim on the mentions  [default: this run's]
+    /// The token of the mentions  [default: this run's]
     #[arg(long, conflicts_with = "peek")]
     token: Option<String>,
 }
 
 impl Read {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = context.the_agent()?;
+        let agent = context.required_agent()?;
         let token = match self.token {
             Some(token) => Some(token),
             None if self.peek => None,
-            None => context.own_token(&format!("mentions/{agent}/{}", self.channel)).await?,
+            None => context.token_of(&format!("mentions/{agent}/{}", self.channel)).await?,
         };
         let op = channel::Read {
             channel: self.channel,
@@ -51,15 +51,15 @@ impl Read {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let mut page = posts(&reply.posts, &context.screen);
+            let mut page = posts(&reply.posts, &context.terminal);
             if page.is_empty() {
                 page = "nothing new".into();
             }
             if reply.more {
                 let last = reply.posts.last().map_or(0, |post| post.n);
-                let marked = reply.cursor >= last;
-                let how = if marked { "read again".into() } else { format!("--from {}", last + 1) };
-                page += &format!("\n\n{}", context.screen.and_more(&how));
+                let is_marked = reply.cursor >= last;
+                let how = if is_marked { "read again".into() } else { format!("--from {}", last + 1) };
+                page += &format!("\n\n{}", context.terminal.and_more(&how));
             }
             if let Some(run) = reply.held_by.as_ref().filter(|_| !self.peek) {
                 page += &format!(

@@ -1,15 +1,15 @@
 //! Posts as text.
 
-use crate::screen::{Screen, quoted};
+use crate::output::{Terminal, text::quoted};
 use fencepost::channel::PostView;
 
-/// Who said what, one after the other.
-pub fn posts(posts: &[PostView], screen: &Screen) -> String {
-    let told = posts.iter().map(|post| {
+/// Posts with their authors, one after the other.
+pub fn posts(posts: &[PostView], terminal: &Terminal) -> String {
+    let pages = posts.iter().map(|post| {
         let (n, author) = (post.n, post.author.as_deref().unwrap_or("somebody"));
         let answers = post.reply_to.map_or(String::new(), |to| format!(", answering {to}"));
-        let head = format!("{n}  {author}, {}{answers}", screen.when(post.at));
-        format!("{}\n{}", screen.bold(&head), quoted(&post.body))
+        let head = format!("{n}  {author}, {}{answers}", terminal.when(post.at));
+        format!("{}\n{}", terminal.bold(&head), quoted(&post.body))
     });
-    told.collect::<Vec<_>>().join("\n\n")
+    pages.collect::<Vec<_>>().join("\n\n")
 }

@@ -1,18 +1,18 @@
-use crate::{context::Context, screen::Table};
+use crate::{context::Context, output::table::Table};
 use clap::Args;
 use fencepost::{Result, channel};
 use std::process::ExitCode;
 
-/// Say what your agent has not read: per channel, how many posts, and how many that mention it
+/// Count the unread posts of your agent, and those that mention it, by channel
 #[derive(Debug, Args)]
 pub struct Unread {}
 
 impl Unread {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let reply = context.call(channel::Unread { agent: context.the_agent()? }).await?;
+        let reply = context.call(channel::Unread { agent: context.required_agent()? }).await?;
         context.print(&reply, |reply| {
             if reply.channels.is_empty() {
-                return "all is read".into();
+                return "no unread posts".into();
             }
             let mut table = Table::new(&["CHANNEL", ">POSTS", ">MENTIONS", "FROM", "HELD BY"]).headed();
             for unread in &reply.channels {
@@ -24,7 +24,7 @@ impl Unread {
                     unread.held_by.as_deref().unwrap_or_default().into(),
                 ]);
             }
-            table.render(&context.screen)
+            table.render(&context.terminal)
         })
     }
 }

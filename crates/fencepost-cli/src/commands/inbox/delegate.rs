@@ -1,12 +1,12 @@
 use super::{Which, text};
-use crate::context::Context;
+use crate::{context::Context, output::tasks};
 use clap::Args;
 use fencepost::{Result, inbox};
 use std::process::ExitCode;
 
-/// Make a task of a message, or name the one that it belongs to, and deal with the message at once
+/// Turn a message into a task, or link it to an existing one; the message is then delegated
 ///
-/// A new task inherits where the message came from, so that whoever does it can answer there.
+/// A new task gets the message's source, channel and thread, so that its worker can answer there.
 ///
 /// Examples:
 ///   fence inbox delegate message/7@1 --board ops --to bob
@@ -16,13 +16,13 @@ use std::process::ExitCode;
 pub struct Delegate {
     #[command(flatten)]
     which: Which,
-    /// A task that is there already
+    /// An existing task
     #[arg(long, value_name = "ID", value_parser = super::super::task_id, conflicts_with_all = ["title", "board", "to", "offer"])]
     task: Option<String>,
-    /// The title of a new one  [default: the first line of the message]
+    /// The title of the new task  [default: the first line of the message]
     #[arg(long)]
     title: Option<String>,
-    /// The board it goes to  [default: main]
+    /// The board of the new task  [default: main]
     #[arg(long)]
     board: Option<String>,
     /// Assign it to this agent
@@ -46,7 +46,7 @@ impl Delegate {
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
             let (item, task) =
-                (text::item(&reply.item, &context.screen), crate::text::task(&reply.task, &context.screen));
+                (text::item(&reply.item, &context.terminal), tasks::task(&reply.task, &context.terminal));
             format!("{item}\n{task}")
         })
     }

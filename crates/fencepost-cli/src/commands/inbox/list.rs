@@ -4,30 +4,30 @@ use clap::Args;
 use fencepost::{Result, inbox, inbox::Status};
 use std::process::ExitCode;
 
-/// List an agent's inbox, oldest first: what is not dealt with yet, or all of it
+/// List the open messages of an agent's inbox, oldest first
 #[derive(Debug, Default, Args)]
 #[command(alias = "ls")]
 pub struct List {
     /// The agent  [default: --agent, FENCE_AGENT]
     #[arg(value_name = "AGENT")]
     name: Option<String>,
-    /// unread, processing, read, responded, delegated or failed
+    /// Only messages in this state: unread, processing, read, responded, delegated or failed
     #[arg(long)]
     status: Option<String>,
-    /// Also what was dealt with
+    /// Include messages that were read, responded to or delegated
     #[arg(long)]
     all: bool,
-    /// Only what comes after this message: the last of the page before
+    /// Start after this message, the last one of the previous page
     #[arg(long, value_name = "ID", value_parser = super::super::mail::number, alias = "after")]
     start_after: Option<i64>,
-    /// At most this many  [default: 100]
+    /// The most messages to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
 
 impl List {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let agent = self.name.map_or_else(|| context.the_agent(), Ok)?;
+        let agent = self.name.map_or_else(|| context.required_agent(), Ok)?;
         let status = self.status.as_deref();
         let status = status.map(|text| one_of("status", &Status::ALL, Status::as_str, text)).transpose()?;
         let op = inbox::List { agent, all: self.all, status, after: self.start_after, limit: self.limit };
@@ -38,8 +38,8 @@ impl List {
                 let last = items.last().map_or(0, |item| item.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                text::items(items, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                text::items(items, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

@@ -4,7 +4,7 @@ use clap::Args;
 use fencepost::{Result, inbox};
 use std::process::ExitCode;
 
-/// Say that a message needs nothing more than to have been read
+/// Mark a message as read: it needs no answer
 #[derive(Debug, Args)]
 pub struct Read {
     #[command(flatten)]
@@ -14,6 +14,6 @@ pub struct Read {
 impl Read {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(inbox::Read { message: self.which.message(context).await? }).await?;
-        context.print(&reply, |reply| text::item(&reply.item, &context.screen))
+        context.print(&reply, |reply| text::item(&reply.item, &context.terminal))
     }
 }

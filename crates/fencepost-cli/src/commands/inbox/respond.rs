@@ -1,12 +1,12 @@
-use super::{super::speech, Which, text};
+use super::{super::body, Which, text};
 use crate::context::Context;
 use clap::Args;
 use fencepost::{Result, inbox};
 use std::process::ExitCode;
 
-/// Answer a message: the answer is stored with it
+/// Store a response to a message
 ///
-/// Nothing is posted: the message says in which channel and thread it was said, and whoever answers it posts there.
+/// fence does not post the response. The message has the channel and the thread to post it to.
 ///
 /// Example:
 ///   fence inbox respond message/7@1 "it is up again"
@@ -15,15 +15,15 @@ use std::process::ExitCode;
 pub struct Respond {
     #[command(flatten)]
     which: Which,
-    /// The answer; - for standard input
+    /// The response, or - for standard input
     text: String,
 }
 
 impl Respond {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let text = speech(self.text)?;
+        let text = body(self.text)?;
         let reply =
             context.call(inbox::Respond { message: self.which.message(context).await?, text }).await?;
-        context.print(&reply, |reply| text::item(&reply.item, &context.screen))
+        context.print(&reply, |reply| text::item(&reply.item, &context.terminal))
     }
 }

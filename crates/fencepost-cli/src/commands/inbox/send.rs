@@ -1,5 +1,5 @@
 use super::{
-    super::{ServerKey, json, speech},
+    super::{ServerKey, body, json},
     text,
 };
 use crate::context::Context;
@@ -7,7 +7,7 @@ use clap::Args;
 use fencepost::{Result, inbox};
 use std::process::ExitCode;
 
-/// Send something to an agent's inbox
+/// Send a message to an agent's inbox
 ///
 /// Examples:
 ///   fence inbox send lead "the site is down"
@@ -18,29 +18,29 @@ pub struct Send {
     /// The agent
     #[arg(value_name = "AGENT")]
     name: String,
-    /// What it says; - for standard input
+    /// The text, or - for standard input
     text: String,
-    /// Where it comes from: slack, github, email, …  [default: api]
+    /// The source: slack, github, email, …  [default: api]
     #[arg(long)]
     source: Option<String>,
-    /// The channel, the repository, the list, … that it was said in
+    /// The channel, repository or list that it comes from
     #[arg(long)]
     channel: Option<String>,
-    /// The thread, the issue, … that it belongs to
+    /// The thread or issue that it belongs to
     #[arg(long)]
     thread: Option<String>,
-    /// Who said it; which agent sent it is stored beside this
+    /// The author; the agent that sends it is stored, too
     #[arg(long, value_name = "WHO")]
     sender: Option<String>,
-    /// The words that brought it here
+    /// The words because of which it was sent
     #[arg(long, value_name = "WORDS")]
     matched: Option<String>,
-    /// The source's delivery id: a second message with it is not sent
+    /// The source's delivery id: a second message with the same id is not sent
     #[arg(id = "message_key", long = "key", value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
     server_key: ServerKey,
-    /// Whatever else the source said: JSON, @file, or - for standard input
+    /// More data of the source: JSON, @file, or - for standard input
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
 }
@@ -49,7 +49,7 @@ impl Send {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = inbox::Send {
             agent: self.name,
-            text: speech(self.text)?,
+            text: body(self.text)?,
             source: self.source,
             channel: self.channel,
             thread: self.thread,
@@ -61,8 +61,8 @@ impl Send {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let there = if reply.existing { "  (was there already)" } else { "" };
-            let item = text::item(&reply.item, &context.screen) + there;
+            let existing = if reply.existing { "  (existed already)" } else { "" };
+            let item = text::item(&reply.item, &context.terminal) + existing;
             match reply.agent_unknown {
                 true => format!("{item}\n{}", super::super::route::not_joined(&reply.item.agent)),
                 false => item,

@@ -1,14 +1,16 @@
-//! Messages from outside, as text.
+//! Inbox messages as text.
 
-use crate::{
-    screen::{Cell, Screen, Table, json, line, quoted},
-    text::{sender, whence},
+use crate::output::{
+    Terminal,
+    table::{Cell, Table},
+    tasks::{conversation, sender},
+    text::{json, line, quoted},
 };
 use fencepost::inbox::{Content, Item};
 use std::fmt::Write;
 
-/// A line each: `7  unread  slack  kim in ops  the site is down`.
-pub fn items(items: &[Item], screen: &Screen) -> String {
+/// One line per message: `7  unread  slack  kim in ops  the site is down`.
+pub fn items(items: &[Item], terminal: &Terminal) -> String {
     let mut table = Table::new(&["ID", "STATUS", "SOURCE", "FROM", "TEXT"]);
     for item in items {
         let content = item.content.as_ref();
@@ -17,37 +19,36 @@ pub fn items(items: &[Item], screen: &Screen) -> String {
             Cell::state(item.status.as_str()),
             content.map_or("", |content| &content.source).into(),
             content.and_then(from).unwrap_or_default().into(),
-            about(item, screen).into(),
+            about(item, terminal).into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }
 
-/// The same, for one.
-pub fn item(item: &Item, screen: &Screen) -> String {
-    items(std::slice::from_ref(item), screen)
+/// One message in a line.
+pub fn item(item: &Item, terminal: &Terminal) -> String {
+    items(std::slice::from_ref(item), terminal)
 }
 
 fn from(content: &Content) -> Option<String> {
     let sender = sender(content.sender.as_deref(), content.sent_by.as_deref());
-    whence(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
+    conversation(sender.as_deref(), content.channel.as_deref(), content.thread.as_deref())
 }
 
-/// What it says, and what was said to it: `the site is down -> it is up again`. Who has it, or why it failed and when it is
-/// given again.
-fn about(item: &Item, screen: &Screen) -> String {
+/// The text and the response: `the site is down -> it is up again`. Then the holder, or the failure and the time of the retry.
+fn about(item: &Item, terminal: &Terminal) -> String {
     let text = item.content.as_ref().map(|content| content.text.trim_end().to_owned());
-    let said: Vec<String> = text.into_iter().chain(item.response.as_ref().map(said)).collect();
+    let texts: Vec<String> = text.into_iter().chain(item.response.as_ref().map(response)).collect();
     let held =
-        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, screen.short_until(claim.expires_at)));
-    let again = item.retry_at.map(|at| format!("again {}", screen.when(at)));
-    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(again).collect();
+        item.claim.as_ref().map(|claim| format!("{} {}", claim.run, terminal.short_until(claim.expires_at)));
+    let retry = item.retry_at.map(|at| format!("again {}", terminal.when(at)));
+    let failed: Vec<String> = item.failure_reason.iter().cloned().chain(retry).collect();
     let state = held.or((!failed.is_empty()).then(|| failed.join(", ")));
-    said.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
+    texts.join(" -> ") + &state.map(|state| format!("  ({state})")).unwrap_or_default()
 }
 
-/// An answer as it was written, or the task that it was delegated to.
-fn said(response: &serde_json::Value) -> String {
+/// A response as it was written, or the task that the message was delegated to.
+fn response(response: &serde_json::Value) -> String {
     match (response.as_str(), response["task"].as_str()) {
         (Some(text), _) => text.to_owned(),
         (None, Some(task)) => format!("see {task}"),
@@ -55,14 +56,14 @@ fn said(response: &serde_json::Value) -> String {
     }
 }
 
-/// A message in full, for whoever was given it.
-pub fn page(item: &Item, screen: &Screen) -> String {
-    let mut page = screen.bold(&format!("message {}", item.id)) + "\n";
+/// A message in full.
+pub fn page(item: &Item, terminal: &Terminal) -> String {
+    let mut page = terminal.bold(&format!("message {}", item.id)) + "\n";
     let Some(content) = &item.content else { return page };
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let value = screen.wrap(&line(value), label.len() + 2, 4);
-            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+            let value = terminal.wrap(&line(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", terminal.dim(&format!("{label}:")));
         }
     };
     say("source", Some(&content.source));
@@ -72,7 +73,7 @@ pub fn page(item: &Item, screen: &Screen) -> String {
     say("from", content.sender.as_deref());
     say("sent by", content.sent_by.as_deref());
     say("because of", content.matched.as_deref());
-    // A provider's whole event is longer than what it is about.
+    // A provider's whole event would be longer than the message.
     let more = content.data.as_ref().map(|data| format!("{} bytes of JSON (--json)", data.to_string().len()));
     say("more", more.as_deref());
     say("attempts", (item.attempts > 1).then(|| item.attempts.to_string()).as_deref());

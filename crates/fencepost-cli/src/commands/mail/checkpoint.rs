@@ -4,22 +4,22 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Record how far the work on a message has come, for whoever claims it next
+/// Save a checkpoint of a message that you hold, from which the next attempt can go on
 ///
-/// Ordinals only go up: a checkpoint that arrives late changes nothing, and the newer one is the answer.
+/// Ordinals only rise: a checkpoint that arrives late changes nothing, and the reply is the newer one.
 ///
 /// Example:
 ///   fence mail checkpoint 2 "asked the model" message/7@1 --data '{"request": "r-81"}'
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Checkpoint {
-    /// Higher than that of the checkpoint before, also across attempts
+    /// A number higher than that of the last checkpoint, also across attempts
     ordinal: i64,
-    /// How far it is, in a few words
+    /// The phase that the work has reached, in a few words
     phase: String,
     #[command(flatten)]
     held: Held,
-    /// JSON, @file, or - for standard input
+    /// Data for the next attempt: JSON, @file, or - for standard input
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
 }

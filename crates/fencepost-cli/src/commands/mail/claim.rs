@@ -1,5 +1,5 @@
 use super::{
-    super::{duration, refused},
+    super::{duration, wait_reason},
     text,
 };
 use crate::context::Context;
@@ -7,10 +7,10 @@ use clap::Args;
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
 
-/// Take the next messages of a mailbox, or of several, under a lease
+/// Claim the next messages of one or more mailboxes
 ///
-/// Complete them with `mail done`, or give them back. If you are not heard from for as long as the lease, others get
-/// them. Exits 3 if there is nothing to take, 6 if the mailbox is paused.
+/// Complete them with `mail done`, or give them back with `mail release`. If you do not renew the lease, others can claim them.
+/// Exits 3 if no message is ready, and 6 if the mailbox is paused.
 ///
 /// Examples:
 ///   fence mail claim session/42 --wait 1m
@@ -22,16 +22,16 @@ pub struct Claim {
     /// Mailboxes, such as session/42
     #[arg(required = true, value_name = "MAILBOX")]
     mailboxes: Vec<String>,
-    /// Up to this many  [default: 1]
+    /// The most messages to claim  [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
-    /// How long this run may go unheard before others get what it holds  [default: as the mailbox says, 5m]
+    /// Lease: others may claim this run's messages if it is not renewed for this long  [default: the mailbox's, 5m]
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     ttl: Option<Millis>,
-    /// The longest that the claims may last, however often they are renewed
+    /// The longest time that the claims may last, however often they are renewed
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     max: Option<Millis>,
-    /// If there is nothing to take, wait for it this long
+    /// If no message is ready, wait up to this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     wait: Option<Millis>,
     /// Print only the tokens
@@ -53,7 +53,7 @@ impl Claim {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, wait_reason).await?,
         };
         if let (true, Some(first)) = (self.quiet, reply.claims.first()) {
             context.warn_of_lease(&first.claim);
@@ -61,7 +61,7 @@ impl Claim {
         context.print(&reply, |reply| {
             let claims = reply.claims.iter().map(|taken| match self.quiet {
                 true => taken.claim.token.clone(),
-                false => text::claimed(&taken.claim, &taken.message, &context.screen),
+                false => text::claimed(&taken.claim, &taken.message, &context.terminal),
             });
             claims.collect::<Vec<_>>().join("\n")
         })

@@ -4,47 +4,47 @@ use clap::{Args, ValueEnum};
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
 
-/// Say how a mailbox works; what is not given stays as it is
+/// Change the settings of a mailbox; options that are not given keep their values
 ///
 /// Examples:
 ///   fence mail configure session/42 --max-attempts 5 --backoff 30s
-///   fence mail configure orders --strict            one message at a time of each lane, for good
-///   fence mail configure payments --replay hold     if a holder is lost, a person says what follows
+///   fence mail configure orders --strict            one message at a time per lane
+///   fence mail configure payments --replay hold     if a holder is lost, wait for a person
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Configure {
-    /// The mailbox, such as session/42; made if it is not there
+    /// The mailbox, such as session/42; created if it does not exist
     mailbox: String,
-    /// Keep to the order of each lane, whatever becomes of a message: only a new mailbox can be made strict
+    /// Keep the order within each lane, one message at a time; only a new mailbox can be made strict
     #[arg(long)]
     strict: bool,
-    /// The lease of a run that claims here and does not say otherwise
+    /// The lease of a run that claims without --ttl
     #[arg(long, value_parser = duration)]
     ttl: Option<Millis>,
-    /// How often a message may be claimed before it has failed; for messages that are pushed from now on
+    /// The most attempts, for messages that are pushed from now on
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_attempts: Option<i64>,
-    /// The pause after the first failure, doubled with each
+    /// The backoff after the first failure, doubled with each further one
     #[arg(long, value_parser = duration)]
     backoff: Option<Millis>,
-    /// What becomes of a message whose holder was lost in the middle of it
+    /// What happens to a message whose holder was lost
     #[arg(long, value_enum)]
     replay: Option<Replay>,
-    /// How long a finished message is kept; what has a key is kept for 7 days in any case
+    /// How long finished messages are kept; those with a key are kept for at least 7 days
     #[arg(long, value_parser = duration)]
     retain: Option<Millis>,
-    /// How many finished messages are kept, the latest; 0 for any number
+    /// The most finished messages to keep, the latest; 0 for no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     retain_count: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Replay {
-    /// It is handed out again, while attempts are left
+    /// It is pending again, while attempts are left
     Retry,
-    /// It is held until a person says what becomes of it
+    /// It is held until a person redrives or discards it
     Hold,
-    /// It has failed, with outcome `discarded`
+    /// It fails, with the outcome `discarded`
     Discard,
 }
 
@@ -71,6 +71,6 @@ impl Configure {
             retain_count: self.retain_count,
         };
         let reply = context.call(op).await?;
-        context.print(&reply, |reply| text::mailbox(&reply.mailbox, &context.screen))
+        context.print(&reply, |reply| text::mailbox(&reply.mailbox, &context.terminal))
     }
 }

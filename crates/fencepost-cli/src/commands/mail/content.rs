@@ -1,11 +1,10 @@
-//! What people and commands write, as JSON, and back.
+//! Payloads and outputs: text of people and commands as JSON, and back.
 
-use crate::screen;
+use crate::output::text;
 use fencepost::{Json, Result};
 use serde_json::value::RawValue;
 
-/// A payload as it is meant: an object or an array is JSON, everything else is text. (A number or a word that happens
-/// to be JSON is what somebody wrote.)
+/// A payload: an object or an array is JSON, everything else is text. (A number or a word that happens to be JSON is a text.)
 pub fn payload(text: &str) -> Result<Json> {
     match serde_json::from_str::<&RawValue>(text.trim()) {
         Ok(json) if text.trim_start().starts_with(['{', '[']) => Json::of(json),
@@ -13,23 +12,23 @@ pub fn payload(text: &str) -> Result<Json> {
     }
 }
 
-/// What a command printed: JSON if it is that, else text. (JSON that cannot be read is text: the work is done, and its
-/// outcome must not be refused.)
+/// The output of a command: JSON if it is valid, else text. (Invalid JSON is a text: the work is done, and its output must not be
+/// refused.)
 pub fn output(text: &str) -> Result<Json> {
     Json::parse(text.trim()).or_else(|_| Json::of(text))
 }
 
-/// A payload as a program reads it: text as it is, anything else as JSON in a line.
+/// A payload for a program: a text as it is, anything else as JSON in one line.
 pub fn read(payload: &Json) -> String {
     payload.read::<String>().unwrap_or_else(|_| in_a_line(payload.text()) + "\n")
 }
 
-/// The same for a person, of a payload that was made safe to show.
+/// A payload for a person; it was made safe to show before.
 pub fn shown(payload: &Json) -> String {
-    payload.read().unwrap_or_else(|_| screen::json(&in_a_line(payload.text())))
+    payload.read().unwrap_or_else(|_| text::json(&in_a_line(payload.text())))
 }
 
-/// Within JSON's texts a line's end is written as an escape, so those that are there mean nothing.
+/// JSON in one line. In its texts line ends are escapes, so the real ones are only white space.
 pub fn in_a_line(json: &str) -> String {
     json.replace(['\n', '\r'], " ")
 }

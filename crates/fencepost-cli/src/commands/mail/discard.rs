@@ -4,13 +4,13 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Give messages up that nobody works on; `mail redrive` brings them back
+/// Give up messages that nobody processes; `mail redrive` brings them back
 #[derive(Debug, Args)]
 pub struct Discard {
     /// The messages, such as 7
     #[arg(value_name = "ID", value_parser = super::number, required = true)]
     messages: Vec<i64>,
-    /// Whoever looks at them later is told
+    /// The reason, which is kept with the messages
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

@@ -4,10 +4,10 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Complete messages that you hold, and store what came of one
+/// Complete messages that you hold, and store the outputs
 ///
-/// The outputs are stored with the completion, at once or not at all. The same again is the first answer; another
-/// completion of the same message is refused. Exits 5 if the claim is over: what you did is then not accepted.
+/// Completion and outputs are stored in one transaction. Repeating the same completion returns the first reply; a different
+/// completion of the same message is refused. Exits 5 if the claim is over; then the completion is not accepted.
 ///
 /// Examples:
 ///   fence mail done message/7@1 --output '{"title": "found it"}' --output '{"title": "and more"}'
@@ -16,13 +16,13 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Done {
-    /// The claims, as `mail claim` printed them  [default: FENCE_CLAIM, else this run's only claim]
+    /// The tokens that `mail claim` printed  [default: FENCE_CLAIM, else this run's only claim]
     #[arg(value_name = "TOKEN")]
     tokens: Vec<String>,
-    /// What came of it: JSON or TEXT, @file, or - for standard input; may be given several times
+    /// An output: JSON or TEXT, @file, or - for standard input; may be given several times
     #[arg(long, value_name = "TEXT")]
     output: Vec<String>,
-    /// How it was completed, in a word of your own  [default: done]
+    /// The outcome, a word of your choice  [default: done]
     #[arg(long, value_name = "WORD")]
     outcome: Option<String>,
 }
@@ -42,11 +42,11 @@ impl Done {
             }
         };
         let reply = context.call(mail::Done { token, outputs, outcome: self.outcome }).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::message(&reply.message, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }
 
-    /// Each is accepted or refused on its own; the first refusal is how it ends.
+    /// Each completion is accepted or refused by itself. The exit code is that of the first refusal.
     async fn many(self, context: &Context) -> Result<ExitCode> {
         let done = |token: String| mail::Done { token, outputs: vec![], outcome: self.outcome.clone() };
         let mut messages = Vec::new();
@@ -54,10 +54,10 @@ impl Done {
             messages.push(done(context.token(Some(resource(token))).await?));
         }
         let reply = context.call(mail::DoneMany { messages }).await?;
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&reply, |reply| {
             let lines = reply.results.iter().map(|result| match (&result.message, &result.error) {
-                (Some(message), _) => text::message(message, &context.screen),
+                (Some(message), _) => text::message(message, &context.terminal),
                 (None, error) => {
                     let reason = error.as_ref().map_or("refused", |error| error.message());
                     format!("{}: {reason}", result.token)

@@ -4,7 +4,7 @@ use clap::Args;
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
 
-/// Say that a message you hold cannot be processed
+/// Report that a message you hold cannot be processed
 ///
 /// Examples:
 ///   fence mail fail message/7@1 --reason "it names no session"
@@ -14,16 +14,16 @@ use std::process::ExitCode;
 pub struct Fail {
     #[command(flatten)]
     held: Held,
-    /// Whoever takes it next, or looks at what failed, is told
+    /// The reason, which is kept with the message
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Try again after a while, if attempts are left
+    /// Let it be tried again after a while, if attempts are left
     #[arg(long)]
     retry: bool,
-    /// It was cut off in the middle: the mailbox says what becomes of it (`fence mail configure --replay`)
+    /// The work was interrupted: apply the replay policy of the mailbox (`fence mail configure --replay`)
     #[arg(long)]
     lost: bool,
-    /// How long to wait before that  [default: as the mailbox says, doubled with each attempt]
+    /// The time before the next attempt  [default: the mailbox's backoff, doubled with each attempt]
     #[arg(long, value_parser = duration, requires = "retry")]
     delay: Option<Millis>,
 }
@@ -39,7 +39,7 @@ impl Fail {
             delay_ms: self.delay,
         };
         let reply = context.call(op).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::message(&reply.message, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::message(&reply.message, &context.terminal))
     }
 }

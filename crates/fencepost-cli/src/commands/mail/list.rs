@@ -8,19 +8,19 @@ use std::process::ExitCode;
 ///
 /// Examples:
 ///   fence mail list session/42
-///   fence mail list --status failed        what was given up, in all mailboxes
+///   fence mail list --status failed        list failed messages of all mailboxes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "ls")]
 pub struct List {
-    /// Only of this mailbox
+    /// Only messages of this mailbox
     mailbox: Option<String>,
-    /// Only in this state: pending, delayed, processing, processed, failed or held
+    /// Only messages in this state: pending, delayed, processing, processed, failed or held
     #[arg(long)]
     status: Option<String>,
-    /// Only what comes after this message: the last of the page before
+    /// Start after this message, the last one of the previous page
     #[arg(long, value_name = "ID", value_parser = super::number, alias = "after")]
     start_after: Option<i64>,
-    /// At most this many  [default: 100]
+    /// The most messages to show  [default: 100]
     #[arg(long)]
     limit: Option<i64>,
 }
@@ -37,8 +37,8 @@ impl List {
                 let last = messages.last().map_or(0, |message| message.id);
                 let more = reply
                     .more
-                    .then(|| format!("\n{}", context.screen.and_more(&format!("--start-after {last}"))));
-                text::messages(messages, &context.screen) + &more.unwrap_or_default()
+                    .then(|| format!("\n{}", context.terminal.and_more(&format!("--start-after {last}"))));
+                text::messages(messages, &context.terminal) + &more.unwrap_or_default()
             }
         })
     }

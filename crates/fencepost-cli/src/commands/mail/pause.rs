@@ -4,15 +4,15 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Pause a mailbox: nothing is handed out from it until it is resumed
+/// Pause a mailbox: nobody can claim from it until it is resumed
 ///
-/// What is being processed goes on, and messages can be pushed.
+/// Messages that are claimed already can be completed, and new messages can be pushed.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Pause {
     /// The mailbox, such as session/42
     mailbox: String,
-    /// Whoever comes to claim is told
+    /// The reason, which refused claims show
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -20,6 +20,7 @@ pub struct Pause {
 impl Pause {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(mail::Pause { mailbox: self.mailbox, reason: self.reason }).await?;
-        context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
+        context
+            .print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.terminal))
     }
 }

@@ -4,12 +4,12 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// See which messages would be claimed next, without claiming them
+/// Show the messages that would be claimed next, without claiming them
 #[derive(Debug, Args)]
 pub struct Peek {
     /// The mailbox, such as session/42
     mailbox: String,
-    /// At most this many  [default: 1]
+    /// The most messages to show  [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
 }
@@ -21,7 +21,7 @@ impl Peek {
             [] => "nothing is ready".into(),
             messages => messages
                 .iter()
-                .map(|message| text::page(message, &context.screen))
+                .map(|message| text::page(message, &context.terminal))
                 .collect::<Vec<_>>()
                 .join("\n"),
         })

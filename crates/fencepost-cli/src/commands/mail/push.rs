@@ -9,10 +9,10 @@ use clap::Args;
 use fencepost::{Json, Millis, Result, mail, mail::push_many::Item};
 use std::process::ExitCode;
 
-/// Put a message into a mailbox, or a file of them
+/// Push a message into a mailbox, or a file of messages
 ///
-/// A payload that is a JSON object or array is sent as JSON, everything else as text. With --lines each line is a
-/// message; if the command is interrupted, the same again with --key goes on where it stopped.
+/// A payload that is a JSON object or array is stored as JSON, everything else as text. With --lines each line is a message. If the
+/// command is interrupted, repeat it with the same --key, and it goes on where it stopped.
 ///
 /// Examples:
 ///   fence mail push session/42 '{"tool": "grep", "found": 3}' --type tool_use
@@ -22,21 +22,21 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Push {
-    /// The mailbox, such as session/42; made if it is not there
+    /// The mailbox, such as session/42; created if it does not exist
     mailbox: String,
-    /// TEXT, @file, or - for standard input
+    /// The payload: TEXT, @file, or - for standard input
     #[arg(conflicts_with = "lines", required_unless_present = "lines")]
     payload: Option<String>,
     /// Push each line of this file, or of standard input for -
     #[arg(long, short = 'f', value_name = "FILE")]
     lines: Option<String>,
-    /// It is text, even if it looks like JSON
+    /// Store the payload as text, even if it looks like JSON
     #[arg(long)]
     text: bool,
-    /// What kind of message it is, for whoever takes it
+    /// The type of the message, a word of your choice
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// A second message with this key is not pushed; with --lines, the number of its line is put after it
+    /// A key of your choice: a second message with the same key is not pushed. With --lines, each key gets the line number
     #[arg(id = "message_key", long = "key", value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
@@ -44,16 +44,16 @@ pub struct Push {
     /// 0 to 100, higher first  [default: 50]
     #[arg(long, short, value_parser = priority, allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// It cannot be claimed before this much time has passed
+    /// The time before it can be claimed
     #[arg(long, value_parser = duration)]
     delay: Option<Millis>,
-    /// In a strict mailbox: what order is kept by
+    /// The lane, within which a strict mailbox keeps the order
     #[arg(long)]
     lane: Option<String>,
-    /// A small text that travels with it; may be given several times
+    /// A header; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
-    /// How often it may be claimed before it has failed  [default: as the mailbox says]
+    /// The most attempts  [default: the mailbox's]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_attempts: Option<i64>,
 }
@@ -80,8 +80,8 @@ impl Push {
         };
         let reply = context.call(op).await?;
         context.print(&reply, |reply| {
-            let there = if reply.existing { "  (was there already)" } else { "" };
-            format!("{}{there}", text::message(&reply.message, &context.screen))
+            let existing = if reply.existing { "  (existed already)" } else { "" };
+            format!("{}{existing}", text::message(&reply.message, &context.terminal))
         })
     }
 

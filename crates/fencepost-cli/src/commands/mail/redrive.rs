@@ -7,7 +7,7 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Bring back messages that have failed or are held: pending again, with all their attempts
+/// Make failed or held messages pending again, with all their attempts
 ///
 /// Examples:
 ///   fence mail redrive 7 12
@@ -18,13 +18,13 @@ pub struct Redrive {
     /// The messages, such as 7
     #[arg(value_name = "ID", value_parser = super::number, required_unless_present = "mailbox")]
     messages: Vec<i64>,
-    /// All of this mailbox that have failed or are held
+    /// All failed and held messages of this mailbox
     #[arg(long, conflicts_with = "messages")]
     mailbox: Option<String>,
 }
 
 impl Redrive {
-    /// In batches, until nothing is left.
+    /// Works in batches until nothing is left.
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let op = mail::Redrive { messages: self.messages, mailbox: self.mailbox };
         let mut sum = Redriven { messages: Vec::new(), more: true };

@@ -4,14 +4,14 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Give back messages that you hold, unprocessed: they keep their place, and the attempt does not count
+/// Give back messages without processing them; they keep their position, and the attempt does not count
 ///
 /// Examples:
 ///   fence mail release message/7@1 message/8@1
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Release {
-    /// The claims, as `mail claim` printed them  [default: FENCE_CLAIM, else this run's only claim]
+    /// The tokens that `mail claim` printed  [default: FENCE_CLAIM, else this run's only claim]
     #[arg(value_name = "TOKEN")]
     tokens: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl Release {
             tokens.push(context.token(None).await?);
         }
         let reply = context.call(mail::Release { tokens }).await?;
-        keeper::nudge(context);
-        context.print(&reply, |reply| text::messages(&reply.messages, &context.screen))
+        keeper::wake_all(context);
+        context.print(&reply, |reply| text::messages(&reply.messages, &context.terminal))
     }
 }

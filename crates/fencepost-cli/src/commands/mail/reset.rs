@@ -7,29 +7,29 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Give back at once all the messages that this run holds, or that are held in a mailbox
+/// Give back all claimed messages of this run, or of a mailbox
 ///
-/// For a restart that is meant: they keep their places, the attempts do not count, and their tokens are dead.
+/// For a planned restart: the messages keep their positions, the attempts do not count, and their tokens become invalid.
 ///
 /// Examples:
-///   fence mail reset                       what this run holds
-///   fence --run worker-3 mail reset        what another holds
-///   fence mail reset session/42 --reason "the worker hangs"      what anyone holds in it
+///   fence mail reset                       all messages of your run
+///   fence --run worker-3 mail reset        all messages of another run
+///   fence mail reset session/42 --reason "the worker hangs"      all messages of a mailbox
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Reset {
-    /// What is held in this mailbox, by whomever
+    /// All claimed messages of this mailbox, whoever holds them
     mailbox: Option<String>,
-    /// Only what this run holds in it
+    /// Only messages that this run holds
     #[arg(long, requires = "mailbox")]
     mine: bool,
-    /// Why; it is kept in the log
+    /// The reason, for the log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
 impl Reset {
-    /// In batches, until nothing is left.
+    /// Works in batches until nothing is left.
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let run = (self.mine || self.mailbox.is_none()).then(|| context.run());
         let op = mail::Reset { run, mailbox: self.mailbox, reason: self.reason };
@@ -38,7 +38,7 @@ impl Reset {
             let reply = context.call(op.clone()).await?;
             sum = WasReset { reset: sum.reset + reply.reset, more: reply.more && reply.reset > 0 };
         }
-        keeper::nudge(context);
+        keeper::wake_all(context);
         context.print(&sum, |sum| {
             format!("gave back {}", text::how_many(usize::try_from(sum.reset).unwrap_or(usize::MAX)))
         })

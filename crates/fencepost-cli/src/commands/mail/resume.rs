@@ -4,7 +4,7 @@ use clap::Args;
 use fencepost::{Result, mail};
 use std::process::ExitCode;
 
-/// Hand out from a paused mailbox again
+/// Resume a paused mailbox
 #[derive(Debug, Args)]
 pub struct Resume {
     /// The mailbox, such as session/42
@@ -14,6 +14,7 @@ pub struct Resume {
 impl Resume {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let reply = context.call(mail::Resume { mailbox: self.mailbox }).await?;
-        context.print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.screen))
+        context
+            .print(&reply, |reply| text::mailboxes(std::slice::from_ref(&reply.mailbox), &context.terminal))
     }
 }

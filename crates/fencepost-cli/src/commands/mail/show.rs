@@ -1,13 +1,13 @@
 use super::text;
-use crate::{context::Context, told::View};
+use crate::{context::Context, output::events::EventLines};
 use clap::Args;
 use fencepost::{Result, event, mail};
 use std::process::ExitCode;
 
-/// The latest that happened to it; a message that is retried for ever has no end of history.
+/// How many of the latest events are shown: a message that is retried for ever has very many.
 const HISTORY: i64 = 30;
 
-/// Show a message in full: what came of it, or why it failed, and all that happened to it
+/// Show a message in full, with its outputs, its failure and its latest events
 #[derive(Debug, Args)]
 pub struct Show {
     /// The message, such as 7
@@ -28,10 +28,10 @@ impl Show {
         };
         let history = context.call(history).await?.events;
         context.print(&reply, |reply| {
-            let screen = &context.screen;
-            let mut page = text::page(&reply.message, screen);
+            let terminal = &context.terminal;
+            let mut page = text::page(&reply.message, terminal);
             if !history.is_empty() {
-                page += &format!("\n{}\n", View::of(&history, screen).page(&history));
+                page += &format!("\n{}\n", EventLines::of(&history, terminal).page(&history));
             }
             page + &text::advice(&reply.message).map_or(String::new(), |advice| format!("\nhint: {advice}\n"))
         })

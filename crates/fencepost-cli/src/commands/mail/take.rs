@@ -1,5 +1,5 @@
 use super::{
-    super::{duration, refused},
+    super::{duration, wait_reason},
     text,
 };
 use crate::context::Context;
@@ -7,9 +7,9 @@ use clap::Args;
 use fencepost::{Millis, Result, mail};
 use std::process::ExitCode;
 
-/// Take the next messages for good: they are completed as they are handed over
+/// Take the next messages and complete them at the same time
 ///
-/// At most once: if you are lost, so are they. For what may be lost and must not be done twice.
+/// Delivery is at most once: if you die, the messages are lost. Use it for work that may be lost and must not be done twice.
 ///
 /// Examples:
 ///   fence mail take session/42 --count 100 --json
@@ -19,10 +19,10 @@ pub struct Take {
     /// Mailboxes, such as session/42
     #[arg(required = true, value_name = "MAILBOX")]
     mailboxes: Vec<String>,
-    /// Up to this many  [default: 1]
+    /// The most messages to take  [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
-    /// If there is nothing to take, wait for it this long
+    /// If no message is ready, wait up to this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     wait: Option<Millis>,
 }
@@ -37,13 +37,13 @@ impl Take {
         };
         let reply = match self.wait {
             None => context.call(op(None)).await?,
-            wait => context.call_watched(wait, op, refused).await?,
+            wait => context.call_while_read(wait, op, wait_reason).await?,
         };
         context.print(&reply, |reply| {
             reply
                 .messages
                 .iter()
-                .map(|message| text::page(message, &context.screen))
+                .map(|message| text::page(message, &context.terminal))
                 .collect::<Vec<_>>()
                 .join("\n")
         })

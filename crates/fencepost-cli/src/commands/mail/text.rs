@@ -1,19 +1,25 @@
 //! Messages and mailboxes as text.
 
 use super::content;
-use crate::screen::{self, Cell, Screen, Table, line, quoted, state};
+use crate::output::{
+    Terminal,
+    table::{Cell, Table},
+    tasks::{LAPSED, lease_kept},
+    terminal::state,
+    text::{self, line, quoted},
+};
 use fencepost::{
     claim::Claim,
     mail::{Message, Status, stats::Box as Mailbox},
 };
 use std::fmt::Write;
 
-/// A line each: `7  pending  session/42  tool_use  0/3`.
-pub fn messages(messages: &[Message], screen: &Screen) -> String {
-    table(messages, screen).render(screen)
+/// One line per message: `7  pending  session/42  tool_use  0/3`.
+pub fn messages(messages: &[Message], terminal: &Terminal) -> String {
+    table(messages, terminal).render(terminal)
 }
 
-fn table(messages: &[Message], screen: &Screen) -> Table {
+fn table(messages: &[Message], terminal: &Terminal) -> Table {
     let mut table = Table::new(&["ID", "STATUS", "MAILBOX", "TYPE", ">TRIES", "MORE"]);
     for message in messages {
         table.row(vec![
@@ -22,25 +28,25 @@ fn table(messages: &[Message], screen: &Screen) -> Table {
             message.mailbox.as_str().into(),
             message.kind.as_deref().unwrap_or_default().into(),
             format!("{}/{}", message.attempts, message.max_attempts).into(),
-            more(message, screen).into(),
+            more(message, terminal).into(),
         ]);
     }
     table
 }
 
-/// The same, for one.
-pub fn message(message: &Message, screen: &Screen) -> String {
-    table(std::slice::from_ref(message), screen).body(screen)
+/// One message in a line.
+pub fn message(message: &Message, terminal: &Terminal) -> String {
+    table(std::slice::from_ref(message), terminal).body(terminal)
 }
 
-/// Who has it, when it is tried again, how it ended.
-fn more(message: &Message, screen: &Screen) -> String {
+/// The holder, the time of the next attempt, or the outcome.
+fn more(message: &Message, terminal: &Terminal) -> String {
     let reason = message.failure_reason.as_deref();
     match message.status {
-        Status::Processing => message.claim.as_ref().map(|claim| held(claim, screen)).unwrap_or_default(),
+        Status::Processing => message.claim.as_ref().map(|claim| held(claim, terminal)).unwrap_or_default(),
         Status::Processed => message.outcome.clone().unwrap_or_default(),
-        Status::Pending => match (reason, message.delayed_until.map(|at| screen.when(at))) {
-            (Some(reason), Some(again)) => format!("{reason} (again {again})"),
+        Status::Pending => match (reason, message.delayed_until.map(|at| terminal.when(at))) {
+            (Some(reason), Some(retry)) => format!("{reason} (again {retry})"),
             (None, Some(first)) => format!("not before {first}"),
             (reason, None) => reason.unwrap_or_default().to_owned(),
         },
@@ -50,27 +56,27 @@ fn more(message: &Message, screen: &Screen) -> String {
     }
 }
 
-fn held(claim: &Claim, screen: &Screen) -> String {
-    format!("{} {}", claim.run, screen.short_until(claim.expires_at))
+fn held(claim: &Claim, terminal: &Terminal) -> String {
+    format!("{} {}", claim.run, terminal.short_until(claim.expires_at))
 }
 
-/// A claim and what is to be processed under it.
-pub fn claimed(claim: &Claim, message: &Message, screen: &Screen) -> String {
-    let held = format!("held by run {} {}", claim.run, screen.until(claim.expires_at));
-    let held = screen.wrap(&held, 0, 4) + &crate::text::lease_kept(claim, screen);
-    format!("{}\n{held}\n\n{}", screen.bold(&claim.token), page(message, screen))
+/// A claim, and the whole message.
+pub fn claimed(claim: &Claim, message: &Message, terminal: &Terminal) -> String {
+    let held = format!("held by run {} {}", claim.run, terminal.until(claim.expires_at));
+    let held = terminal.wrap(&held, 0, 4) + &lease_kept(claim, terminal);
+    format!("{}\n{held}\n\n{}", terminal.bold(&claim.token), page(message, terminal))
 }
 
 /// A message in full.
-pub fn page(message: &Message, screen: &Screen) -> String {
-    let mut page = format!("{}  {}\n", screen.bold(&format!("message {}", message.id)), message.mailbox);
+pub fn page(message: &Message, terminal: &Terminal) -> String {
+    let mut page = format!("{}  {}\n", terminal.bold(&format!("message {}", message.id)), message.mailbox);
     let shown = message.state().as_str();
-    let state = screen.paint(state(shown), shown);
-    let _ = writeln!(page, "{} {state}", screen.dim("status:"));
+    let state = terminal.paint(state(shown), shown);
+    let _ = writeln!(page, "{} {state}", terminal.dim("status:"));
     let mut say = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            let value = screen.wrap(&line(value), label.len() + 2, 4);
-            let _ = writeln!(page, "{} {value}", screen.dim(&format!("{label}:")));
+            let value = terminal.wrap(&line(value), label.len() + 2, 4);
+            let _ = writeln!(page, "{} {value}", terminal.dim(&format!("{label}:")));
         }
     };
     say("outcome", message.outcome.as_deref());
@@ -81,15 +87,14 @@ pub fn page(message: &Message, screen: &Screen) -> String {
     for (name, value) in &message.headers {
         say(name, Some(value));
     }
-    say("pushed", Some(&screen.when(message.created_at)));
-    say("not before", message.delayed_until.map(|at| screen.when(at)).as_deref());
-    say("held by", message.claim.as_ref().map(|claim| held(claim, screen)).as_deref());
-    say("lapsed", message.lapsed.then_some(crate::text::LAPSED));
-    say("finished", message.finished_at.map(|at| screen.when(at)).as_deref());
+    say("pushed", Some(&terminal.when(message.created_at)));
+    say("not before", message.delayed_until.map(|at| terminal.when(at)).as_deref());
+    say("held by", message.claim.as_ref().map(|claim| held(claim, terminal)).as_deref());
+    say("lapsed", message.lapsed.then_some(LAPSED));
+    say("finished", message.finished_at.map(|at| terminal.when(at)).as_deref());
     say("last failure", message.failure_reason.as_deref());
     if let Some(checkpoint) = &message.checkpoint {
-        let data =
-            checkpoint.data.as_ref().map(|data| format!(" {}", screen::json(data))).unwrap_or_default();
+        let data = checkpoint.data.as_ref().map(|data| format!(" {}", text::json(data))).unwrap_or_default();
         say("checkpoint", Some(&format!("{} {}{data}", checkpoint.ordinal, checkpoint.phase)));
     }
     for output in &message.outputs {
@@ -106,7 +111,7 @@ pub fn how_many(count: usize) -> String {
     format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
-/// What a person can do about a message that nobody works on.
+/// What a person can do about a message that failed or is held.
 pub fn advice(message: &Message) -> Option<String> {
     let id = message.id;
     match message.status {
@@ -118,8 +123,8 @@ pub fn advice(message: &Message) -> Option<String> {
     }
 }
 
-/// Mailboxes, a line each.
-pub fn mailboxes(mailboxes: &[Mailbox], screen: &Screen) -> String {
+/// One line per mailbox.
+pub fn mailboxes(mailboxes: &[Mailbox], terminal: &Terminal) -> String {
     let mut table = Table::new(&[
         "MAILBOX",
         ">READY",
@@ -142,16 +147,16 @@ pub fn mailboxes(mailboxes: &[Mailbox], screen: &Screen) -> String {
             mailbox.held.to_string().into(),
             mailbox.failed.to_string().into(),
             mailbox.processed.to_string().into(),
-            mailbox.oldest_at.map(|at| screen.when(at)).unwrap_or_default().into(),
+            mailbox.oldest_at.map(|at| terminal.when(at)).unwrap_or_default().into(),
             paused.unwrap_or_default().into(),
         ]);
     }
-    table.render(screen)
+    table.render(terminal)
 }
 
-/// One mailbox and how it works.
-pub fn mailbox(mailbox: &Mailbox, screen: &Screen) -> String {
-    let mut page = mailboxes(std::slice::from_ref(mailbox), screen);
+/// One mailbox, with its settings.
+pub fn mailbox(mailbox: &Mailbox, terminal: &Terminal) -> String {
+    let mut page = mailboxes(std::slice::from_ref(mailbox), terminal);
     let settings = &mailbox.settings;
     let order = if settings.strict { "one at a time of each lane" } else { "several at a time" };
     let count = settings.retain_count.map_or(String::new(), |count| format!(", the last {count}"));
@@ -163,8 +168,8 @@ pub fn mailbox(mailbox: &Mailbox, screen: &Screen) -> String {
         ("holder lost", settings.replay.as_str().to_owned()),
         ("kept", format!("{}{count}", settings.retain_ms)),
     ] {
-        let value = screen.wrap(&value, label.len() + 2, 4);
-        let _ = write!(page, "\n{} {value}", screen.dim(&format!("{label}:")));
+        let value = terminal.wrap(&value, label.len() + 2, 4);
+        let _ = write!(page, "\n{} {value}", terminal.dim(&format!("{label}:")));
     }
     page
 }

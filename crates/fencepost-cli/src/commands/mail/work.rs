@@ -4,12 +4,7 @@ mod slot;
 mod stop;
 
 use super::super::duration;
-use crate::{
-    context::{Context, unique},
-    out,
-    place::Footing,
-    supervise::Signals,
-};
+use crate::{context::Context, location::DatabaseFile, names::unique, output::streams, supervise::Signals};
 use budget::Budget;
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, mail, run};
@@ -18,26 +13,26 @@ use rustix::process::Signal;
 use std::{cell::Cell, ffi::OsString, process::ExitCode, time::Duration};
 use stop::Stop;
 
-/// For giving back what was not started. The lease ends soon enough if the database does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout for giving back messages that were not started. If the database does not answer, their lease expires soon.
+const GIVE_BACK: Duration = Duration::from_secs(10);
 
-/// Run a command for each message of a mailbox, or of several, as they come
+/// Run a command for each message of one or more mailboxes, as they arrive
 ///
-/// The command gets the payload on standard input: a text as it is, anything else as JSON. Its standard error is yours.
-///   exit 0       the message is completed, with what the command printed as its output (JSON if it is that, else text)
-///   exit 65      it has failed for good: sysexits calls it a data error
-///   other codes  it has failed, and is tried again after a while, as long as attempts are left
+/// The command gets the payload on standard input: a text as it is, anything else as JSON. Its standard error is not touched.
+///   exit 0       the message is completed, and the command's standard output is its output (JSON if valid, else text)
+///   exit 65      the message fails for good (in sysexits, a data error)
+///   other codes  the message fails, and is tried again after a while if attempts are left
 ///
-/// A run of its own holds the messages, renewed while the command runs. If fence is killed, so is its command, and the
-/// message comes back when the lease is over. If the claim is lost, the command's process group is ended (TERM, then
-/// KILL). The command finds in its environment FENCE_CLAIM and FENCE_RUN, under which fence within it acts, FENCE_MESSAGE,
-/// FENCE_MAILBOX, FENCE_MESSAGE_TYPE (if it has one), FENCE_ATTEMPT (1 for the first), and the fleet in FENCE_DB or FENCE_URL.
+/// The messages are held by a run of their own, which is renewed while the command runs. If fence is killed, its command is killed,
+/// too, and the message goes back when the lease expires. If the claim is lost, the command's process group gets TERM, then KILL.
+/// The command's environment has FENCE_CLAIM and FENCE_RUN, for which fence within it acts, FENCE_MESSAGE, FENCE_MAILBOX,
+/// FENCE_MESSAGE_TYPE (if the message has one), FENCE_ATTEMPT (1 for the first), and the fleet in FENCE_DB or FENCE_URL.
 ///
-/// TERM or Ctrl-C once: no more is claimed, what runs is finished, what was not started is given back; exit 0. Twice: the
-/// commands are ended too, and their messages given back.
+/// The first TERM or Ctrl-C stops claiming: running commands finish, messages that were not started are given back, exit 0. The
+/// second one also ends the commands, and their messages are given back.
 ///
-/// With --batch the command gets several messages at once, a line of JSON each, as in the claims of `mail claim --json`;
-/// they are completed or fail together. Its output is nothing, or a line for each message, in their order.
+/// With --batch the command gets several messages at once, one JSON object per line, as in the claims of `mail claim --json`. They
+/// are completed or fail together. The command prints nothing, or one line per message, in the same order.
 ///
 /// Examples:
 ///   fence mail work session/42 -- ./handle.sh
@@ -49,34 +44,34 @@ pub struct Work {
     /// Mailboxes, such as session/42
     #[arg(required = true, value_name = "MAILBOX")]
     mailboxes: Vec<String>,
-    /// So many commands at the same time
+    /// The number of commands at the same time
     #[arg(long, short = 'c', value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
     concurrency: u16,
-    /// Up to so many messages for each command, as lines of JSON
+    /// The most messages for each command, as lines of JSON
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1000))]
     batch: Option<i64>,
-    /// Stop after so many messages
+    /// Stop after this many messages
     #[arg(long, value_name = "N", alias = "max", value_parser = clap::value_parser!(i64).range(1..))]
     count: Option<i64>,
     /// Stop after one command
     #[arg(long, conflicts_with_all = ["count", "concurrency"])]
     once: bool,
-    /// Stop when nothing is ready
+    /// Stop when no message is ready
     #[arg(long)]
     drain: bool,
-    /// What failed is not tried again
+    /// Do not try failed messages again
     #[arg(long)]
     no_retry: bool,
-    /// How long the messages stay claimed if this machine dies
+    /// Lease: how long the messages stay claimed if this machine dies
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "1m")]
     ttl: Millis,
-    /// The longest that a command may take; past it, it is ended, and its message counts as lost
+    /// The longest time for a command; then it is ended, and its message counts as lost
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     timeout: Option<Millis>,
-    /// Between telling a command to end and killing it
+    /// The time between TERM and KILL
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     grace: Millis,
-    /// What to run
+    /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -85,17 +80,17 @@ pub struct Work {
 struct Worker<'c> {
     args: Work,
     context: &'c Context,
-    footing: Option<Footing>,
+    database_file: Option<DatabaseFile>,
     run: String,
     stop: Stop,
     budget: Budget,
-    /// How a command said that it cannot even be started.
+    /// The exit code if the command cannot be started.
     not_started: Cell<Option<u8>>,
 }
 
 impl Work {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let footing = context.place()?.footing();
+        let database_file = context.location()?.database_file();
         context.connection().await?;
         let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
         let most = if self.once { Some(self.batch.unwrap_or(1)) } else { self.count };
@@ -106,7 +101,7 @@ impl Work {
             not_started: Cell::new(None),
             args: self,
             context,
-            footing,
+            database_file,
         };
         let slots = join_all((0..worker.args.concurrency).map(|_| worker.slot()));
         let results = tokio::select! {
@@ -131,14 +126,14 @@ impl Worker<'_> {
                 (Signal::QUIT, _) | (_, true) => self.stop.end(signal),
                 (_, false) => {
                     self.stop.drain();
-                    self.note("finishing what runs; once more ends it");
+                    self.note("finishing running commands; another signal ends them");
                 }
             }
         }
     }
 
-    /// The run was opened for this command alone, and ends with it. What it holds by now nobody has begun: it goes back
-    /// before, because what an ended run held counts as lost.
+    /// Ends the run, which exists for this command alone. Messages that it still holds were not started. They are released before,
+    /// because the messages of an ended run count as lost.
     async fn give_back(&self) {
         let reset = mail::Reset { run: Some(self.run.clone()), ..Default::default() };
         let end = run::End {
@@ -151,21 +146,21 @@ impl Worker<'_> {
             self.context.call(end).await.map(drop)
         };
         let late = Error::unavailable("the database does not answer");
-        match tokio::time::timeout(PATIENCE, both).await.unwrap_or(Err(late)) {
-            // It claimed nothing, or is over already.
+        match tokio::time::timeout(GIVE_BACK, both).await.unwrap_or(Err(late)) {
             Ok(()) => {}
+            // The run claimed nothing, or is over already.
             Err(error) if matches!(error.code(), Code::NotFound | Code::Unauthorized | Code::Forbidden) => {}
             Err(error) => self.context.warn(&Error::unavailable(format!(
-                "what was not started comes back when its lease ends: {}",
+                "messages that were not started go back when their lease expires: {}",
                 error.message()
             ))),
         }
     }
 
-    /// For whoever watches.
+    /// Writes a line for the user.
     fn note(&self, line: &str) {
         if !self.context.json() {
-            out::complain(line);
+            streams::complain(line);
         }
     }
 }

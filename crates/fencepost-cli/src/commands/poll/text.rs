@@ -1,46 +1,46 @@
-//! A trigger as text: what it is about, and what to say next.
+//! A trigger as text: the work, and the commands to use next.
 
 use super::super::{channel::text::posts, inbox::text as inbox};
-use crate::screen::Screen;
+use crate::output::{Terminal, tasks};
 use fencepost::{
     agent::{Trigger, Type},
     channel::Mentions,
 };
 
-/// The first line is the type and the run, then a line for each claim; after an empty line what it is about. What others
-/// wrote never begins at the margin, so that a script can tell it from what is said here.
-pub fn trigger(trigger: &Trigger, agent: &str, screen: &Screen) -> String {
+/// The first line is the type and the run. A line for each claim follows, and after an empty line the work. Untrusted text never
+/// begins at the margin, so that a script can tell it from these lines.
+pub fn trigger(trigger: &Trigger, agent: &str, terminal: &Terminal) -> String {
     let head = match trigger.kind {
-        // Every worker is told, and no run is opened for it.
+        // This trigger goes to every worker, and has no run.
         Type::PoolTasksAvailable => trigger.kind.as_str().to_owned(),
         kind => format!("{} {}", kind.as_str(), trigger.run),
     };
-    let mut parts = vec![screen.bold(&head)];
-    parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", screen.dim("claim:"), claim.token)));
+    let mut parts = vec![terminal.bold(&head)];
+    parts.extend(trigger.claims.iter().map(|claim| format!("{} {}", terminal.dim("claim:"), claim.token)));
     if let Some(first) = trigger.claims.iter().map(|claim| claim.expires_at).min() {
-        parts.push(format!("{} {}", screen.dim("held"), screen.until(first)));
+        parts.push(format!("{} {}", terminal.dim("held"), terminal.until(first)));
     }
-    let about = about(trigger, screen);
+    let about = about(trigger, terminal);
     parts.extend([about].into_iter().filter(|about| !about.is_empty()).map(|about| format!("\n{about}")));
-    parts.push(format!("\n{} {}", screen.dim("next:"), next(trigger, agent)));
+    parts.push(format!("\n{} {}", terminal.dim("next:"), next(trigger, agent)));
     parts.join("\n")
 }
 
-fn about(trigger: &Trigger, screen: &Screen) -> String {
-    let mut parts: Vec<String> = trigger.task.iter().map(|task| crate::text::page(task, screen)).collect();
-    parts.extend(trigger.messages.iter().map(|item| inbox::page(item, screen)));
-    parts.extend(trigger.channels.iter().map(|given| mentions(given, screen)));
+fn about(trigger: &Trigger, terminal: &Terminal) -> String {
+    let mut parts: Vec<String> = trigger.task.iter().map(|task| tasks::page(task, terminal)).collect();
+    parts.extend(trigger.messages.iter().map(|item| inbox::page(item, terminal)));
+    parts.extend(trigger.channels.iter().map(|given| mentions(given, terminal)));
     if !trigger.tasks.is_empty() {
-        parts.push(crate::text::tasks(&trigger.tasks, screen));
+        parts.push(tasks::tasks(&trigger.tasks, terminal));
     }
     if let (Type::PoolTasksAvailable, Some(count)) = (trigger.kind, trigger.count) {
-        parts.push(format!("{count} in the pool, and nothing of it is claimed"));
+        parts.push(format!("{count} in the pool; nothing is claimed"));
     }
     parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n")
 }
 
 /// `general: posts 3 to 9, mentioned in 4, 9`, and those posts.
-fn mentions(given: &Mentions, screen: &Screen) -> String {
+fn mentions(given: &Mentions, terminal: &Terminal) -> String {
     let numbers: Vec<String> = given.mentions.iter().map(ToString::to_string).collect();
     let head = format!(
         "{}: posts {} to {}, mentioned in {}",
@@ -49,15 +49,15 @@ fn mentions(given: &Mentions, screen: &Screen) -> String {
         given.to,
         numbers.join(", ")
     );
-    let mut parts = vec![head, posts(&given.posts, screen)];
+    let mut parts = vec![head, posts(&given.posts, terminal)];
     if given.posts.len() < given.mentions.len() {
-        parts.push(screen.and_more(&format!("fence channel read {}", given.channel)));
+        parts.push(terminal.and_more(&format!("fence channel read {}", given.channel)));
     }
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
-/// How each kind is dealt with, all that was given by name; `settle` ends it in any case.
+/// The commands for each type of trigger. `settle` ends every type.
 fn next(trigger: &Trigger, agent: &str) -> String {
     let run = &trigger.run;
     let tokens: Vec<&str> = trigger.claims.iter().map(|claim| claim.token.as_str()).collect();
@@ -76,7 +76,7 @@ fn next(trigger: &Trigger, agent: &str) -> String {
         ),
         Type::InboxMessage => {
             let respond = each(&tokens, |token| format!("fence inbox respond {token} TEXT"));
-            let token = the_one(&tokens, "TOKEN");
+            let token = only_or(&tokens, "TOKEN");
             format!(
                 "{respond}\n  or  fence inbox delegate {token} --to AGENT\n  then  {settle}  # the rest is read"
             )
@@ -85,7 +85,7 @@ fn next(trigger: &Trigger, agent: &str) -> String {
             let channels: Vec<&str> = trigger.channels.iter().map(|given| given.channel.as_str()).collect();
             let post =
                 each(&channels, |channel| format!("fence channel post {channel} TEXT --agent {agent}"));
-            let channel = the_one(&channels, "CHANNEL");
+            let channel = only_or(&channels, "CHANNEL");
             format!(
                 "{post}\n  then  {settle}  # now they are read\n  meanwhile  fence channel read {channel} --agent {agent} --run {run}  # marks nothing"
             )
@@ -95,12 +95,12 @@ fn next(trigger: &Trigger, agent: &str) -> String {
     }
 }
 
-/// A line for each.
+/// One line per name.
 fn each(names: &[&str], say: impl Fn(&str) -> String) -> String {
     names.iter().map(|name| say(name)).collect::<Vec<_>>().join("\n  and  ")
 }
 
-/// The only one, else what stands for any of them.
-fn the_one<'a>(names: &[&'a str], any: &'a str) -> &'a str {
+/// The only name, or a placeholder for several.
+fn only_or<'a>(names: &[&'a str], any: &'a str) -> &'a str {
     if let [one] = names { one } else { any }
 }

@@ -1,4 +1,4 @@
-//! What `fence serve` can be told of limits and times. What it does unless told is the server's to know.
+//! The limits and times of `fence serve`. The defaults are the server's.
 
 use clap::Args;
 use fencepost::Millis;
@@ -9,63 +9,63 @@ use std::{
     time::Duration,
 };
 
-const USUAL: Settings = Settings::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
-/// So long anything may be asked for again.
+const DEFAULT: Settings = Settings::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+/// Requests may be repeated for this long.
 const HISTORY_LEAST: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {
     /// The largest body of a request, in bytes
-    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_SIZE", hide_env_values = true, default_value_t = USUAL.body_size)]
+    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_SIZE", hide_env_values = true, default_value_t = DEFAULT.body_size)]
     body_size: usize,
-    /// The largest event that is taken from Slack or GitHub, in bytes; GitHub sends up to 25 MB
-    #[arg(long, value_name = "BYTES", env = "FENCE_HOOK_SIZE", hide_env_values = true, default_value_t = USUAL.hook_size)]
+    /// The largest event of Slack or GitHub, in bytes; GitHub sends up to 25 MB
+    #[arg(long, value_name = "BYTES", env = "FENCE_HOOK_SIZE", hide_env_values = true, default_value_t = DEFAULT.hook_size)]
     hook_size: usize,
-    /// How many bytes of large requests may be in memory at the same time, a quarter of it for Slack and GitHub
-    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_MEMORY", hide_env_values = true, default_value_t = USUAL.body_memory)]
+    /// Memory for large requests, in bytes; a quarter of it is for Slack and GitHub
+    #[arg(long, value_name = "BYTES", env = "FENCE_BODY_MEMORY", hide_env_values = true, default_value_t = DEFAULT.body_memory)]
     body_memory: usize,
-    /// How many bytes of large replies may be in memory at the same time, until their clients have read them
-    #[arg(long, value_name = "BYTES", env = "FENCE_REPLY_MEMORY", hide_env_values = true, default_value_t = USUAL.reply_memory)]
+    /// Memory for large replies that clients have not read yet, in bytes
+    #[arg(long, value_name = "BYTES", env = "FENCE_REPLY_MEMORY", hide_env_values = true, default_value_t = DEFAULT.reply_memory)]
     reply_memory: usize,
     /// The largest head of a request, in bytes; at least 8 KiB
-    #[arg(long, value_name = "BYTES", env = "FENCE_HEADER_SIZE", hide_env_values = true, default_value_t = USUAL.header_size)]
+    #[arg(long, value_name = "BYTES", env = "FENCE_HEADER_SIZE", hide_env_values = true, default_value_t = DEFAULT.header_size)]
     header_size: usize,
-    /// How long the head of a request may take to arrive
-    #[arg(long, value_name = "TIME", env = "FENCE_HEADER_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.header_time))]
+    /// The longest time for the head of a request to arrive
+    #[arg(long, value_name = "TIME", env = "FENCE_HEADER_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.header_time))]
     header_time: Millis,
-    /// How long the body of a request may take to arrive
-    #[arg(long, value_name = "TIME", env = "FENCE_BODY_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.body_time))]
+    /// The longest time for the body of a request to arrive
+    #[arg(long, value_name = "TIME", env = "FENCE_BODY_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.body_time))]
     body_time: Millis,
-    /// How long a request may take, apart from what it asked to wait
-    #[arg(long, value_name = "TIME", env = "FENCE_REQUEST_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.request_time))]
+    /// The longest time for a request, apart from the wait that it asked for
+    #[arg(long, value_name = "TIME", env = "FENCE_REQUEST_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.request_time))]
     request_time: Millis,
-    /// How many may be connected at the same time; fewer, if the system allows the process fewer open files
-    #[arg(long, value_name = "N", env = "FENCE_CONNECTIONS", hide_env_values = true, default_value_t = USUAL.connections)]
+    /// The most connections; fewer if the system allows the process fewer open files
+    #[arg(long, value_name = "N", env = "FENCE_CONNECTIONS", hide_env_values = true, default_value_t = DEFAULT.connections)]
     connections: usize,
-    /// How many of them may come from one address; 0 is no limit. Behind a proxy all come from its address
-    #[arg(long, value_name = "N", env = "FENCE_ADDRESS_CONNECTIONS", hide_env_values = true, default_value_t = USUAL.address_connections)]
+    /// The most connections from one address; 0 is no limit. Behind a proxy all come from its address
+    #[arg(long, value_name = "N", env = "FENCE_ADDRESS_CONNECTIONS", hide_env_values = true, default_value_t = DEFAULT.address_connections)]
     address_connections: usize,
-    /// How many may wait, or follow the log, at the same time
-    #[arg(long, value_name = "N", env = "FENCE_WAITERS", hide_env_values = true, default_value_t = USUAL.waiters)]
+    /// The most requests that wait or follow the log
+    #[arg(long, value_name = "N", env = "FENCE_WAITERS", hide_env_values = true, default_value_t = DEFAULT.waiters)]
     waiters: usize,
-    /// How many of them may be one key's, or where no key is asked for, one address's; 0 is no limit
-    #[arg(long, value_name = "N", env = "FENCE_KEY_WAITERS", hide_env_values = true, default_value_t = USUAL.key_waiters)]
+    /// The most of them for one key, or for one address while the fleet has no keys; 0 is no limit
+    #[arg(long, value_name = "N", env = "FENCE_KEY_WAITERS", hide_env_values = true, default_value_t = DEFAULT.key_waiters)]
     key_waiters: usize,
-    /// Requests a second for each key; 0 is no limit
-    #[arg(long, value_name = "N", env = "FENCE_KEY_RATE", hide_env_values = true, default_value_t = USUAL.key_rate)]
+    /// The most requests a second for each key; 0 is no limit
+    #[arg(long, value_name = "N", env = "FENCE_KEY_RATE", hide_env_values = true, default_value_t = DEFAULT.key_rate)]
     key_rate: u32,
-    /// Requests a second for each address, where no key is asked for; 0 is no limit
-    #[arg(long, value_name = "N", env = "FENCE_OPEN_RATE", hide_env_values = true, default_value_t = USUAL.open_rate)]
+    /// The most requests a second for each address, while the fleet has no keys; 0 is no limit
+    #[arg(long, value_name = "N", env = "FENCE_OPEN_RATE", hide_env_values = true, default_value_t = DEFAULT.open_rate)]
     open_rate: u32,
-    /// Unknown keys a second that each address may try; 0 is no limit
-    #[arg(long, value_name = "N", env = "FENCE_GUESS_RATE", hide_env_values = true, default_value_t = USUAL.guess_rate)]
+    /// The most unknown keys a second from each address; 0 is no limit
+    #[arg(long, value_name = "N", env = "FENCE_GUESS_RATE", hide_env_values = true, default_value_t = DEFAULT.guess_rate)]
     guess_rate: u32,
-    /// How long a client may leave unread what was sent
-    #[arg(long, value_name = "TIME", env = "FENCE_SLOW_READER", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.slow_reader))]
+    /// A client that reads nothing for this long is disconnected
+    #[arg(long, value_name = "TIME", env = "FENCE_SLOW_READER", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.slow_reader))]
     slow_reader: Millis,
-    /// How many pages, of a hundred events each, are kept for a follower that is behind
-    #[arg(long, value_name = "N", env = "FENCE_READER_BUFFER", hide_env_values = true, default_value_t = USUAL.reader_buffer)]
+    /// The most pages, of a hundred events each, that are kept for a slow follower of the log
+    #[arg(long, value_name = "N", env = "FENCE_READER_BUFFER", hide_env_values = true, default_value_t = DEFAULT.reader_buffer)]
     reader_buffer: usize,
     #[command(flatten)]
     intervals: Intervals,
@@ -74,20 +74,20 @@ pub struct Limits {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Times")]
 struct Intervals {
-    /// How long a key is believed: one that was revoked may be used that much longer
-    #[arg(long, value_name = "TIME", env = "FENCE_KEY_TRUST", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.key_trust))]
+    /// How long the server caches a key; a revoked key works for this much longer
+    #[arg(long, value_name = "TIME", env = "FENCE_KEY_TRUST", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.key_trust))]
     key_trust: Millis,
-    /// How often a follower of the log hears at least that the server is there
-    #[arg(long, value_name = "TIME", env = "FENCE_HEARTBEAT", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.heartbeat))]
+    /// How often a follower of the log gets a sign of life if nothing happens
+    #[arg(long, value_name = "TIME", env = "FENCE_HEARTBEAT", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.heartbeat))]
     heartbeat: Millis,
-    /// How long a server that is told to stop waits for what was begun
-    #[arg(long, value_name = "TIME", env = "FENCE_STOP_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.stop_time))]
+    /// How long a stopping server waits for open requests
+    #[arg(long, value_name = "TIME", env = "FENCE_STOP_TIME", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.stop_time))]
     stop_time: Millis,
-    /// How often the server looks for what is due that nobody asked for
-    #[arg(long, value_name = "TIME", env = "FENCE_TICK", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.tick))]
+    /// How often the server runs its jobs, such as expiring leases
+    #[arg(long, value_name = "TIME", env = "FENCE_TICK", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.tick))]
     tick: Millis,
-    /// How often what is older than `history` is removed
-    #[arg(long, value_name = "TIME", env = "FENCE_PRUNE_EVERY", hide_env_values = true, value_parser = time, default_value_t = millis(USUAL.prune_every))]
+    /// How often the server removes data older than --history
+    #[arg(long, value_name = "TIME", env = "FENCE_PRUNE_EVERY", hide_env_values = true, value_parser = time, default_value_t = millis(DEFAULT.prune_every))]
     prune_every: Millis,
 }
 
@@ -118,7 +118,7 @@ impl Limits {
     }
 }
 
-/// How long what ended is kept; `None` is for ever.
+/// How long finished items are kept; `None` is for ever.
 #[derive(Debug, Clone, Copy)]
 pub struct History(Option<Duration>);
 
@@ -130,7 +130,7 @@ impl History {
 
 impl Default for History {
     fn default() -> Self {
-        Self(USUAL.history)
+        Self(DEFAULT.history)
     }
 }
 
@@ -149,14 +149,14 @@ impl FromStr for History {
         let span = if text == "ever" { None } else { Some(span(time(text)?)) };
         match span {
             Some(short) if short < HISTORY_LEAST => {
-                Err("less than 7d: so long anything may be asked for again".into())
+                Err("less than 7d: requests may be repeated for so long".into())
             }
             span => Ok(Self(span)),
         }
     }
 }
 
-/// Nothing is done every 0 s.
+/// A duration of more than 0.
 fn time(text: &str) -> Result<Millis, String> {
     match super::super::duration(text)? {
         Millis(..=0) => Err("it must be more than 0".into()),

@@ -1,9 +1,9 @@
-//! The log, on standard error: text for a person, JSON for whatever collects it.
+//! The log on standard error: text on a terminal, JSON elsewhere.
 //!
-//! Who reads it may be slow, or have stopped reading. The server does not wait for that: a bounded number of lines,
-//! and of bytes, is kept, and what does not fit is counted.
+//! The server never waits for a slow reader of the log. It queues a bounded number of lines and bytes, and drops and counts the
+//! lines that do not fit.
 
-use crate::out;
+use crate::output::streams;
 use std::{
     io::Write,
     sync::{
@@ -21,40 +21,40 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// Lines are short, 200 bytes or so; but an error's text may be of any length, so their bytes are bounded as well.
+/// The limits of the queue. Lines have about 200 bytes, but the text of an error may be of any length, so bytes are limited, too.
 const LINES: usize = 10_000;
 const BYTES: usize = 8 * 1024 * 1024;
-/// At the end, so long the last lines may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// The longest time for the last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
-enum Said {
-    /// The room it takes is free again once it is written.
+enum Entry {
+    /// The permit for its bytes is returned once it is written.
     Line(Vec<u8>, OwnedSemaphorePermit),
-    /// All before this is written.
+    /// Reports that all lines before it are written.
     End(SyncSender<()>),
 }
 
-/// Where lines are left. Cheap to clone.
+/// The sending end of the queue. Cheap to clone.
 #[derive(Clone)]
 pub struct Logs {
-    lines: SyncSender<Said>,
-    /// In bytes.
-    room: Arc<Semaphore>,
-    lost: Arc<AtomicU64>,
+    queue: SyncSender<Entry>,
+    /// The bytes that are free.
+    free: Arc<Semaphore>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl Logs {
     pub fn begin() -> Self {
-        let json = out::error_width().is_none();
-        let (logs, said) = Self::keeping(LINES, BYTES);
-        let lost = logs.lost.clone();
-        std::thread::spawn(move || write(&said, &lost, json));
+        let json = streams::error_width().is_none();
+        let (logs, entries) = Self::new(LINES, BYTES);
+        let dropped = logs.dropped.clone();
+        std::thread::spawn(move || write(&entries, &dropped, json));
         let wanted = std::env::var("FENCE_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok());
         let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
         let all = tracing_subscriber::registry().with(filter);
-        let own = logs.clone();
-        let layer = fmt::layer().with_writer(move || own.clone());
-        // Whoever has set up logs already keeps them.
+        let writer = logs.clone();
+        let layer = fmt::layer().with_writer(move || writer.clone());
+        // A subscriber that was set up before is kept.
         let _ = match json {
             true => all.with(layer.json().flatten_event(true)).try_init(),
             false => all.with(layer.with_target(false)).try_init(),
@@ -62,33 +62,33 @@ impl Logs {
         logs
     }
 
-    fn keeping(lines: usize, bytes: usize) -> (Self, Receiver<Said>) {
-        let (lines, said) = sync_channel(lines);
-        (Self { lines, room: Arc::new(Semaphore::new(bytes)), lost: Arc::default() }, said)
+    fn new(lines: usize, bytes: usize) -> (Self, Receiver<Entry>) {
+        let (queue, entries) = sync_channel(lines);
+        (Self { queue, free: Arc::new(Semaphore::new(bytes)), dropped: Arc::default() }, entries)
     }
 
-    /// Is there room for it? If nobody is there any more to write it, it is not missed either.
-    fn keep(&self, line: &[u8]) -> bool {
-        // What is longer than can be said fits nowhere.
+    /// Queues a line; false if it does not fit. After the writer has ended, a line counts as queued.
+    fn queue(&self, line: &[u8]) -> bool {
+        // A line that is longer than u32 does not fit anywhere.
         let bytes = u32::try_from(line.len()).unwrap_or(u32::MAX);
-        let Ok(room) = self.room.clone().try_acquire_many_owned(bytes) else { return false };
-        !matches!(self.lines.try_send(Said::Line(line.to_vec(), room)), Err(TrySendError::Full(_)))
+        let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) else { return false };
+        !matches!(self.queue.try_send(Entry::Line(line.to_vec(), permit)), Err(TrySendError::Full(_)))
     }
 
-    /// The last lines are written, if anybody reads them.
+    /// Waits until the last lines are written, if somebody reads them.
     pub fn end(self) {
         let (written, end) = sync_channel(1);
-        if self.lines.try_send(Said::End(written)).is_ok() {
-            let _ = end.recv_timeout(FAREWELL);
+        if self.queue.try_send(Entry::End(written)).is_ok() {
+            let _ = end.recv_timeout(LAST_LINES);
         }
     }
 }
 
-/// One call for each line.
+/// The subscriber calls it once per line.
 impl Write for Logs {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        if !self.keep(line) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.queue(line) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -98,20 +98,20 @@ impl Write for Logs {
     }
 }
 
-fn write(said: &Receiver<Said>, lost: &AtomicU64, json: bool) {
-    for said in said {
-        match said {
-            Said::Line(line, _room) => out::log(&line, json),
-            Said::End(written) => drop(written.send(())),
+fn write(entries: &Receiver<Entry>, dropped: &AtomicU64, json: bool) {
+    for entry in entries {
+        match entry {
+            Entry::Line(line, _permit) => streams::log(&line, json),
+            Entry::End(written) => drop(written.send(())),
         }
-        let lost = lost.swap(0, Ordering::Relaxed);
-        if lost > 0 {
-            let text = format!("{lost} lines of the log were not read in time, and are lost");
+        let dropped = dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            let text = format!("{dropped} lines of the log were not read in time, and are lost");
             match json {
-                true => {
-                    out::complain_json(&serde_json::json!({ "level": "WARN", "message": text }).to_string())
-                }
-                false => out::complain(&format!("WARN {text}")),
+                true => streams::complain_json(
+                    &serde_json::json!({ "level": "WARN", "message": text }).to_string(),
+                ),
+                false => streams::complain(&format!("WARN {text}")),
             }
         }
     }
@@ -122,32 +122,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_takes_is_counted_and_not_waited_for() {
-        let (mut logs, said) = Logs::keeping(2, BYTES);
+    fn lines_that_nobody_reads_are_counted_without_waiting() {
+        let (mut logs, entries) = Logs::new(2, BYTES);
         for line in ["one", "two", "three", "four"] {
             logs.write_all(line.as_bytes()).expect("it never fails");
         }
-        assert_eq!(logs.lost.load(Ordering::Relaxed), 2);
-        assert!(matches!(said.try_recv(), Ok(Said::Line(line, _)) if line == b"one"));
-        drop(said);
-        logs.write_all(b"five").expect("also if nobody is there any more");
+        assert_eq!(logs.dropped.load(Ordering::Relaxed), 2);
+        assert!(matches!(entries.try_recv(), Ok(Entry::Line(line, _)) if line == b"one"));
+        drop(entries);
+        logs.write_all(b"five").expect("even after the writer has ended");
     }
 
     #[test]
-    fn long_lines_are_kept_up_to_so_many_bytes() {
-        let (mut logs, said) = Logs::keeping(LINES, 10);
-        let lost = |logs: &Logs| logs.lost.load(Ordering::Relaxed);
+    fn the_queue_is_limited_in_bytes() {
+        let (mut logs, entries) = Logs::new(LINES, 10);
+        let dropped = |logs: &Logs| logs.dropped.load(Ordering::Relaxed);
         logs.write_all(b"longer than all there is").expect("it never fails");
-        assert_eq!(lost(&logs), 1);
+        assert_eq!(dropped(&logs), 1);
         for line in ["sixsix", "fives", "four"] {
             logs.write_all(line.as_bytes()).expect("it never fails");
         }
-        assert_eq!(lost(&logs), 2, "only what does not fit beside the others");
+        assert_eq!(dropped(&logs), 2, "only the line that does not fit");
         for kept in ["sixsix", "four"] {
-            assert!(matches!(said.try_recv(), Ok(Said::Line(line, _)) if line == kept.as_bytes()));
+            assert!(matches!(entries.try_recv(), Ok(Entry::Line(line, _)) if line == kept.as_bytes()));
         }
         logs.write_all(b"ten of ten").expect("it never fails");
-        assert_eq!(lost(&logs), 2, "what was taken made room");
-        assert!(said.try_recv().is_ok());
+        assert_eq!(dropped(&logs), 2, "written lines free their bytes");
+        assert!(entries.try_recv().is_ok());
     }
 }

@@ -1,10 +1,10 @@
-//! Traces, sent to whom the usual `OTEL_*` variables name. The SDK reads most of them by itself: the sampler, the
-//! service's name, headers, how often it sends and how much it keeps meanwhile.
+//! Traces, sent to the collector that the `OTEL_*` variables name. The SDK itself reads the variables for the sampler, the name of
+//! the service, the headers, and the size and interval of batches.
 //!
-//! A collector that is down costs nobody anything: spans wait in a bounded queue on a thread of their own, and what
-//! does not fit there is let go.
+//! A collector that is down does not slow the server: spans wait in a bounded queue on a thread of their own, and those that do not
+//! fit are dropped.
 
-use crate::context::variable;
+use crate::environment::variable;
 use fencepost::{Error, Result};
 use fencepost_client::Http;
 use http_body_util::Full;
@@ -23,35 +23,35 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// The exporter gives up by itself after `OTEL_EXPORTER_OTLP_TIMEOUT`; this is for what it left behind.
-const LIMIT: Duration = Duration::from_secs(60);
-/// At the end, so long the last spans may take.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// The timeout of one request. The exporter gives up earlier, after `OTEL_EXPORTER_OTLP_TIMEOUT`, but leaves the request running.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time for the last spans to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
-/// Where spans go until the server ends.
+/// The exporter of spans.
 #[derive(Debug)]
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// `None` if nobody is to be sent any. What is wrong with the variables is a warning: they are often set for all
-    /// programs alike, and traces are no reason not to serve.
+    /// `None` if the variables name no collector. A wrong variable is only a warning: such variables are often set for all programs
+    /// alike, and a server without traces is better than none.
     pub fn begin() -> Option<Self> {
-        let endpoint = of_traces("ENDPOINT").filter(|_| wanted())?;
+        let endpoint = trace_variable("ENDPOINT").filter(|_| is_enabled())?;
         Self::to(&endpoint)
             .inspect_err(|error| tracing::warn!("traces are not sent: {}", error.message()))
             .ok()
     }
 
     fn to(endpoint: &str) -> Result<Self> {
-        let protocol = of_traces("PROTOCOL").unwrap_or_else(|| "http/protobuf".into());
+        let protocol = trace_variable("PROTOCOL").unwrap_or_else(|| "http/protobuf".into());
         if protocol != "http/protobuf" {
             return Err(Error::internal(format!(
-                "OTEL_EXPORTER_OTLP_PROTOCOL is `{protocol}`, and only http/protobuf is spoken"
+                "OTEL_EXPORTER_OTLP_PROTOCOL is `{protocol}`, and only http/protobuf is supported"
             )));
         }
-        let authority = of_traces("CERTIFICATE").map(PathBuf::from);
+        let authority = trace_variable("CERTIFICATE").map(PathBuf::from);
         let http = Http::new(endpoint.starts_with("https:"), authority.as_deref())?;
-        let collector = Collector { http, runtime: Handle::current(), is_away: AtomicBool::new(false) };
+        let collector = Collector { http, runtime: Handle::current(), is_down: AtomicBool::new(false) };
         let exporter = SpanExporter::builder().with_http().with_http_client(collector).build();
         let mut resource = Resource::builder();
         if variable("OTEL_SERVICE_NAME").is_none() {
@@ -67,33 +67,33 @@ impl Traces {
         self.0.tracer("fence")
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub async fn end(self) {
-        let sent = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FAREWELL)).await;
+        let sent = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(LAST_SPANS)).await;
         if let Ok(Err(e)) = sent {
             tracing::warn!("the last traces were not sent: {e}");
         }
     }
 }
 
-fn wanted() -> bool {
-    let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|said| said.eq_ignore_ascii_case("true"));
-    !disabled && variable("OTEL_TRACES_EXPORTER").is_none_or(|said| said == "otlp")
+fn is_enabled() -> bool {
+    let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    !disabled && variable("OTEL_TRACES_EXPORTER").is_none_or(|value| value == "otlp")
 }
 
-/// What is said for traces goes before what is said for all that is sent.
-fn of_traces(what: &str) -> Option<String> {
+/// A variable for traces comes before the one for all signals.
+fn trace_variable(what: &str) -> Option<String> {
     variable(&format!("OTEL_EXPORTER_OTLP_TRACES_{what}"))
         .or_else(|| variable(&format!("OTEL_EXPORTER_OTLP_{what}")))
 }
 
-/// The other end, by the client that we have.
+/// The collector, reached with our own HTTP client.
 #[derive(Debug)]
 struct Collector {
     http: Http,
-    /// The exporter's thread is none of ours.
+    /// The exporter's thread is not part of the runtime, so requests are spawned on it.
     runtime: Handle,
-    is_away: AtomicBool,
+    is_down: AtomicBool,
 }
 
 impl HttpClient for Collector {
@@ -106,7 +106,8 @@ impl HttpClient for Collector {
         Self: 'f,
     {
         let http = self.http.clone();
-        let sending = self.runtime.spawn(async move { http.send(request.map(Full::new), LIMIT).await });
+        let sending =
+            self.runtime.spawn(async move { http.send(request.map(Full::new), REQUEST_TIMEOUT).await });
         Box::pin(async move {
             let answer = sending.await?;
             let problem = match &answer {
@@ -114,13 +115,13 @@ impl HttpClient for Collector {
                 Ok(response) => Some(response.status().to_string()),
                 Err(silence) => Some(silence.reason().to_string()),
             };
-            // Told once, and not for every batch.
-            let was_away = self.is_away.swap(problem.is_some(), Ordering::Relaxed);
+            // Logged once, and not for every batch.
+            let was_down = self.is_down.swap(problem.is_some(), Ordering::Relaxed);
             match problem {
-                Some(problem) if !was_away => {
+                Some(problem) if !was_down => {
                     tracing::warn!("traces do not reach their collector: {problem}")
                 }
-                None if was_away => tracing::info!("traces reach their collector again"),
+                None if was_down => tracing::info!("traces reach their collector again"),
                 _ => {}
             }
             answer.map_err(|silence| silence.reason().to_string().into())

@@ -1,7 +1,7 @@
 //! Recipes that need a server, a second machine or a sender of webhooks, run as written.
 
 use super::page::scenario;
-use crate::sealed::{Said, Sealed, eventually, lasting_address, said};
+use crate::sealed::{Finished, Sealed, eventually, finished, lasting_address};
 use std::{
     net::TcpStream,
     process::{Child, Command, Stdio},
@@ -17,8 +17,8 @@ fn bash(sealed: &Sealed, script: &str) -> Command {
     command
 }
 
-fn ended(child: Child) -> Said {
-    said(child.wait_with_output().expect("its output"))
+fn ended(child: Child) -> Finished {
+    finished(child.wait_with_output().expect("its output"))
 }
 
 fn port(address: &str) -> &str {

@@ -1,12 +1,9 @@
-//! A file with a message on each line, pushed a batch at a time.
+//! Pushing a file with one message per line, in batches.
 
 use super::super::text::how_many;
-use crate::{
-    context::Context,
-    lines::{at, is_stdin},
-    progress::Progress,
-};
+use crate::{commands::is_stdin, context::Context, output::progress::Progress};
 use fencepost::{Code, Error, Result, mail, mail::push_many::Item};
+use fencepost_import::json_lines::on_line;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -15,18 +12,18 @@ use std::{
     process::ExitCode,
 };
 
-/// As many as a call may have, and well below the 2 MiB that a server reads of a request.
+/// The limits of a batch: the most messages of a call, and well below the 2 MiB that a server reads of a request.
 const MESSAGES: usize = 1000;
 const BYTES: usize = 1024 * 1024;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Sum {
     pushed: usize,
-    /// Those that were there already, by their keys.
+    /// Messages whose keys existed already.
     existing: usize,
 }
 
-/// What is sent together, and on which lines it stood.
+/// Messages of one call, and their lines.
 #[derive(Default)]
 struct Batch {
     items: Vec<Item>,
@@ -34,7 +31,7 @@ struct Batch {
     bytes: usize,
 }
 
-/// Reads as it goes: a file may be larger than memory.
+/// Pushes while it reads: a file may be larger than memory.
 pub async fn push(
     context: &Context,
     file: &str,
@@ -57,7 +54,7 @@ pub async fn push(
         let size = serde_json::to_string(&item).map_err(Error::internal)?.len();
         if batch.items.len() == MESSAGES || (batch.bytes + size > BYTES && !batch.items.is_empty()) {
             send(context, std::mem::take(&mut batch), &mut calls, &mut sum).await?;
-            progress.show(|| sum.told());
+            progress.show(|| sum.describe());
         }
         batch.items.push(item);
         batch.lines.push(n + 1);
@@ -67,45 +64,48 @@ pub async fn push(
         send(context, batch, &mut calls, &mut sum).await?;
     }
     drop(progress);
-    context.print(&sum, Sum::told)
+    context.print(&sum, Sum::describe)
 }
 
 async fn send(context: &Context, batch: Batch, calls: &mut usize, sum: &mut Sum) -> Result<()> {
     let request = context.request().map(|id| if *calls == 0 { id } else { format!("{id}.{calls}") });
     let sent = context.call(mail::PushMany { messages: batch.items, request }).await;
-    let sent = sent.map_err(|error| sum.half_way(blame(error, &batch.lines)))?;
+    let sent = sent.map_err(|error| sum.partly_pushed(located(error, &batch.lines)))?;
     *calls += 1;
     sum.existing += sent.existing.len();
     sum.pushed += sent.messages.len() - sent.existing.len();
     Ok(())
 }
 
-/// A refusal of one message, said of its line.
-fn blame(error: Error, lines: &[usize]) -> Error {
+/// The refusal of one message, with its line.
+fn located(error: Error, lines: &[usize]) -> Error {
     let field = error.field("field").and_then(Value::as_str).unwrap_or_default();
     let index = match field.strip_prefix("messages[").and_then(|rest| rest.split_once(']')) {
         Some((index, _)) => index.parse().ok(),
         None => (lines.len() == 1 && !field.is_empty()).then_some(0),
     };
     match index.and_then(|index: usize| lines.get(index)) {
-        Some(line) => at(error, &format!("line {line}")).with("line", line),
+        Some(line) => on_line(error, *line),
         None => error,
     }
 }
 
 impl Sum {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         match self.existing {
             0 => format!("pushed {}", how_many(self.pushed)),
-            there => format!("pushed {}; {there} were there already", how_many(self.pushed)),
+            existing => format!("pushed {}; {existing} existed already", how_many(self.pushed)),
         }
     }
 
-    fn half_way(&self, error: Error) -> Error {
+    fn partly_pushed(&self, error: Error) -> Error {
         if self.pushed + self.existing == 0 {
             return error;
         }
-        let said = error.hint_text().map(|hint| format!("; {hint}")).unwrap_or_default();
-        error.hint(format!("{} before it; with --key the same again goes on{said}", self.told()))
+        let hint = error.hint_text().map(|hint| format!("; {hint}")).unwrap_or_default();
+        error.hint(format!(
+            "{} before it; repeat the command with the same --key to go on{hint}",
+            self.describe()
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! How many messages may still be taken.
+//! How many messages may still be claimed.
 
 use std::cell::Cell;
 
@@ -6,20 +6,20 @@ use std::cell::Cell;
 pub struct Budget(Cell<Option<i64>>);
 
 impl Budget {
-    /// Any number, unless there is a limit.
+    /// `None` is no limit.
     pub fn new(most: Option<i64>) -> Self {
         Self(Cell::new(most))
     }
 
-    /// Up to so many, before they are asked for; `None` if nothing is left.
-    pub fn reserve(&self, wish: i64) -> Option<i64> {
-        let Some(left) = self.0.get() else { return Some(wish) };
-        let some = wish.min(left);
+    /// Reserves up to so many, before a claim; `None` if nothing is left.
+    pub fn reserve(&self, wanted: i64) -> Option<i64> {
+        let Some(left) = self.0.get() else { return Some(wanted) };
+        let some = wanted.min(left);
         self.0.set(Some(left - some));
         (some > 0).then_some(some)
     }
 
-    /// What was not there to take, after all.
+    /// Returns the part of a reservation that was not claimed.
     pub fn give_back(&self, count: i64) {
         self.0.set(self.0.get().map(|left| left + count));
     }

@@ -1,4 +1,4 @@
-//! What a command gets, and what its end means.
+//! The input of a command, and the meaning of its exit.
 
 use super::super::content;
 use fencepost::{Error, Json, OUTPUT_MAX, Result, mail::claim::ClaimedMessage};
@@ -6,7 +6,7 @@ use fencepost::{Error, Json, OUTPUT_MAX, Result, mail::claim::ClaimedMessage};
 /// sysexits: the input data was incorrect in some way.
 const DATA_ERROR: u8 = 65;
 
-/// What the command reads.
+/// The standard input of the command.
 pub fn input(claims: &[ClaimedMessage], batched: bool) -> Result<Vec<u8>> {
     if !batched {
         let payload = claims.first().and_then(|claimed| claimed.message.payload.as_ref());
@@ -21,10 +21,10 @@ pub fn input(claims: &[ClaimedMessage], batched: bool) -> Result<Vec<u8>> {
     Ok(lines.into_bytes())
 }
 
-/// What is said about the messages.
+/// The result of the command for its messages.
 #[derive(Debug, PartialEq)]
 pub enum Verdict {
-    /// With the outputs of each, in their order.
+    /// With the outputs of each message, in order.
     Done(Vec<Vec<Json>>),
     Failed {
         reason: String,
@@ -32,34 +32,34 @@ pub enum Verdict {
     },
 }
 
-/// What a command's exit code and output mean.
-pub fn verdict(code: u8, said: &[u8], messages: usize, batched: bool) -> Verdict {
+/// The verdict for an exit code and an output.
+pub fn verdict(code: u8, printed: &[u8], messages: usize, batched: bool) -> Verdict {
     if code != 0 {
         let by_signal = if code > 128 { format!(", as by signal {}", code - 128) } else { String::new() };
         let reason = format!("its command exited with {code}{by_signal}");
         return Verdict::Failed { reason, retry: code != DATA_ERROR };
     }
-    match outputs(said, messages, batched) {
+    match outputs(printed, messages, batched) {
         Ok(outputs) => Verdict::Done(outputs),
         Err(reason) => Verdict::Failed { reason, retry: true },
     }
 }
 
-fn outputs(said: &[u8], messages: usize, batched: bool) -> Result<Vec<Vec<Json>>, String> {
-    if said.len() > OUTPUT_MAX {
+fn outputs(printed: &[u8], messages: usize, batched: bool) -> Result<Vec<Vec<Json>>, String> {
+    if printed.len() > OUTPUT_MAX {
         return Err(format!(
             "its command printed more than {OUTPUT_MAX} bytes, which is more than is stored"
         ));
     }
-    let text = std::str::from_utf8(said).map_err(|_| "its command printed something that is not UTF-8")?;
-    // As shells do.
+    let text = std::str::from_utf8(printed).map_err(|_| "its command printed something that is not UTF-8")?;
+    // Trailing line ends are removed, as in a shell.
     let text = text.trim_end_matches('\n');
     if text.is_empty() {
         return Ok(vec![Vec::new(); messages]);
     }
     let parts: Vec<&str> = if batched { text.lines().collect() } else { vec![text] };
     if parts.len() != messages {
-        // Which line belongs to which message would be a guess.
+        // fence does not guess which line belongs to which message.
         return Err(format!("its command printed {} lines for {messages} messages", parts.len()));
     }
     let output = |part| content::output(part).map(|output| vec![output]).map_err(|e| e.message().to_owned());
@@ -91,18 +91,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_has_failed() {
+    fn output_that_cannot_be_stored_is_a_failure() {
         let much = vec![b'x'; OUTPUT_MAX + 1];
-        for (said, reason) in [
+        for (printed, reason) in [
             (&much[..], "its command printed more than 1048576 bytes, which is more than is stored"),
             (b"\xff", "its command printed something that is not UTF-8"),
         ] {
-            assert_eq!(verdict(0, said, 1, false), failed(reason, true));
+            assert_eq!(verdict(0, printed, 1, false), failed(reason, true));
         }
     }
 
     #[test]
-    fn of_a_batch_each_has_its_line_or_none_has() {
+    fn a_batch_has_a_line_for_each_message_or_none() {
         assert_eq!(verdict(0, b"", 2, true), done(&[&[], &[]]));
         assert_eq!(verdict(0, b"1\nb\n", 2, true), done(&[&["1"], &["b"]]));
         assert_eq!(verdict(0, b"1\n", 2, true), failed("its command printed 1 lines for 2 messages", true));

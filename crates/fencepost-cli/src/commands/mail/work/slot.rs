@@ -1,4 +1,4 @@
-//! One who works: claims, runs the command, says what came of it, and begins again.
+//! One slot of a worker: it claims messages, runs the command, reports the result, and begins again.
 
 use super::{
     super::text,
@@ -6,9 +6,9 @@ use super::{
     delivery::{self, Verdict},
 };
 use crate::{
-    context::unique,
-    supervise::{self, Ended, Job, Keep, Pipes, Seat, Signals},
-    whose,
+    identity,
+    names::unique,
+    supervise::{self, Ended, Job, LeaseRenewer, Pipes, Signals, TerminalAccess},
 };
 use fencepost::{
     Code, Error, OUTPUT_MAX, Op, Result, WAIT_MAX,
@@ -18,17 +18,18 @@ use fencepost::{
 use rustix::process::Signal;
 use std::{cell::Cell, process::Command, time::Duration};
 
-/// Between two tries, while the database does not answer: doubled with each.
-const SOONEST: Duration = Duration::from_millis(250);
-const LATEST: Duration = Duration::from_secs(15);
+/// The backoff while the database does not answer, doubled with each retry.
+const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 
+/// The stored reason of messages whose command was ended because the worker stops.
 const STOPPED: &str = "its worker was told to end";
 
 impl Worker<'_> {
-    /// Until there is a reason to stop. What cannot be helped by trying again stops the others, too.
+    /// Works until there is a reason to stop. An error that a retry cannot help stops the other slots, too.
     pub async fn slot(&self) -> Result<()> {
         let done = async {
-            while let Some(claims) = self.take().await? {
+            while let Some(claims) = self.next().await? {
                 self.process(&claims).await?;
             }
             Ok(())
@@ -41,17 +42,17 @@ impl Worker<'_> {
     }
 
     /// The next messages; `None` if it is time to stop.
-    async fn take(&self) -> Result<Option<Vec<ClaimedMessage>>> {
+    async fn next(&self) -> Result<Option<Vec<ClaimedMessage>>> {
         let mut request = unique("");
-        let mut pause = Pause::default();
-        // What a request asked for it asks for again: under one id it is one request.
+        let mut backoff = Backoff::default();
+        // A retry under the same request id must ask for the same number.
         let mut reserved = None;
         while !self.stop.is_draining() {
             let count = reserved.take().or_else(|| self.budget.reserve(self.args.batch.unwrap_or(1)));
             let Some(count) = count else { return Ok(None) };
             let answer = tokio::select! {
                 answer = self.context.call(self.claim(count, &request)) => answer,
-                // It may have been taken at this very moment: all is given back at the end.
+                // The claim may have succeeded meanwhile. The worker gives everything back at its end.
                 () = self.stop.draining() => return Ok(None),
             };
             let error = match answer {
@@ -61,10 +62,10 @@ impl Worker<'_> {
                 }
                 Err(error) => error,
             };
-            if is_passing(&error) {
-                // The same request again gives what it took, if it took something.
+            if is_transient(&error) {
+                // The retry returns what the first call claimed, if it did.
                 reserved = Some(count);
-                self.wait_out(&error, &mut pause).await;
+                self.back_off(&error, &mut backoff).await;
                 continue;
             }
             self.budget.give_back(count);
@@ -72,7 +73,7 @@ impl Worker<'_> {
                 Code::NoneReady if self.args.drain => return Ok(None),
                 Code::NoneReady => request = unique(""),
                 Code::Paused if !self.args.drain => request = unique(""),
-                // It was taken, and lost while the answer was.
+                // The reply was lost, and the claim ended meanwhile.
                 Code::LeaseExpired | Code::AlreadyFinished => request = unique(""),
                 _ => return Err(error),
             }
@@ -96,12 +97,16 @@ impl Worker<'_> {
     async fn process(&self, claims: &[ClaimedMessage]) -> Result<()> {
         let Some(first) = claims.first() else { return Ok(()) };
         let mut command = supervise::command(&self.args.command, &first.claim, self.context)?;
-        self.tell(&mut command, first);
+        self.set_environment(&mut command, first);
         let input = delivery::input(claims, self.args.batch.is_some())?;
         let pipes = Pipes::attach(&mut command, input, OUTPUT_MAX)
             .map_err(|e| Error::unavailable(format!("a command cannot be given its message: {e}")))?;
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
-        let keep = Keep::new(self.context.connection().await?, self.footing.clone(), first.claim.clone());
+        let renewer = LeaseRenewer::new(
+            self.context.connection().await?,
+            self.database_file.clone(),
+            first.claim.clone(),
+        );
         let stopped = Cell::new(false);
         let recall = async {
             tokio::select! {
@@ -109,54 +114,54 @@ impl Worker<'_> {
                     stopped.set(true);
                     Error::new(Code::Cancelled, STOPPED)
                 }
-                late = self.late() => late,
+                late = self.timed_out() => late,
             }
         };
-        let job = Job { command, seat: Seat::Background, grace: self.args.grace };
-        let ended = supervise::run(keep.and(others), job, Signals::of_children()?, recall).await;
-        let said = pipes.end().await;
+        let job = Job { command, terminal: TerminalAccess::Background, grace: self.args.grace };
+        let ended = supervise::run(renewer.and(others), job, Signals::of_children()?, recall).await;
+        let output = pipes.finish().await;
         match ended {
-            // Whoever stops a service tells all of its processes, and the command was one of them.
-            Ok(Ended::Exited(code)) if self.stop.is_draining() && is_told_to_end(code) => {
+            // A service manager sends TERM to all processes of a service, so the command got it, too.
+            Ok(Ended::Exited(code)) if self.stop.is_draining() && is_stop_signal(code) => {
                 self.stopped(claims).await
             }
             Ok(Ended::Exited(code)) => {
-                let verdict = delivery::verdict(code, &said, claims.len(), self.args.batch.is_some());
+                let verdict = delivery::verdict(code, &output, claims.len(), self.args.batch.is_some());
                 self.settle(claims, verdict).await
             }
             Ok(Ended::NotStarted(code)) => {
-                // It will be so for every message.
+                // The command cannot be started for any message.
                 self.not_started.set(Some(code));
                 self.stop.drain();
                 self.release(claims).await;
                 Ok(())
             }
             Ok(Ended::Lost(_)) if stopped.get() => self.stopped(claims).await,
-            // It was cut off in the middle: it took too long, or a claim is over.
+            // The command was interrupted: it took too long, or a claim is over.
             Ok(Ended::Lost(error)) => {
                 if error.code() != Code::Cancelled {
                     self.context.warn(&lost(&error));
                 }
                 self.lose(claims, error.message()).await
             }
-            // It was not begun.
+            // The command was not started.
             Err(error) => {
                 self.release(claims).await;
-                self.wait_out(&error, &mut Pause::default()).await;
+                self.back_off(&error, &mut Backoff::default()).await;
                 Ok(())
             }
         }
     }
 
-    /// When the command has had its time. (Real time: it is a process's.)
-    async fn late(&self) -> Error {
+    /// Returns when the timeout is over. (Real time: the command is a real process.)
+    async fn timed_out(&self) -> Error {
         let Some(timeout) = self.args.timeout else { return std::future::pending().await };
         tokio::time::sleep(Duration::from_millis(timeout.0.unsigned_abs())).await;
         Error::new(Code::Cancelled, format!("its command took longer than {timeout}"))
     }
 
-    /// What the command finds in its environment.
-    fn tell(&self, command: &mut Command, first: &ClaimedMessage) {
+    /// Sets the variables of the command.
+    fn set_environment(&self, command: &mut Command, first: &ClaimedMessage) {
         let message = &first.message;
         let single = self.args.batch.is_none();
         let kind = message.kind.clone();
@@ -167,13 +172,13 @@ impl Worker<'_> {
             ("FENCE_MESSAGE_TYPE", kind.filter(|_| single)),
             ("FENCE_ATTEMPT", single.then(|| message.attempts.to_string())),
         ] {
-            // What is around us is not about this message.
+            // Our own environment may have variables of another message.
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        command.env(whose::RUN, &self.run);
+        command.env(identity::RUN, &self.run);
     }
 
     async fn settle(&self, claims: &[ClaimedMessage], verdict: Verdict) -> Result<()> {
@@ -186,41 +191,44 @@ impl Worker<'_> {
             outputs,
             outcome: None,
         });
-        let results = match self.insist(mail::DoneMany { messages: done.collect() }).await {
+        let results = match self.call_until_answered(mail::DoneMany { messages: done.collect() }).await {
             Ok(done) => done.results,
-            // What came of it cannot be stored, and will not be next time.
+            // The output cannot be stored, and a retry cannot change that.
             Err(error) if matches!(error.code(), Code::TooLarge | Code::Invalid) => {
                 return self.fail(claims, error.message(), true).await;
             }
-            Err(error) => return self.given_up(&error),
+            Err(error) => return self.not_accepted(&error),
         };
         for result in results {
             match (result.message, result.error) {
                 (Some(message), _) => self.report(message)?,
-                (None, Some(error)) => self.given_up(&error)?,
+                (None, Some(error)) => self.not_accepted(&error)?,
                 (None, None) => {}
             }
         }
         Ok(())
     }
 
-    /// The mailbox says what becomes of them. Those whose claims are over are somebody else's.
+    /// Fails interrupted messages, by the replay policy of the mailbox. Messages whose claims are over are left alone.
     async fn lose(&self, claims: &[ClaimedMessage], reason: &str) -> Result<()> {
         let lost = !self.args.no_retry;
-        self.cut_off(claims, mail::Fail { lost, ..mail::Fail::new("", reason) }).await
+        self.interrupted(claims, mail::Fail { lost, ..mail::Fail::new("", reason) }).await
     }
 
-    /// The same, because we were told to stop: that is nobody's attempt.
+    /// Fails messages that were interrupted because the worker stops: the attempt does not count.
     async fn stopped(&self, claims: &[ClaimedMessage]) -> Result<()> {
-        self.cut_off(claims, mail::Fail { stopped: true, ..mail::Fail::new("", STOPPED) }).await
+        self.interrupted(claims, mail::Fail { stopped: true, ..mail::Fail::new("", STOPPED) }).await
     }
 
-    async fn cut_off(&self, claims: &[ClaimedMessage], fail: mail::Fail) -> Result<()> {
+    async fn interrupted(&self, claims: &[ClaimedMessage], fail: mail::Fail) -> Result<()> {
         for claimed in claims {
-            match self.insist(mail::Fail { token: claimed.claim.token.clone(), ..fail.clone() }).await {
+            match self
+                .call_until_answered(mail::Fail { token: claimed.claim.token.clone(), ..fail.clone() })
+                .await
+            {
                 Ok(failed) => self.report(failed.message)?,
                 Err(error) if error.code() == Code::LeaseExpired => {}
-                Err(error) => self.given_up(&error)?,
+                Err(error) => self.not_accepted(&error)?,
             }
         }
         Ok(())
@@ -230,28 +238,29 @@ impl Worker<'_> {
         for claimed in claims {
             let retry = retry && !self.args.no_retry;
             let fail = mail::Fail { retry, ..mail::Fail::new(&claimed.claim.token, reason) };
-            match self.insist(fail).await {
+            match self.call_until_answered(fail).await {
                 Ok(failed) => self.report(failed.message)?,
-                Err(error) => self.given_up(&error)?,
+                Err(error) => self.not_accepted(&error)?,
             }
         }
         Ok(())
     }
 
-    /// Back to their places, each on its own: some of them may be lost, and are somebody else's.
+    /// Gives messages back one by one: some of the claims may be lost.
     async fn release(&self, claims: &[ClaimedMessage]) {
         for claimed in claims {
-            let release = self.insist(mail::Release { tokens: vec![claimed.claim.token.clone()] });
+            let release =
+                self.call_until_answered(mail::Release { tokens: vec![claimed.claim.token.clone()] });
             if let Err(error) = release.await
-                && is_passing(&error)
+                && is_transient(&error)
             {
                 self.context.warn(&error);
             }
         }
     }
 
-    /// What was done is not accepted. If the command completed its message itself, there is nothing to say.
-    fn given_up(&self, error: &Error) -> Result<()> {
+    /// Warns that a result was not accepted. If the command completed its message itself, that is fine.
+    fn not_accepted(&self, error: &Error) -> Result<()> {
         let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
         match error.code() {
             Code::AlreadyFinished if ["done", "fail"].contains(&by) => Ok(()),
@@ -259,7 +268,7 @@ impl Worker<'_> {
                 self.context.warn(&lost(error));
                 Ok(())
             }
-            _ if is_passing(error) => {
+            _ if is_transient(error) => {
                 self.context.warn(error);
                 Ok(())
             }
@@ -269,63 +278,63 @@ impl Worker<'_> {
 
     fn report(&self, message: mail::Message) -> Result<()> {
         let changed = mail::Changed { message };
-        self.context.print(&changed, |changed| text::message(&changed.message, &self.context.screen))?;
+        self.context.print(&changed, |changed| text::message(&changed.message, &self.context.terminal))?;
         Ok(())
     }
 
-    /// Asks until there is an answer: a verdict can be given twice. Whoever ends us does not wait for that.
-    async fn insist<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let mut pause = Pause::default();
+    /// Repeats a call until there is a reply, which is safe for results. It gives up when the worker is ended.
+    async fn call_until_answered<O: Op>(&self, op: O) -> Result<O::Reply> {
+        let mut backoff = Backoff::default();
         loop {
             match self.context.call(op.clone()).await {
-                Err(error) if is_passing(&error) && !self.stop.is_ending() => {
-                    self.wait_out(&error, &mut pause).await;
+                Err(error) if is_transient(&error) && !self.stop.is_ending() => {
+                    self.back_off(&error, &mut backoff).await;
                 }
                 answer => return answer,
             }
         }
     }
 
-    /// Says that it will be tried again, and waits until it is time.
-    async fn wait_out(&self, error: &Error, pause: &mut Pause) {
-        let pause = pause.next();
+    /// Warns of a retry, and waits for its time.
+    async fn back_off(&self, error: &Error, backoff: &mut Backoff) {
+        let pause = backoff.next();
         self.context.warn(&Error::unavailable(format!("{}; trying again in {pause:?}", error.message())));
         tokio::select! {
-            // Real time: it is a real database that does not answer.
+            // Real time: the database is a real one.
             () = tokio::time::sleep(pause) => {}
             () = self.stop.ending() => {}
         }
     }
 }
 
-/// Did a command end as by one of the signals that tell a service to end?
-fn is_told_to_end(code: u8) -> bool {
+/// Is this the exit code of a command that died of a signal that stops a service?
+fn is_stop_signal(code: u8) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP].iter().any(|signal| i32::from(code) == 128 + signal.as_raw())
 }
 
-/// The next try may succeed, and none of it is our fault.
-fn is_passing(error: &Error) -> bool {
+/// A retry may succeed.
+fn is_transient(error: &Error) -> bool {
     matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown | Code::RateLimited | Code::Internal)
 }
 
 fn lost(error: &Error) -> Error {
-    Error::new(error.code(), format!("{}: what its command did is not accepted", error.message()))
+    Error::new(error.code(), format!("{}: the work of its command is not accepted", error.message()))
 }
 
-/// How long until the next try.
+/// The time until the next retry.
 #[derive(Debug)]
-struct Pause(Duration);
+struct Backoff(Duration);
 
-impl Default for Pause {
+impl Default for Backoff {
     fn default() -> Self {
-        Self(SOONEST)
+        Self(FIRST_BACKOFF)
     }
 }
 
-impl Pause {
+impl Backoff {
     fn next(&mut self) -> Duration {
         let now = self.0;
-        self.0 = LATEST.min(now * 2);
+        self.0 = LONGEST_BACKOFF.min(now * 2);
         now
     }
 }

@@ -1,4 +1,4 @@
-//! Stopping: first nothing more is begun, then what runs is ended.
+//! Stopping in two stages: first no more is claimed, then running commands are ended.
 
 use rustix::process::Signal;
 use std::cell::Cell;
@@ -24,12 +24,12 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Nothing more is claimed.
+    /// Stops claiming.
     pub fn drain(&self) {
         self.reach(Stage::Draining);
     }
 
-    /// What runs is ended.
+    /// Ends running commands.
     pub fn end(&self, by: Signal) {
         self.ended_by.set(Some(by));
         self.reach(Stage::Ending);
@@ -55,7 +55,7 @@ impl Stop {
         self.reached(Stage::Ending).await;
     }
 
-    /// There is no way back.
+    /// Moves to a later stage, and never back.
     fn reach(&self, stage: Stage) {
         self.stage.send_if_modified(|now| {
             let further = *now < stage;
@@ -67,7 +67,7 @@ impl Stop {
     }
 
     async fn reached(&self, stage: Stage) {
-        // The sender is ours, so it is there.
+        // The sender is part of this value, so it cannot be gone.
         let _ = self.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 }

@@ -1,0 +1,311 @@
+//! The run that a command acts for if nobody names one: the run of the innermost agent session, else of this terminal. All
+//! commands of a terminal act for the same run, and those of two terminals never do.
+
+pub mod process;
+
+use crate::names::digest;
+use process::Process;
+use std::collections::HashMap;
+
+/// Agents that give their processes a variable with the session, and the prefix of the run's name.
+const AGENTS: [(&str, &str); 2] = [("CODEX_SESSION_ID", "codex"), ("CLAUDE_CODE_SESSION_ID", "claude")];
+
+/// The variable that names the run itself.
+pub const RUN: &str = "FENCE_RUN";
+
+/// The run that a command acts for, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub run: String,
+    pub reason: Reason,
+    /// The terminal or agent. `claim --keep` keeps the run while this process lives.
+    pub owner: Option<Process>,
+}
+
+/// Why a command acts for its run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// `--run`
+    Flag,
+    /// `FENCE_RUN`
+    Variable,
+    /// The session of an agent, named by this variable.
+    Agent(&'static str),
+    /// The session of a terminal, or of another process that started a session.
+    Session,
+    /// The session's leader is gone or out of sight, so our oldest ancestor in the session stands for it.
+    Orphan,
+}
+
+impl Reason {
+    pub fn describe(&self) -> String {
+        match self {
+            Reason::Flag => "--run names it".into(),
+            Reason::Variable => "FENCE_RUN names it".into(),
+            Reason::Agent(variable) => format!("{variable} names the innermost agent session"),
+            Reason::Session => "no agent session is set, so this terminal's session is the run".into(),
+            Reason::Orphan => {
+                "no agent session is set and the session's leader is gone, so the oldest process here is the run"
+                    .into()
+            }
+        }
+    }
+}
+
+/// The variables from which a process learns the run that it acts for.
+pub fn variables() -> [&'static str; 3] {
+    [RUN, AGENTS[0].0, AGENTS[1].0]
+}
+
+/// Do the variables of this process name the run?
+pub fn acts_for(process: &Process, run: &str) -> bool {
+    let of = |variable| process.variables.get(variable).filter(|value| !value.is_empty());
+    let agents =
+        AGENTS.iter().any(|&(variable, prefix)| of(variable).is_some_and(|id| agent_run(prefix, id) == run));
+    of(RUN).map_or(agents, |named| named == run)
+}
+
+fn agent_run(prefix: &str, id: &str) -> String {
+    format!("{prefix}-{}", plain(id))
+}
+
+/// The run of this process, by its flags, its variables and its ancestors.
+pub fn identify(flag: Option<String>, variable: Option<String>) -> Identity {
+    let names = AGENTS.map(|(variable, _)| variable);
+    let environment =
+        names.iter().filter_map(|&name| Some((name, std::env::var(name).ok()?))).collect::<HashMap<_, _>>();
+    let find = |pid| Process::read(pid, &names);
+    decide(flag, variable, &environment, &process::lineage(&names), find, &process::realm())
+}
+
+/// The rule. `lineage` is this process, its parent, and so on. `find` reads any process. `realm` is the scope in which process
+/// ids are unique.
+fn decide(
+    flag: Option<String>,
+    variable: Option<String>,
+    environment: &HashMap<&'static str, String>,
+    lineage: &[Process],
+    find: impl Fn(i32) -> Option<Process>,
+    realm: &str,
+) -> Identity {
+    let found = agent_session(environment, lineage).or_else(|| session(lineage, find, realm));
+    let named = flag.map(|run| (run, Reason::Flag)).or(variable.map(|run| (run, Reason::Variable)));
+    match (named, found) {
+        (Some((run, reason)), found) => Identity { run, reason, owner: found.and_then(|found| found.owner) },
+        (None, Some(found)) => found,
+        (None, None) => {
+            Identity { run: format!("process-{}", std::process::id()), reason: Reason::Orphan, owner: None }
+        }
+    }
+}
+
+/// The innermost agent session. Agents start agents, and all processes below inherit a variable. So the innermost session is
+/// the one whose variable the fewest of our ancestors have, and the first ancestor without it is the agent that set it.
+fn agent_session(environment: &HashMap<&'static str, String>, lineage: &[Process]) -> Option<Identity> {
+    let ancestors = lineage.get(1..).unwrap_or_default();
+    let set = AGENTS.iter().filter_map(|&(variable, prefix)| {
+        let id = environment.get(variable).filter(|id| !id.is_empty())?;
+        let depth =
+            ancestors.iter().take_while(|process| process.variables.get(variable) == Some(id)).count();
+        Some((depth, variable, prefix, agent_run(prefix, id)))
+    });
+    let (depth, variable, agent, run) = set.min_by_key(|&(depth, ..)| depth)?;
+    // If the agent is gone, the process that adopts orphans is our ancestor, and would be the owner for ever. Then the
+    // outermost process that the agent left behind is the owner.
+    let owner = ancestors.get(depth).filter(|above| !adopts_orphans(above, agent));
+    let owner = owner.or_else(|| ancestors.get(depth.checked_sub(1)?));
+    Some(Identity { run, reason: Reason::Agent(variable), owner: owner.cloned() })
+}
+
+/// The first process or a user's systemd, except for an agent that is alone in its container.
+fn adopts_orphans(process: &Process, agent: &str) -> bool {
+    (process.pid == 1 || process.name == "systemd") && ![agent, "node"].contains(&process.name.as_str())
+}
+
+/// The leader of our session. An agent may start every command in a new session, with a shell that often replaces itself by
+/// the command: such a leader is skipped if a process further up has a terminal. (A job of cron or of sshd has no terminal
+/// above it, and stands for itself.)
+fn session(lineage: &[Process], find: impl Fn(i32) -> Option<Process>, realm: &str) -> Option<Identity> {
+    let of = |leader: &Process, reason| {
+        Some(Identity { run: name(leader, realm), reason, owner: Some(leader.clone()) })
+    };
+    let mut rest = lineage;
+    loop {
+        let session = rest.first()?.session;
+        let Some(at) = rest.iter().position(|process| process.pid == session) else {
+            if let Some(leader) = find(session).filter(|leader| leader.session == session) {
+                return of(&leader, Reason::Session);
+            }
+            let oldest = rest.iter().take_while(|process| process.session == session).last()?;
+            return of(oldest, Reason::Orphan);
+        };
+        let is_us = rest.len() == lineage.len() && at == 0;
+        let above = &rest[at + 1..];
+        // No ancestor beyond the one that adopts orphans started us.
+        let mut starters = above.iter().take_while(|process| !adopts_orphans(process, ""));
+        if !(is_us || rest[at].is_throwaway) || !starters.any(|process| process.has_terminal) {
+            return of(&rest[at], Reason::Session);
+        }
+        rest = above;
+    }
+}
+
+/// `shell-4711-5f0c9a3e`: a process id, and a digest of its start time and its realm. A system uses ids again, and machines and
+/// containers that share a fleet have the same ids.
+fn name(leader: &Process, realm: &str) -> String {
+    format!("shell-{}-{}", leader.pid, digest(&format!("{realm} {}", leader.started)))
+}
+
+/// A session id as a part of a run's name.
+fn plain(id: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    id.chars().take(100).map(|c| if allowed(c) { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `pid session name[*][!] [VARIABLE=value…]`, innermost first: `*` has a terminal, `!` runs one command only.
+    fn lineage(text: &str) -> Vec<Process> {
+        let rows: Vec<Vec<&str>> = text.trim().lines().map(|row| row.split_whitespace().collect()).collect();
+        let pid = |row: &[&str]| row[0].parse().unwrap();
+        let process = |(at, row): (usize, &Vec<&str>)| Process {
+            pid: pid(row),
+            parent: rows.get(at + 1).map_or(0, |row| pid(row)),
+            session: row[1].parse().unwrap(),
+            started: 1000 + u64::try_from(pid(row)).unwrap(),
+            has_terminal: row[2].contains('*'),
+            is_throwaway: row[2].contains('!'),
+            name: row[2].trim_end_matches(['*', '!']).into(),
+            variables: row[3..]
+                .iter()
+                .map(|pair| {
+                    let (name, value) = pair.split_once('=').unwrap();
+                    (AGENTS.iter().find(|(agent, _)| agent.starts_with(name)).unwrap().0, value.to_owned())
+                })
+                .collect(),
+        };
+        rows.iter().enumerate().map(process).collect()
+    }
+
+    fn decided(text: &str) -> Identity {
+        let lineage = lineage(text);
+        decide(None, None, &lineage[0].variables, &lineage, |_| None, "here")
+    }
+
+    fn run_and_owner(text: &str) -> (String, Option<String>) {
+        let decided = decided(text);
+        (decided.run, decided.owner.map(|owner| owner.name))
+    }
+
+    #[test]
+    fn every_command_of_a_terminal_is_one_run() {
+        let cases = [
+            ("a shell", "9 5 fence*\n5 5 bash*\n2 2 tmux", 5, Reason::Session),
+            (
+                "a shell in a shell",
+                "9 5 fence*\n8 5 bash*\n7 5 bash*!\n5 5 zsh*\n1 1 init",
+                5,
+                Reason::Session,
+            ),
+            (
+                "an agent that starts each command in a session of its own",
+                "9 8 fence\n8 8 bash!\n6 5 gemini*\n5 5 bash*\n1 1 init",
+                5,
+                Reason::Session,
+            ),
+            ("and whose shell became the command", "9 9 fence\n6 5 gemini*\n5 5 bash*", 5, Reason::Session),
+            (
+                "and that is itself started by something without a terminal",
+                "9 8 fence\n8 8 bash!\n7 7 worker\n6 5 gemini*\n5 5 bash*",
+                7,
+                Reason::Session,
+            ),
+            ("a script in a session of its own", "9 8 fence\n8 8 bash\n5 5 bash*", 8, Reason::Session),
+            ("a job of cron", "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 init", 8, Reason::Session),
+            (
+                "a job of cron in a container with a terminal",
+                "9 8 fence\n8 8 sh!\n6 4 cron\n4 4 cron\n1 1 bash*",
+                8,
+                Reason::Session,
+            ),
+            ("a job of cron that is one command", "9 9 fence\n4 4 cron\n1 1 init", 9, Reason::Session),
+            ("a command over ssh", "9 8 fence\n8 8 bash!\n6 6 sshd\n1 1 init", 8, Reason::Session),
+            ("a leader that is gone", "9 5 fence\n8 5 bash\n1 1 init", 8, Reason::Orphan),
+            ("a leader out of sight", "9 0 fence\n8 0 bash\n7 0 make", 7, Reason::Orphan),
+        ];
+        for (what, lineage, owner, reason) in cases {
+            let decided = decided(lineage);
+            let leader = Process { pid: owner, started: 1000 + owner as u64, ..Process::default() };
+            assert_eq!((decided.run, decided.reason), (name(&leader, "here"), reason), "{what}");
+            assert_eq!(decided.owner.map(|owner| owner.pid), Some(owner), "{what}");
+        }
+    }
+
+    #[test]
+    fn no_two_terminals_have_one_name() {
+        let leader = Process { pid: 5, started: 1005, ..Process::default() };
+        let names = [
+            name(&leader, "here"),
+            name(&leader, "another machine, boot or container"),
+            name(&Process { started: 1006, ..leader.clone() }, "here"),
+            name(&Process { pid: 6, ..leader.clone() }, "here"),
+        ];
+        assert_eq!(names.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{names:?}");
+        assert_eq!(names[0], name(&leader, "here"));
+    }
+
+    #[test]
+    fn a_process_that_adopts_orphans_is_no_owner() {
+        let orphan = "9 8 fence CLAUDE=c\n8 8 bash CLAUDE=c\n7 7 nohup CLAUDE=c\n";
+        for above in ["1 1 init", "1 1 process_api", "2 2 systemd\n1 1 init"] {
+            assert_eq!(run_and_owner(&format!("{orphan}{above}")), ("claude-c".into(), Some("nohup".into())));
+        }
+        assert_eq!(run_and_owner(&format!("{orphan}1 1 claude")).1.as_deref(), Some("claude"));
+        assert_eq!(run_and_owner("9 9 fence CLAUDE=c\n1 1 init"), ("claude-c".into(), None));
+    }
+
+    #[test]
+    fn the_innermost_agent_session_is_the_run() {
+        let claude = "9 8 fence CLAUDE=c\n8 8 bash! CLAUDE=c\n6 5 claude*\n5 5 bash*";
+        assert_eq!(run_and_owner(claude), ("claude-c".into(), Some("claude".into())));
+        let codex_in_claude = "9 8 fence CLAUDE=c CODEX=x\n8 8 bash! CLAUDE=c CODEX=x\n7 7 codex CLAUDE=c
+            6 6 bash! CLAUDE=c\n5 4 claude*\n4 4 bash*";
+        assert_eq!(run_and_owner(codex_in_claude), ("codex-x".into(), Some("codex".into())));
+        let claude_in_codex = "9 8 fence CLAUDE=c CODEX=x\n8 8 bash! CLAUDE=c CODEX=x\n7 7 claude CODEX=x
+            6 6 bash! CODEX=x\n5 4 codex*\n4 4 bash*";
+        assert_eq!(run_and_owner(claude_in_codex), ("claude-c".into(), Some("claude".into())));
+        let claude_in_claude =
+            "9 8 fence CLAUDE=d\n8 8 bash CLAUDE=d\n7 7 claude CLAUDE=c\n6 6 bash CLAUDE=c";
+        assert_eq!(run_and_owner(claude_in_claude), ("claude-d".into(), Some("claude".into())));
+        assert_eq!(
+            decided("9 5 fence* CLAUDE=\n5 5 bash*").reason,
+            Reason::Session,
+            "an empty variable is none"
+        );
+        assert_eq!(run_and_owner("9 5 fence* CODEX=a/b!c\n5 5 bash*").0, "codex-a-b-c");
+    }
+
+    #[test]
+    fn a_named_run_comes_first() {
+        let lineage = lineage("9 8 fence CLAUDE=c\n8 8 bash CLAUDE=c\n6 5 claude*");
+        let identify = |flag: Option<&str>, variable: Option<&str>| {
+            let decided = decide(
+                flag.map(Into::into),
+                variable.map(Into::into),
+                &lineage[0].variables,
+                &lineage,
+                |_| None,
+                "",
+            );
+            (decided.run, decided.reason, decided.owner.map(|owner| owner.pid))
+        };
+        assert_eq!(identify(Some("a"), Some("b")), ("a".into(), Reason::Flag, Some(6)));
+        assert_eq!(identify(None, Some("b")), ("b".into(), Reason::Variable, Some(6)));
+        assert_eq!(
+            identify(None, None),
+            ("claude-c".into(), Reason::Agent("CLAUDE_CODE_SESSION_ID"), Some(6))
+        );
+    }
+}

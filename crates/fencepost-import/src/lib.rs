@@ -1,0 +1,31 @@
+//! Brings the data of other systems into a fleet, and a whole fleet in and out of a file.
+//!
+//! An importer reads a file, translates what it finds into the items of `task/import` and `admin/import`, and reports
+//! what could not be carried over. It never writes to the file. Importing the same file again changes nothing.
+//!
+//! Each source system has a file of its own in `sources/`:
+//!
+//! - `pm`: the task list of a `.pm` directory
+//! - `agent_swarm`: the database of agent-swarm
+//! - `jsonl`: lines of JSON, written by hand, by a script or by `fence export`
+//!
+//! To add one, write `sources/NAME.rs` with a struct of its options and an `import` method, name it in `sources.rs`, and
+//! give it a command in the command line's `commands/import/NAME.rs`. All sources share `sqlite` (a foreign database,
+//! opened read-only), `names` (names and times made of any text), `fit` (texts cut to the engine's limits), `batch`
+//! (many items in several calls) and `report`.
+
+mod batch;
+mod boards;
+mod fit;
+mod item_types;
+pub mod json_lines;
+mod names;
+mod report;
+mod sources;
+mod sqlite;
+mod target;
+
+pub use boards::{Renaming, is_board};
+pub use report::{Report, counted};
+pub use sources::{agent_swarm, jsonl, pm};
+pub use target::Target;

@@ -1,0 +1,5 @@
+//! One source system, one file.
+
+pub mod agent_swarm;
+pub mod jsonl;
+pub mod pm;
