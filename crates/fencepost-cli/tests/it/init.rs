@@ -78,7 +78,8 @@ fn paths_that_are_not_text() {
     assert!(said.err.contains("is not UTF-8"), "{said:?}");
     assert!(!said.out.contains(".fence"), "{said:?}");
     let said = sealed.sh("FENCE_DB=$'bad\\xff/x.db' fence list");
-    assert_eq!((said.code, said.err.as_str()), (1, "error: FENCE_DB is not UTF-8"));
+    let refused = "error: FENCE_DB is not UTF-8\nhint: the command's --help says what it takes (docs/errors.md#invalid)";
+    assert_eq!((said.code, said.err.as_str()), (1, refused));
     // Nothing is looked for in a directory that is gone, where the fleet is named.
     sealed.ok(&["init"]);
     let db = sealed.url();
