@@ -8,6 +8,7 @@
 //! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
 //! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
 
+mod backoff;
 mod caller;
 mod clock;
 mod db;
@@ -23,6 +24,7 @@ pub mod sync;
 pub mod tls;
 mod topic;
 
+pub use backoff::Backoff;
 pub use caller::{Access, Caller};
 pub use clock::{Clock, ManualClock, Millis, Time};
 pub use db::{
