@@ -1,21 +1,21 @@
-//! A session's worker that survives whatever happens to it.
+//! A session's worker that survives crashes, restarts and a faulty model client.
 //!
 //!     cargo run --example session_worker
 //!
-//! A hook pushes what an agent did into a mailbox. A worker claims each message, prompts a model about it and stores
-//! the model's observations in a table of its own, in the transaction that completes the message. The model's client is
-//! a process of its own that takes prompts ahead and answers in JSON lines.
+//! A hook pushes an agent's tool uses into a mailbox. A worker claims each message, prompts a model about it and stores
+//! the model's observations in a table of its own, in the transaction that completes the message. The model's client is a
+//! separate process that accepts prompts ahead and answers in JSON lines.
 //!
-//! What goes wrong on the way, all of it for real: the client drops a response; it says something twice; it hangs, and
-//! the worker is killed with SIGKILL meanwhile; and again and again the context is full, so that the worker stops before
+//! These faults happen on the way, all of them real: the client drops a response; it sends one twice; it hangs, and the
+//! worker is killed with SIGKILL meanwhile; and several times the context is full, so that the worker stops before
 //! claiming and is restarted. At the end every message has its observations, once.
 //!
-//! One program plays every part: it starts itself again as the hook, the worker and the model.
+//! One program has every role: it starts itself again as the hook, the worker and the model.
 
 use fencepost::{Code, Fleet, Result, Row, mail, params};
 use fencepost_client::{
     Connection,
-    consumer::{Consumer, Letter, Options, Pairing, Stop},
+    consumer::{Consumer, Message, Options, Prompts, Stop},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -38,22 +38,22 @@ type Anyhow<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const SESSION: &str = "session/42";
 const MESSAGES: i64 = 24;
-/// How many prompts the model's client takes ahead.
+/// How many prompts the model's client accepts ahead.
 const PREFETCH: usize = 3;
-/// When the context is full, the worker is to be restarted with a fresh one.
+/// At this many tokens the context is full, and the worker must be restarted with a fresh one.
 const TOKENS: u64 = 1_000;
-/// The worker's exit code when it wants that.
+/// The worker's exit code for such a restart.
 const ROLLOVER: i32 = 10;
-/// Short, so that nobody has to wait a minute for what the killed worker held.
+/// Short, so that the killed worker's messages come back soon.
 const LEASE: Duration = Duration::from_secs(5);
-/// The whole of it takes some seconds; what hangs is not waited for.
+/// All of it takes some seconds. Past this limit something hangs.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::main]
 async fn main() -> Anyhow {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => timeout(LIMIT, play()).await?,
+        [] => timeout(LIMIT, run_all()).await?,
         ["hook", database] => hook(database).await,
         ["worker", database, mishap] => worker(database, mishap).await,
         ["model", mishap] => model(mishap),
@@ -61,15 +61,15 @@ async fn main() -> Anyhow {
     }
 }
 
-// ---- The play ----------------------------------------------------------------------------------------------------
+// ---- The main program ----------------------------------------------------------------------------------------------
 
-async fn play() -> Anyhow {
+async fn run_all() -> Anyhow {
     let dir = tempfile::tempdir()?;
     let database = dir.path().join("fence.db").display().to_string();
     let fleet = Fleet::open(&database).await?;
     create_table(&fleet).await?;
 
-    // The hook is run twice, as hooks are when nobody knows whether they ran. Each push has a key.
+    // The hook runs twice, as after a crash of unknown outcome. Each push has an idempotency key.
     for _ in 0..2 {
         let hook = start(&["hook", &database], Stdio::null())?.wait().await?;
         assert!(hook.success(), "the hook failed");
@@ -83,7 +83,7 @@ async fn play() -> Anyhow {
         let mut lines = BufReader::new(worker.stdout.take().ok_or("no output")?).lines();
         while let Some(line) = lines.next_line().await? {
             println!("worker {life}: {line}");
-            // It was answered, and now its model hangs. SIGKILL: no handler runs, nothing is cleaned up.
+            // Its model answered once and now hangs. After SIGKILL no handler runs and nothing is cleaned up.
             if *mishap == "hang" {
                 while mailbox(&fleet).await?.processing == 0 {
                     sleep(Duration::from_millis(10)).await;
@@ -101,11 +101,11 @@ async fn play() -> Anyhow {
             }
         }
     }
-    assert_eq!(killed, 1, "one worker was to be killed");
+    assert_eq!(killed, 1, "one worker is killed");
     summary(&fleet).await
 }
 
-/// Every message is completed, and has just the observations of the one completion that was accepted.
+/// Checks that every message is completed and has the observations of one completion only.
 async fn summary(fleet: &Fleet) -> Anyhow {
     let rows = fleet.transaction(|tx| {
         Box::pin(tx.query(
@@ -136,10 +136,10 @@ async fn count(fleet: &Fleet) -> Anyhow<String> {
     Ok(format!("{} processed, {} in flight, {pending} pending", now.processed, now.processing))
 }
 
-/// This program again, in another part.
-fn start(part: &[&str], output: Stdio) -> Anyhow<Child> {
+/// Starts this program in another role.
+fn start(role: &[&str], output: Stdio) -> Anyhow<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    Ok(command.args(part).stdout(output).kill_on_drop(true).spawn()?)
+    Ok(command.args(role).stdout(output).kill_on_drop(true).spawn()?)
 }
 
 // ---- The hook: an agent used a tool ------------------------------------------------------------------------------
@@ -169,30 +169,30 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
         Options {
             prefetch: PREFETCH,
             ttl: LEASE,
-            // Asked before each claim: what is pending then stays pending.
+            // Checked before each claim: pending messages stay pending.
             stop: Stop::when(move || tokens.load(Ordering::Relaxed) >= TOKENS),
             ..Options::default()
         },
     );
     let mut progress = consumer.progress();
-    let (mut client, mut pairing) = open_client(mishap).await?;
+    let (mut client, mut prompts) = open_client(mishap).await?;
     let stopped = loop {
         tokio::select! {
-            // Prompts are sent ahead, as many as may be in flight.
-            letter = consumer.next() => match letter.transpose()? {
-                Some(letter) => {
-                    let text = letter.payload()?;
-                    client.prompt(pairing.sent(letter), text).await?;
+            // Sends prompts ahead, as many as may be in flight.
+            message = consumer.next() => match message.transpose()? {
+                Some(message) => {
+                    let text = message.payload()?;
+                    client.prompt(prompts.sent(message), text).await?;
                 }
                 None => break true,
             },
             answer = client.answer() => {
-                if let Err(parted) = take_in(&fleet, &mut pairing, answer?, &used).await? {
-                    println!("{parted}; the client is started anew");
-                    (client, pairing) = open_client("none").await?;
+                if let Err(mismatch) = store_answer(&fleet, &mut prompts, answer?, &used).await? {
+                    println!("{mismatch}; the client is restarted");
+                    (client, prompts) = open_client("none").await?;
                 }
             }
-            // Nothing to take and nothing in flight: all is done, or a worker that was killed still has the rest.
+            // Nothing to claim and nothing in flight: all is done, or a killed worker still holds the rest.
             _ = progress.changed() => {
                 let idle = progress.borrow_and_update().safe_to_restart();
                 if idle && mailbox(&fleet).await?.processed == MESSAGES {
@@ -201,10 +201,10 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
             }
         }
     };
-    // What is in flight is finished; nothing more is claimed.
-    while pairing.waiting() > 0 {
-        if let Err(parted) = take_in(&fleet, &mut pairing, client.answer().await?, &used).await? {
-            println!("{parted}");
+    // Finishes the messages in flight. Nothing more is claimed.
+    while prompts.outstanding() > 0 {
+        if let Err(mismatch) = store_answer(&fleet, &mut prompts, client.answer().await?, &used).await? {
+            println!("{mismatch}");
         }
     }
     consumer.close().await;
@@ -220,42 +220,42 @@ async fn worker(database: &str, mishap: &str) -> Anyhow {
     Ok(())
 }
 
-/// Stores what the model said about the prompt that it belongs to.
-async fn take_in(
+/// Stores an answer of the model, and completes the message that it is about.
+async fn store_answer(
     fleet: &Fleet,
-    pairing: &mut Pairing,
+    prompts: &mut Prompts,
     answer: Option<Answer>,
     used: &AtomicU64,
 ) -> Anyhow<Result<(), String>> {
     let Some(answer) = answer else { return Err("the model's client ended".into()) };
-    let letter = match pairing.response(answer.to).await {
-        Ok(letter) => letter,
+    let message = match prompts.response(answer.to).await {
+        Ok(message) => message,
         // Everything in flight is pending again.
-        Err(parted) => return Ok(Err(parted.to_string())),
+        Err(mismatch) => return Ok(Err(mismatch.to_string())),
     };
     used.fetch_add(answer.tokens, Ordering::Relaxed);
-    match letter {
-        Some(letter) => {
-            let id = letter.message.id;
-            match store_and_complete(letter, answer.observations).await {
+    match message {
+        Some(message) => {
+            let id = message.id;
+            match store_and_complete(message, answer.observations).await {
                 Ok(()) => println!("stored the observations of message {id}"),
-                // Whoever has it next asks the model again. Of this answer nothing is stored.
+                // The next holder asks the model again. Nothing of this answer is stored.
                 Err(e) if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished) => {
                     println!("lost message {id}: {e}");
                 }
                 Err(e) => return Err(e.into()),
             }
         }
-        // The opening has no message: what came of it is stored, and nothing is completed.
+        // The opening prompt has no message: its observations are stored, and nothing is completed.
         None => store(fleet, answer.observations).await?,
     }
     Ok(Ok(()))
 }
 
-async fn open_client(mishap: &str) -> Anyhow<(Client, Pairing)> {
-    let (mut client, mut pairing) = (Client::start(mishap)?, Pairing::new());
-    client.prompt(pairing.sent_without_message(), "You watch a coding session.".into()).await?;
-    Ok((client, pairing))
+async fn open_client(mishap: &str) -> Anyhow<(Client, Prompts)> {
+    let (mut client, mut prompts) = (Client::start(mishap)?, Prompts::new());
+    client.prompt(prompts.sent_without_message(), "You watch a coding session.".into()).await?;
+    Ok((client, prompts))
 }
 
 // ---- The worker's own table --------------------------------------------------------------------------------------
@@ -266,9 +266,9 @@ async fn create_table(fleet: &Fleet) -> Result<()> {
 }
 
 /// The observations and the completion commit together, or not at all.
-async fn store_and_complete(letter: Letter, observations: Vec<String>) -> Result<()> {
-    let message = letter.message.id;
-    letter.complete_in(move |tx| insert(tx, Some(message), observations.clone())).await
+async fn store_and_complete(message: Message, observations: Vec<String>) -> Result<()> {
+    let id = message.id;
+    message.complete_in(move |tx| insert(tx, Some(id), observations.clone())).await
 }
 
 async fn store(fleet: &Fleet, observations: Vec<String>) -> Result<()> {
@@ -331,7 +331,8 @@ impl Client {
     }
 }
 
-/// Takes prompts ahead, and answers in order. Told to, it drops its third answer, gives it twice, or none from there on.
+/// Accepts prompts ahead and answers in order. By `mishap` it drops its third answer, sends it twice, or hangs from there
+/// on.
 fn model(mishap: &str) -> Anyhow {
     let mut answers = stdout().lock();
     for prompt in stdin().lines() {

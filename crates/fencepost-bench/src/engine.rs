@@ -1,4 +1,4 @@
-//! The engine, through the calls that everyone uses.
+//! The engine, through its ordinary calls.
 
 use fencepost::{Code, Fleet, Millis, Result, task};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Adds a second, by so many callers at once.
+/// Adds a second, by this many callers at once.
 pub async fn adds(fleet: &Fleet, callers: usize, span: Duration) -> Result<f64> {
     let fleet = fleet.clone();
     rate(callers, span, move |_| {
@@ -29,12 +29,12 @@ pub async fn cycles(fleet: &Fleet, board: &'static str, callers: usize, span: Du
     .await
 }
 
-/// Bytes of a claim's future, which is moved whenever it is handed on.
+/// Bytes of a claim's future, which every caller moves.
 pub fn claim_size(fleet: &Fleet) -> usize {
     size_of_val(&fleet.call(task::Claim::next("board", "run")))
 }
 
-/// One claim and its completion; false if there was nothing.
+/// One claim and its completion; `false` if there was nothing to claim.
 pub async fn cycle(fleet: &Fleet, board: &str, run: &str) -> Result<bool> {
     let claim = task::Claim { ttl_ms: Some(Millis::minutes(30)), ..task::Claim::next(board, run) };
     match fleet.call(claim).await {

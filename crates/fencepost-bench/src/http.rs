@@ -3,7 +3,7 @@
 use crate::{
     load::{self, Client, Step},
     seed,
-    served::{Served, What},
+    server_process::{Served, ServerProcess},
     table::{Targets, median},
 };
 use fencepost::Durability;
@@ -50,7 +50,7 @@ impl Step for Cycles {
     }
 }
 
-/// All that is read of a claim's reply: the clients should cost little.
+/// The only fields of a claim's reply that are read, so that clients cost little.
 #[derive(serde::Deserialize)]
 struct Claimed {
     claim: Claim,
@@ -60,7 +60,7 @@ struct Claim {
     token: String,
 }
 
-/// Requests of the same size and in the same number, which are sent back as they are.
+/// As many requests of the same size, which the echo sends back.
 #[derive(Clone)]
 struct Echoes;
 
@@ -72,15 +72,15 @@ impl Step for Echoes {
     }
 }
 
-/// The echo beside every kind of fleet.
-pub struct Beside {
-    echo: Served,
+/// Compares fleets with the echo.
+pub struct Comparison {
+    echo: ServerProcess,
     span: Duration,
 }
 
-impl Beside {
+impl Comparison {
     pub async fn echo(span: Duration) -> Self {
-        let echo = Served::start(&What::Echo);
+        let echo = ServerProcess::start(&Served::Echo);
         title("a bare axum echo");
         for connections in CONNECTIONS {
             let echoed = load::run(&echo.host, connections, span, Echoes).await;
@@ -92,7 +92,7 @@ impl Beside {
     pub async fn sqlite(&self, dir: &Path, tasks: i64, targets: &mut Targets) {
         for (durability, name) in [(Durability::Normal, "NORMAL"), (Durability::Full, "FULL")] {
             let path = dir.join(format!("http-{name}.db"));
-            let served = Served::start(&What::Fleet(path.display().to_string(), durability));
+            let served = ServerProcess::start(&Served::Fleet(path.display().to_string(), durability));
             title(&format!("SQLite, synchronous={name}"));
             for connections in CONNECTIONS {
                 seed::sqlite(&path, "work", tasks);
@@ -110,7 +110,7 @@ impl Beside {
     }
 
     pub async fn postgres(&self, url: &str, raw: &seed::Postgres, tasks: i64) {
-        let served = Served::start(&What::Fleet(url.into(), Durability::Full));
+        let served = ServerProcess::start(&Served::Fleet(url.into(), Durability::Full));
         title("PostgreSQL, synchronous_commit=on");
         for connections in CONNECTIONS {
             raw.clear().await;
@@ -120,14 +120,14 @@ impl Beside {
         raw.clear().await;
     }
 
-    async fn figures(&self, served: &Served, connections: usize) {
+    async fn figures(&self, served: &ServerProcess, connections: usize) {
         let adds = load::run(&served.host, connections, self.span, Adds).await;
         let cycles = load::run(&served.host, connections, self.span, Cycles).await;
         println!("  {connections:>3} connections   {}   {}", adds.row(), cycles.row());
     }
 
-    /// Whatever else the machine does slows both, so the two take turns; the middle of five of each counts.
-    async fn in_turns(&self, served: &Served, fill: impl AsyncFn()) -> f64 {
+    /// Other load on the machine slows both, so the two take turns; the median of five runs of each counts.
+    async fn in_turns(&self, served: &ServerProcess, fill: impl AsyncFn()) -> f64 {
         let (mut fleet, mut echo) = (Vec::new(), Vec::new());
         for _ in 0..5 {
             fill().await;
@@ -139,9 +139,9 @@ impl Beside {
     }
 }
 
-/// Claims and completions alone, to be watched by a profiler.
+/// Only claims and completions, for a profiler.
 pub async fn profile(path: &Path, span: Duration) {
-    let served = Served::start(&What::Fleet(path.display().to_string(), Durability::Normal));
+    let served = ServerProcess::start(&Served::Fleet(path.display().to_string(), Durability::Normal));
     println!("{}", load::run(&served.host, 64, span, Cycles).await.row());
 }
 

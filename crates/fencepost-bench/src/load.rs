@@ -1,5 +1,5 @@
-//! Clients over HTTP, as cheap as they can be because they share the machine with what they measure: a connection is one
-//! task that sends a request, reads the answer and sends the next. No pool, no retries.
+//! HTTP clients, as cheap as possible, because they share the machine with the server: a connection is one task that sends
+//! a request, reads the answer and sends the next. No pool, no retries.
 
 use crate::table::Spans;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl Client {
         Answer { status, body }
     }
 
-    /// The same, for what must succeed.
+    /// Like [`Self::post`], but the call must succeed.
     pub async fn done(&mut self, path: &'static str, body: String) -> Bytes {
         let answer = self.post(path, body).await;
         assert!(answer.status.is_success(), "{path}: {}", String::from_utf8_lossy(&answer.body));
@@ -50,24 +50,24 @@ impl Client {
     }
 }
 
-/// Connects, and lets `talk` use the connection in this very task.
+/// Connects, and runs `talk` with the connection in the same task.
 pub async fn with_client<T>(host: &str, talk: impl AsyncFnOnce(&mut Client) -> T) -> (T, Vec<Duration>) {
     let stream = TcpStream::connect(host).await.expect("connected");
     stream.set_nodelay(true).expect("no delay");
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("a handshake");
     let mut client = Client { sender, host: host.to_owned(), took: Vec::new() };
     tokio::select! {
-        said = talk(&mut client) => (said, client.took),
+        result = talk(&mut client) => (result, client.took),
         ended = connection => panic!("the server hung up: {ended:?}"),
     }
 }
 
-/// What one connection does again and again; `false` if there was nothing to do.
+/// One round of a connection; `false` if there was nothing to do.
 pub trait Step: Clone + Send + Sync + 'static {
     fn step(&self, client: &mut Client, connection: usize) -> impl Future<Output = bool> + Send;
 }
 
-/// Every request of so many connections, each of which takes steps for this long.
+/// Runs this many connections, each of which repeats the step for this long. Returns the time of every request.
 pub async fn run(host: &str, connections: usize, span: Duration, step: impl Step) -> Spans {
     let start = Instant::now();
     let tasks: Vec<_> = (0..connections)

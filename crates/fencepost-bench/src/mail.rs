@@ -1,6 +1,6 @@
 //! Mailboxes: pushing, claiming and completing, alone and in batches, beside the same statements by hand.
 
-mod hand;
+mod baseline;
 
 use crate::{
     open, remove, scratch, seed,
@@ -41,11 +41,11 @@ pub async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result
     let fleet = open(&path, Durability::Full).await?;
     let (mut engine, mut by_hand) = (Vec::new(), Vec::new());
     for _ in 0..5 {
-        hand::seed(&path, "hand", 150_000);
-        by_hand.push(hand::cycles(&path, "hand", 100, span / 2));
-        hand::seed(&path, "work", 150_000);
+        baseline::seed(&path, "hand", 150_000);
+        by_hand.push(baseline::cycles(&path, "hand", 100, span / 2));
+        baseline::seed(&path, "work", 150_000);
         engine.push(rate(&fleet, 16, span / 2, |fleet, caller| cycle(fleet, "work", caller, 100)).await?);
-        hand::clear(&path);
+        baseline::clear(&path);
     }
     println!(
         "\nSQLite, synchronous=FULL, messages claimed and completed a second in batches of 100, in turns"
@@ -65,7 +65,7 @@ pub async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result
     for pending in [1000, 100_000 / scale, 1_000_000 / scale] {
         let path = dir.path().join("mail-depth.db");
         let fleet = open(&path, Durability::Normal).await?;
-        hand::seed(&path, "work", pending);
+        baseline::seed(&path, "work", pending);
         let cost = cost(&fleet).await?;
         let base = *first.get_or_insert(cost);
         println!("  {pending:>8} pending {cost:>8.1}   {:.2} x", cost / base);
@@ -80,7 +80,7 @@ pub async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result
 
 pub async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
     let base = std::env::var("FENCE_TEST_POSTGRES")
-        .expect("`make bench` starts a private PostgreSQL and says where");
+        .expect("FENCE_TEST_POSTGRES is set: `make bench` starts a private PostgreSQL");
     let raw = seed::Postgres::connect(&base, "bench_mail").await;
     raw.drop_schema().await;
     let mut options = Options::default();
@@ -96,7 +96,7 @@ pub async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Resu
     println!("\nPostgreSQL, mail claim+done by one caller: microseconds each");
     let mut first = None;
     for pending in [1000, 100_000 / scale, 1_000_000 / scale] {
-        raw.run(&hand::script("(select generate_series(1, {count}) as i) as c", "work", pending)).await;
+        raw.run(&baseline::script("(select generate_series(1, {count}) as i) as c", "work", pending)).await;
         raw.run("vacuum analyze message, message_doc").await;
         let cost = cost(&fleet).await?;
         let base = *first.get_or_insert(cost);
@@ -126,14 +126,14 @@ async fn table(fleet: &Fleet, span: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Pushes for a while, then claims and completes what was pushed.
+/// Pushes for a while, then claims and completes these messages.
 async fn both(fleet: &Fleet, callers: usize, batch: usize, size: usize, span: Duration) -> Result<String> {
     let mailbox: &'static str = format!("m{callers}-{batch}-{size}").leak();
     let payload = Json::from("x".repeat(size).as_str());
     let pushed =
         rate(fleet, callers, span, move |fleet, _| push(fleet, mailbox, payload.clone(), batch)).await?;
     let done = rate(fleet, callers, span, move |fleet, caller| cycle(fleet, mailbox, caller, batch)).await?;
-    // What is left would be in the way of nobody, but on the disk.
+    // The rest would disturb no later figure, but it uses disk.
     while fleet
         .call(mail::Take { mailboxes: vec![mailbox.into()], count: Some(1000), ..Default::default() })
         .await
@@ -151,7 +151,7 @@ async fn push(fleet: Fleet, mailbox: &'static str, payload: Json, batch: usize) 
     fleet.call(mail::PushMany { messages: vec![item; batch], request: None }).await.map(|_| batch as u64)
 }
 
-/// Claims a batch and completes it; 0 if there was nothing.
+/// Claims a batch and completes it; 0 if there was nothing to claim.
 async fn cycle(fleet: Fleet, mailbox: &'static str, caller: usize, batch: usize) -> Result<u64> {
     let claim = mail::Claim {
         count: Some(batch as i64),
@@ -176,7 +176,7 @@ async fn cycle(fleet: Fleet, mailbox: &'static str, caller: usize, batch: usize)
     Ok(count)
 }
 
-/// Messages a second, by so many callers at once.
+/// Messages a second, by this many callers at once.
 async fn rate<F>(
     fleet: &Fleet,
     callers: usize,
@@ -219,7 +219,7 @@ async fn cost(fleet: &Fleet) -> Result<f64> {
     Ok(median(costs.split_off(200)))
 }
 
-/// Where the file is, for who opens it by hand.
+/// Opens the file without the engine.
 fn file(path: &Path) -> rusqlite::Connection {
     let conn = rusqlite::Connection::open(path).expect("the file");
     conn.busy_timeout(Duration::from_secs(30)).expect("a timeout");

@@ -1,29 +1,29 @@
-//! `make bench`: the engine's speed, each figure beside the same statements written by hand in the same run; and the
-//! server's, beside a bare echo.
-//! Figures, not assertions: machines are noisy. The closing table sets them beside their targets.
+//! `make bench`: the speed of the engine, each figure beside the same statements written by hand in the same run; and
+//! the speed of the server, beside a bare echo.
+//! It prints figures and asserts nothing, because machines are noisy. The last table compares some figures with targets.
 
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock")]
 
+mod baseline;
 mod engine;
-mod hand;
 mod http;
 mod load;
+mod lock_sharing;
 mod mail;
 mod poll;
 mod processes;
 mod seed;
-mod served;
-mod share;
+mod server_process;
 mod table;
 mod wake;
 
 use clap::Parser;
 use fencepost::{Durability, Fleet, Options, Result};
-use served::What;
+use server_process::Served;
 use std::{path::Path, time::Duration};
 use table::Targets;
 
-/// The one that `fence` has; by hand and engine alike.
+/// The allocator of `fence`, for the engine and for the statements by hand alike.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,7 +42,7 @@ struct Args {
     /// Seconds for each figure
     #[arg(long)]
     seconds: Option<u64>,
-    /// Only claim+done by 64 callers on SQLite NORMAL, to be watched by a profiler: engine or http
+    /// Only claim+done by 64 callers on SQLite NORMAL, for a profiler: engine or http
     #[arg(long)]
     profile: Option<String>,
     /// (used by the bench itself) claim and complete on this file until killed or out of time
@@ -70,7 +70,7 @@ async fn main() -> Result<()> {
         return processes::child(url, span).await;
     }
     if let Some(what) = &args.serve {
-        return served::serve(what).await;
+        return server_process::serve(what).await;
     }
     if let Some(part) = &args.profile {
         return profile(part, span).await;
@@ -89,16 +89,16 @@ async fn main() -> Result<()> {
     if args.wants("mail", "postgres") {
         mail::postgres(span, scale, &mut targets).await?;
     }
-    served(&args, span, scale, &mut targets).await?;
-    woken(&args, &mut targets).await;
-    shared(&args, span, &mut targets).await;
-    polled(&args, span, scale, &mut targets).await?;
+    http(&args, span, scale, &mut targets).await?;
+    wake_ups(&args, &mut targets).await;
+    shared_lock(&args, span, &mut targets).await;
+    polls(&args, span, scale, &mut targets).await?;
     targets.print();
     println!("  memory of this process: {} MiB now, {} MiB at its peak", memory("VmRSS"), memory("VmHWM"));
     Ok(())
 }
 
-/// On the disk that the checkout is on, because `/tmp` may be memory; and where git does not look.
+/// A directory on the disk of the checkout, because `/tmp` may be memory, and ignored by git.
 fn scratch() -> tempfile::TempDir {
     std::fs::create_dir_all("target").and_then(|()| tempfile::tempdir_in("target")).expect("a directory")
 }
@@ -117,61 +117,61 @@ async fn profile(part: &str, span: Duration) -> Result<()> {
     Ok(())
 }
 
-/// The server: both databases beside one echo.
-async fn served(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+/// The server on both databases, beside one echo.
+async fn http(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
     let (sqlite, postgres) = (args.wants("http", "sqlite"), args.wants("http", "postgres"));
     if !sqlite && !postgres {
         return Ok(());
     }
-    let beside = http::Beside::echo(span).await;
+    let comparison = http::Comparison::echo(span).await;
     if sqlite {
-        beside.sqlite(scratch().path(), 800_000 / scale, targets).await;
+        comparison.sqlite(scratch().path(), 800_000 / scale, targets).await;
     }
     if postgres {
         let (url, raw) = fresh_schema("bench_http").await;
         Fleet::open(&url).await?;
-        beside.postgres(&url, &raw, 60_000).await;
+        comparison.postgres(&url, &raw, 60_000).await;
         raw.drop_schema().await;
     }
     Ok(())
 }
 
-/// How soon one who waits is woken.
-async fn woken(args: &Args, targets: &mut Targets) {
+/// How soon a waiting call is woken.
+async fn wake_ups(args: &Args, targets: &mut Targets) {
     let rounds = if args.quick { 50 } else { 300 };
     if args.wants("wake", "sqlite") {
         let dir = scratch();
         let url = dir.path().join("wake.db").display().to_string();
-        wake::measure("SQLite", &What::Fleet(url, Durability::Full), rounds, "below 2", targets).await;
+        wake::measure("SQLite", &Served::Fleet(url, Durability::Full), rounds, "below 2", targets).await;
     }
     if args.wants("wake", "postgres") {
         let (url, raw) = fresh_schema("bench_wake").await;
-        wake::measure("PostgreSQL", &What::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
+        wake::measure("PostgreSQL", &Served::Fleet(url, Durability::Full), rounds, "below 10", targets).await;
         raw.drop_schema().await;
     }
 }
 
-/// How a lock goes round between two servers.
-async fn shared(args: &Args, span: Duration, targets: &mut Targets) {
+/// How two servers share a lock.
+async fn shared_lock(args: &Args, span: Duration, targets: &mut Targets) {
     if args.wants("share", "sqlite") {
         let dir = scratch();
         let url = dir.path().join("share.db").display().to_string();
-        share::measure("SQLite", &What::Fleet(url, Durability::Normal), span, targets).await;
+        lock_sharing::measure("SQLite", &Served::Fleet(url, Durability::Normal), span, targets).await;
     }
     if args.wants("share", "postgres") {
         let (url, raw) = fresh_schema("bench_share").await;
-        share::measure("PostgreSQL", &What::Fleet(url, Durability::Full), span, targets).await;
+        lock_sharing::measure("PostgreSQL", &Served::Fleet(url, Durability::Full), span, targets).await;
         raw.drop_schema().await;
     }
 }
 
-/// Polls, and agents that are parked on one.
-async fn polled(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
+/// Polls, and agents that wait in a poll.
+async fn polls(args: &Args, span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
     if args.wants("poll", "sqlite") {
         let dir = scratch();
         for (durability, name) in [(Durability::Normal, "SQLite NORMAL"), (Durability::Full, "SQLite FULL")] {
             let path = dir.path().join(format!("{name}.db"));
-            let what = What::Fleet(path.display().to_string(), durability);
+            let what = Served::Fleet(path.display().to_string(), durability);
             let seed = async |count| {
                 seed::clear_sqlite(&path);
                 seed::sqlite(&path, "work", count);
@@ -186,13 +186,13 @@ async fn polled(args: &Args, span: Duration, scale: i64, targets: &mut Targets) 
             raw.clear().await;
             raw.seed("work", count).await;
         };
-        poll::measure("PostgreSQL", &What::Fleet(url, Durability::Full), span, 60_000, seed, targets).await;
+        poll::measure("PostgreSQL", &Served::Fleet(url, Durability::Full), span, 60_000, seed, targets).await;
         raw.drop_schema().await;
     }
     Ok(())
 }
 
-/// A schema of the private PostgreSQL with nothing in it, and a plain connection to it.
+/// An empty schema of the private PostgreSQL, and a plain connection to it.
 async fn fresh_schema(schema: &str) -> (String, seed::Postgres) {
     let base = postgres_url();
     let raw = seed::Postgres::connect(&base, schema).await;
@@ -201,7 +201,8 @@ async fn fresh_schema(schema: &str) -> (String, seed::Postgres) {
 }
 
 fn postgres_url() -> String {
-    std::env::var("FENCE_TEST_POSTGRES").expect("`make bench` starts a private PostgreSQL and says where")
+    std::env::var("FENCE_TEST_POSTGRES")
+        .expect("FENCE_TEST_POSTGRES is set: `make bench` starts a private PostgreSQL")
 }
 
 async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()> {
@@ -210,7 +211,7 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
         println!("\nSQLite, synchronous={name}: calls a second");
         let path = dir.path().join(format!("{name}.db"));
         let fleet = open(&path, durability).await?;
-        let by_hand = hand::sqlite(&path, name, span);
+        let by_hand = baseline::sqlite(&path, name, span);
         println!(
             "  by hand, one thread, 64 to a commit:   {:>8.0} adds  {:>8.0} claim+done",
             by_hand.0, by_hand.1
@@ -282,11 +283,11 @@ async fn sqlite(span: Duration, scale: i64, targets: &mut Targets) -> Result<()>
     Ok(())
 }
 
-/// The disk is quicker at one moment than at another, so the two take turns; the middle of five of each counts.
+/// The speed of a disk varies, so the two take turns; the median of five runs of each counts.
 async fn in_turns(fleet: &Fleet, path: &Path, span: Duration) -> Result<f64> {
     let (mut engine, mut by_hand) = (Vec::new(), Vec::new());
     for _ in 0..5 {
-        by_hand.push(hand::sqlite_cycles(path, "FULL", span / 2));
+        by_hand.push(baseline::sqlite_cycles(path, "FULL", span / 2));
         seed::sqlite(path, "work", 200_000);
         engine.push(engine::cycles(fleet, "work", 64, span / 2).await?);
         seed::clear_sqlite(path);
@@ -304,7 +305,7 @@ async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<(
     options.connections = 16;
     let fleet = Fleet::open_with(&url, options).await?;
     raw.seed("work", 60_000).await;
-    let by_hand = hand::postgres(&base, "bench", 16, span).await;
+    let by_hand = baseline::postgres(&base, "bench", 16, span).await;
     println!(
         "  by hand, 16 connections:               {:>8.0} adds  {:>8.0} claim+done",
         by_hand.0, by_hand.1
@@ -340,7 +341,7 @@ async fn postgres(span: Duration, scale: i64, targets: &mut Targets) -> Result<(
     Ok(())
 }
 
-/// What lies in the queue, and what lies before it.
+/// Lengths of the queue, and the tasks that stand before it.
 fn depths(scale: i64) -> Vec<(String, i64, seed::Front)> {
     let million = 1_000_000 / scale;
     vec![

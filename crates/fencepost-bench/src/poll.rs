@@ -1,8 +1,8 @@
-//! Polls over HTTP: with something to take and with nothing, and a fleet of agents that are all parked on one.
+//! Polls over HTTP: with and without something to claim, and many agents that all wait in a poll.
 
 use crate::{
     load::{self, Client, Step, with_client},
-    served::{Served, What},
+    server_process::{Served, ServerProcess},
     table::{Spans, Targets},
 };
 use serde::Deserialize;
@@ -20,23 +20,23 @@ const JOIN: &str = "/v1/agent/join";
 const POLL: &str = "/v1/agent/poll";
 const SETTLE: &str = "/v1/run/settle";
 const AGENTS: [usize; 2] = [16, 64];
-/// How many are parked, and how many triggers a second come to them.
+/// How many agents wait, and how many triggers a second come to them.
 const PARKED: usize = 1000;
 const RATE: u64 = 100;
-/// So that one that is slow to send keeps none of the others.
+/// Several, so that a slow one delays no other.
 const SENDERS: u64 = 20;
 
-/// How triggers come.
+/// When triggers are sent.
 #[derive(Debug, Clone, Copy)]
 enum Arrivals {
-    /// Each for itself, at any moment.
+    /// Each at a random moment.
     Random,
-    /// All senders at once.
+    /// From all senders at once.
     Salvos,
 }
 
 impl Arrivals {
-    /// From one of a sender's triggers to its next.
+    /// The pause between two triggers of a sender.
     fn pause(self) -> Duration {
         let mean = Duration::from_millis(1000 * SENDERS / RATE);
         match self {
@@ -73,7 +73,7 @@ impl Step for Takes {
     }
 }
 
-/// All that is read of a poll's reply.
+/// The only fields of a poll's reply that are read.
 #[derive(Deserialize)]
 struct Polled {
     trigger: Option<Trigger>,
@@ -105,16 +105,16 @@ fn name(agent: usize) -> String {
     format!("agent-{agent}")
 }
 
-/// `seed` puts so many tasks into the pool.
+/// `seed` puts this many tasks into the pool.
 pub async fn measure(
     database: &str,
-    what: &What,
+    what: &Served,
     span: Duration,
     tasks: i64,
     seed: impl AsyncFn(i64),
     targets: &mut Targets,
 ) {
-    let served = Served::start(what);
+    let served = ServerProcess::start(what);
     with_client(&served.host, async |client: &mut Client| {
         for agent in 0..PARKED {
             client.done(JOIN, json!({ "agent": name(agent) }).to_string()).await;
@@ -151,10 +151,10 @@ pub async fn measure(
     }
 }
 
-/// What was sent and has not arrived.
+/// Triggers that were sent and have not arrived.
 type Sent = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// How soon a trigger reaches one of those who are parked: of an inbox, an offer, an assignment, the pool.
+/// How soon a trigger reaches a waiting agent: of an inbox, an offer, an assignment, the pool.
 async fn parked(host: &str, span: Duration, arrivals: Arrivals) -> Spans {
     let (sent, took): (Sent, Arc<Mutex<Vec<Duration>>>) = Default::default();
     let waiting: Vec<_> = (0..PARKED)
@@ -167,7 +167,7 @@ async fn parked(host: &str, span: Duration, arrivals: Arrivals) -> Spans {
             })
         })
         .collect();
-    // All of them have looked by then.
+    // By then all of them wait.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let start = Instant::now();
     let count = Arc::new(AtomicU64::new(0));
@@ -179,7 +179,7 @@ async fn parked(host: &str, span: Duration, arrivals: Arrivals) -> Spans {
                     let mut due = start + arrivals.pause();
                     while due < start + span {
                         tokio::time::sleep_until(due.into()).await;
-                        // One that is late because the last was slow has waited all the same.
+                        // Counted from when it was due, even if the last one was slow.
                         send(client, count.fetch_add(1, Ordering::Relaxed), due, &sent).await;
                         due += arrivals.pause();
                     }
@@ -206,7 +206,7 @@ async fn parked(host: &str, span: Duration, arrivals: Arrivals) -> Spans {
     Spans::new(took, start.elapsed())
 }
 
-/// The nth: every kind in turn, each for another agent.
+/// Sends the nth trigger: each kind in turn, each to another agent.
 async fn send(client: &mut Client, n: u64, due: Instant, sent: &Sent) {
     let (what, to) = (format!("n{n}"), name(n as usize * 7919 % PARKED));
     sent.lock().expect("not poisoned").insert(what.clone(), due);
@@ -219,7 +219,7 @@ async fn send(client: &mut Client, n: u64, due: Instant, sent: &Sent) {
     client.done(path, body.to_string()).await;
 }
 
-/// One agent: waits for a trigger, notes when it came, settles it, and waits again.
+/// One agent: waits for a trigger, records when it came, settles it, and waits for the next.
 async fn wait(client: &mut Client, agent: usize, runs: &str, sent: &Sent, took: &Mutex<Vec<Duration>>) {
     for n in 0_u64.. {
         let run = format!("{runs}{agent}-{n}");

@@ -1,6 +1,6 @@
 //! Many processes on one file.
 
-use crate::{engine, hand};
+use crate::{baseline, engine};
 use fencepost::{Fleet, Result};
 use std::{
     io::Write,
@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one process does: claims and completes until its time is up, then says how often.
+/// The main function of one process: claims and completes until its time is up, then prints how often.
 pub async fn child(url: &str, span: Duration) -> Result<()> {
     let count = match url.strip_prefix("hand:") {
-        Some(path) => hand::loop_on_file(Path::new(path), span),
+        Some(path) => baseline::loop_on_file(Path::new(path), span),
         None => {
             let fleet = Fleet::open(url).await?;
             let run = format!("process-{}", std::process::id());

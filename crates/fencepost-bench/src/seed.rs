@@ -1,14 +1,14 @@
-//! Fills a fleet by plain SQL, because a million tasks through the front door would take the morning.
+//! Fills a fleet with plain SQL, because adding a million tasks through the engine would take hours.
 
 use std::path::Path;
 
-/// What lies in the index before what can be claimed.
+/// Tasks that stand in the index before the claimable ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
     None,
-    /// Tasks that wait for another.
+    /// Tasks that depend on another.
     Blocked(i64),
-    /// Tasks that failed and wait for their time.
+    /// Tasks that failed and are delayed.
     Delayed(i64),
 }
 

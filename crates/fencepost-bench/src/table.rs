@@ -1,8 +1,8 @@
-//! How figures are printed, and the closing list that sets some of them beside their targets.
+//! Printing figures, and the last table, which compares some of them with targets.
 
 use std::time::Duration;
 
-/// What was reached, and what was wanted.
+/// Figures with their targets.
 #[derive(Debug, Default)]
 pub struct Targets(Vec<Target>);
 
@@ -26,13 +26,12 @@ impl Targets {
     }
 }
 
-/// The middle of several.
 pub fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]
 }
 
-/// How long calls took, and over which time.
+/// How long each call took, and all of them together.
 #[derive(Debug, Default)]
 pub struct Spans {
     each: Vec<Duration>,
@@ -50,7 +49,7 @@ impl Spans {
         self.each.len() as f64 / self.all.as_secs_f64()
     }
 
-    /// Milliseconds that so many of a hundred calls were within.
+    /// The time in milliseconds that this percentage of the calls did not exceed.
     pub fn percentile(&self, percent: usize) -> f64 {
         let at = (self.each.len() * percent / 100).min(self.each.len().saturating_sub(1));
         self.each.get(at).map_or(f64::NAN, |span| span.as_secs_f64() * 1e3)

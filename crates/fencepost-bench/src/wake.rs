@@ -1,8 +1,8 @@
-//! How soon one who waits has what was added: from sending `add` to having the whole answer to a parked `claim`.
+//! How soon a waiting claim gets a new task: from sending `add` to receiving the whole answer to the `claim`.
 
 use crate::{
     load::{Client, with_client},
-    served::{Served, What},
+    server_process::{Served, ServerProcess},
     table::{Spans, Targets},
 };
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use tokio::sync::mpsc;
 
 const CLAIM: &str = r#"{"board":"wake","run":"waiter","ttl_ms":1800000,"wait_ms":60000}"#;
 const ADD: &str = r#"{"board":"wake","title":"a task"}"#;
-/// A claim that was sent has looked by then, and waits.
-const SETTLED: Duration = Duration::from_millis(20);
+/// By then a claim that was sent has found nothing and waits.
+const WAITING: Duration = Duration::from_millis(20);
 
-/// Between two who use the same server, and between two servers on one database.
+/// Between two clients of one server, and between two servers on one database.
 pub async fn measure(
     database: &str,
-    what: &What,
+    what: &Served,
     rounds: usize,
     wanted: &'static str,
     targets: &mut Targets,
 ) {
-    let (one, other) = (Served::start(what), Served::start(what));
-    // On a board where everything is finished nobody waits: one task of it stays in someone's hands.
+    let (one, other) = (ServerProcess::start(what), ServerProcess::start(what));
+    // On a finished board no claim waits, so one task stays claimed.
     with_client(&one.host, async |client: &mut Client| {
         client.done("/v1/task/add", ADD.into()).await;
         client.done("/v1/task/claim", CLAIM.replace("waiter", "keeper")).await;
@@ -38,13 +38,13 @@ pub async fn measure(
 }
 
 async fn wake(adds_at: &str, waits_at: &str, rounds: usize) -> Spans {
-    let (tell, mut told) = mpsc::channel(1);
+    let (sender, mut received) = mpsc::channel(1);
     let host = waits_at.to_owned();
     let waiter = tokio::spawn(async move {
         let work = async |client: &mut Client| {
-            // Until nobody adds any more.
-            while tell.send(None).await.is_ok() {
-                if tell.send(Some(take(client).await)).await.is_err() {
+            // Until the adder has ended.
+            while sender.send(None).await.is_ok() {
+                if sender.send(Some(take(client).await)).await.is_err() {
                     break;
                 }
             }
@@ -55,22 +55,22 @@ async fn wake(adds_at: &str, waits_at: &str, rounds: usize) -> Spans {
     let add = async |client: &mut Client| {
         let mut took = Vec::new();
         while took.len() < rounds {
-            assert!(told.recv().await.expect("the waiter lives").is_none());
-            tokio::time::sleep(SETTLED).await;
+            assert!(received.recv().await.expect("the waiter lives").is_none());
+            tokio::time::sleep(WAITING).await;
             let sent = Instant::now();
             client.done("/v1/task/add", ADD.into()).await;
-            let at = told.recv().await.flatten().expect("the waiter was woken");
+            let at = received.recv().await.flatten().expect("the waiter was woken");
             took.push(at.saturating_duration_since(sent));
         }
         took
     };
     let (took, _) = with_client(adds_at, add).await;
-    drop(told);
+    drop(received);
     waiter.abort();
     Spans::new(took, start.elapsed())
 }
 
-/// Waits for a task and completes it. Gives the moment at which it had it.
+/// Waits for a task and completes it. Returns when the claim was answered.
 async fn take(client: &mut Client) -> Instant {
     let answer = client.done("/v1/task/claim", CLAIM.into()).await;
     let at = Instant::now();

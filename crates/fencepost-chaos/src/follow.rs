@@ -1,4 +1,4 @@
-//! Followers of the log, by both ways there are. Each must see all of it, in the same order.
+//! Followers of the log: by pages, and as server-sent events. Each must receive the whole log in the same order.
 
 use crate::{
     clients::{Client, text},
@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// One event, as far as it matters here.
+/// The fields of an event that the oracle checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     position: String,
@@ -39,16 +39,16 @@ impl Entry {
         Self { position: "here".into(), kind: kind.into(), resource: resource.into(), fence }
     }
 
-    pub fn shown(&self) -> String {
+    pub fn show(&self) -> String {
         format!("{} {}@{} at {}", self.kind, self.resource, self.fence, self.position)
     }
 }
 
-/// What a follower has seen.
-pub type Seen = Arc<Mutex<Vec<Entry>>>;
+/// The events that a follower has received.
+pub type Received = Arc<Mutex<Vec<Entry>>>;
 
-pub fn seen(seen: &Seen) -> Vec<Entry> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+pub fn events(received: &Received) -> Vec<Entry> {
+    received.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// The whole log.
@@ -65,7 +65,7 @@ pub async fn read_all(client: &mut Client) -> Vec<Entry> {
 
 async fn next(client: &mut Client, since: &mut Value, wait: u64) -> (Vec<Entry>, bool) {
     let list = json!({ "since": since, "limit": 500, "wait_ms": wait });
-    match client.ask("event/list", &list).await {
+    match client.call("event/list", &list).await {
         Ok(page) => {
             *since = page["position"].clone();
             let events = page["events"].as_array().into_iter().flatten();
@@ -79,30 +79,30 @@ async fn next(client: &mut Client, since: &mut Value, wait: u64) -> (Vec<Entry>,
 }
 
 /// Pages through `event/list` for ever.
-pub async fn pages(mut client: Client, seen: Seen) {
+pub async fn pages(mut client: Client, received: Received) {
     let mut since = Value::Null;
     loop {
         let (page, _) = next(&mut client, &mut since, 1_000).await;
-        seen.lock().unwrap_or_else(PoisonError::into_inner).extend(page);
+        received.lock().unwrap_or_else(PoisonError::into_inner).extend(page);
     }
 }
 
-/// Follows `/v1/events`, and comes back with the last id whenever it ends.
-pub async fn stream(world: Arc<World>, seen: Seen) {
+/// Follows `/v1/events`, and reconnects with the last id whenever the stream ends.
+pub async fn stream(world: Arc<World>, received: Received) {
     let mut last = "start".to_owned();
     for server in 1.. {
-        let _ = listen(&world.url(server % world.servers.len()), &mut last, &seen).await;
+        let _ = listen(&world.url(server % world.servers.len()), &mut last, &received).await;
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Longer than the server's heartbeat is set to.
+/// Longer than the heartbeat of the servers.
 const SILENCE: Duration = Duration::from_secs(5);
 
-async fn listen(url: &str, last: &mut String, seen: &Seen) -> std::io::Result<()> {
+async fn listen(url: &str, last: &mut String, received: &Received) -> std::io::Result<()> {
     let host = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(host).await?;
-    // HTTP/1.0, so that the body comes as it is.
+    // HTTP/1.0, so that the body has no chunks.
     let get = format!("GET /v1/events?since={last} HTTP/1.0\r\nHost: {host}\r\n\r\n");
     stream.write_all(get.as_bytes()).await?;
     let mut lines = BufReader::new(stream).lines();
@@ -114,7 +114,7 @@ async fn listen(url: &str, last: &mut String, seen: &Seen) -> std::io::Result<()
             line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok())
             && event["position"].is_string()
         {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).push(Entry::read(&event));
+            received.lock().unwrap_or_else(PoisonError::into_inner).push(Entry::read(&event));
         }
     }
     Ok(())

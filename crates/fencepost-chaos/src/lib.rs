@@ -1,6 +1,6 @@
-//! `make chaos`: real servers and real clients of one fleet, faults from a seeded schedule, and an oracle outside the
-//! engine that knows what was acknowledged. At the end everything is healed, all work is finished, and the oracle
-//! compares what was told with what is there.
+//! `make chaos`: real servers and clients of one fleet, faults from a seeded schedule, and an oracle outside the engine
+//! that records every acknowledgement. At the end all faults are healed and all work is finished, and the oracle
+//! compares the acknowledgements with the fleet.
 
 mod clients;
 mod follow;
@@ -12,7 +12,7 @@ mod scenarios;
 mod schedule;
 mod world;
 
-use clients::{Client, Way};
+use clients::{Client, Target};
 use oracle::Oracle;
 use postgres::Cluster;
 use proxy::Mode;
@@ -37,11 +37,11 @@ use tokio::{
 };
 use world::{PATIENCE, World};
 
-/// What is wrong, in words.
+/// An error is a text for people.
 pub type Result<T, E = String> = std::result::Result<T, E>;
 
-/// `map_err(said("what was tried"))`
-fn said<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
+/// `map_err(context("what was tried"))`
+fn context<E: fmt::Display>(what: &str) -> impl FnOnce(E) -> String {
     move |error| format!("{what}: {error}")
 }
 
@@ -65,14 +65,14 @@ impl fmt::Display for Database {
 pub struct Options {
     /// The binary `chaos-fence`.
     pub fence: PathBuf,
-    /// Where fleets and clusters are made.
+    /// The directory for fleets and clusters.
     pub scratch: PathBuf,
     pub seed: u64,
-    /// How long faults happen. Healing and checking come after.
+    /// How long faults happen. Healing and checking come on top.
     pub span: Duration,
-    /// The longest that a bystander may wait for what is ready; without one, waits are only reported.
+    /// The longest that a bystander may wait for a ready task. `None` only reports waits.
     pub bound: Option<Duration>,
-    /// Checks, scenarios and kinds of faults, by name.
+    /// Names of checks, scenarios and kinds of faults.
     pub leave_out: Vec<String>,
 }
 
@@ -82,20 +82,20 @@ impl Options {
     }
 }
 
-/// The scenarios on one database, and then the schedule of the seed.
+/// Plays the scenarios on one database, and then the seed's schedule.
 pub async fn run(on: Database, options: &Options) -> Result<Report> {
     let (scenarios, violations) = scenarios::play(on, options).await?;
     let mut report = match options.span {
         Duration::ZERO => Report::empty(on, options.seed),
-        _ => disturb(on, options).await?,
+        _ => run_schedule(on, options).await?,
     };
     report.scenarios = scenarios;
     report.violations.splice(0..0, violations);
     Ok(report)
 }
 
-/// Runs the schedule of the seed.
-async fn disturb(on: Database, options: &Options) -> Result<Report> {
+/// Runs the seed's schedule.
+async fn run_schedule(on: Database, options: &Options) -> Result<Report> {
     let mut schedule = Schedule::draw(options.seed, on, options.span);
     schedule.0.retain(|(_, fault)| !options.leaves_out(fault.kind()));
     eprint!("{on}, seed {}, {} faults:\n{schedule}", options.seed, schedule.0.len());
@@ -103,46 +103,47 @@ async fn disturb(on: Database, options: &Options) -> Result<Report> {
     let mut world = Arc::new(World::start(options, postgres, SERVERS).await?);
     let oracle = Arc::new(Oracle::default());
     let stop = Arc::new(AtomicBool::new(false));
-    let client = |name: &str, way| Client::new(name, way, &world, &oracle, options.seed);
-    let (mut sources, mut takers) = (JoinSet::new(), JoinSet::new());
+    let client = |name: &str, target| Client::new(name, target, &world, &oracle, options.seed);
+    let (mut producers, mut workers) = (JoinSet::new(), JoinSet::new());
     for n in 0..2 {
-        sources.spawn(client(&format!("adder-{n}"), Way::Servers(n)).add(stop.clone()));
-        sources.spawn(client(&format!("pusher-{n}"), Way::Servers(n + 1)).push(stop.clone()));
-        takers.spawn(client(&format!("reader-{n}"), Way::Servers(n)).read());
-        takers.spawn(client(&format!("locker-{n}"), Way::Servers(n + 1)).lock("one"));
+        producers.spawn(client(&format!("adder-{n}"), Target::Servers(n)).add(stop.clone()));
+        producers.spawn(client(&format!("pusher-{n}"), Target::Servers(n + 1)).push(stop.clone()));
+        workers.spawn(client(&format!("reader-{n}"), Target::Servers(n)).read());
+        workers.spawn(client(&format!("locker-{n}"), Target::Servers(n + 1)).lock("one"));
     }
     for n in 0..3 {
-        takers.spawn(client(&format!("worker-{n}"), Way::Servers(n)).work());
+        workers.spawn(client(&format!("worker-{n}"), Target::Servers(n)).work());
     }
-    sources.spawn(client("command-adds", Way::Commands).add(stop.clone()));
-    takers.spawn(client("command-works", Way::Commands).work());
-    takers.spawn(client("poller", Way::Servers(1)).poll());
-    let followers = [("event/list", follow::Seen::default()), ("/v1/events", follow::Seen::default())];
-    sources.spawn(Client::probe(world.clone(), oracle.clone(), options.seed, stop.clone()));
-    let mut watchers = JoinSet::new();
-    watchers.spawn(follow::pages(client("follower", Way::Servers(2)), followers[0].1.clone()));
-    watchers.spawn(follow::stream(world.clone(), followers[1].1.clone()));
-    watchers.spawn(progress(on, options.span, oracle.clone()));
+    producers.spawn(client("command-adds", Target::Commands).add(stop.clone()));
+    workers.spawn(client("command-works", Target::Commands).work());
+    workers.spawn(client("poller", Target::Servers(1)).poll());
+    let followers =
+        [("event/list", follow::Received::default()), ("/v1/events", follow::Received::default())];
+    producers.spawn(Client::probe(world.clone(), oracle.clone(), options.seed, stop.clone()));
+    let mut background = JoinSet::new();
+    background.spawn(follow::pages(client("follower", Target::Servers(2)), followers[0].1.clone()));
+    background.spawn(follow::stream(world.clone(), followers[1].1.clone()));
+    background.spawn(progress(on, options.span, oracle.clone()));
 
-    let faults = inflict(&world, schedule).await?;
+    let faults = apply_all(&world, schedule).await?;
     stop.store(true, Ordering::Relaxed);
-    let mut checker = client("checker", Way::Only(0));
-    if timeout(PATIENCE, finish(sources, &mut checker)).await.is_err() {
-        oracle.violated("everything was healed, and work is left that nobody is given".into());
+    let mut checker = client("checker", Target::Only(0));
+    if timeout(PATIENCE, finish(producers, &mut checker)).await.is_err() {
+        oracle.violated("all faults are healed, but some work is never claimed".into());
     }
-    takers.shutdown().await;
+    workers.shutdown().await;
     oracle.verify(&mut checker, &followers, !options.leaves_out("order")).await;
-    watchers.shutdown().await;
+    background.shutdown().await;
     oracle.doctor(&world).await;
     if options.bound.is_some_and(|bound| oracle.longest_wait() > bound) {
-        oracle.violated(format!("a bystander waited {:?} for what was ready", oracle.longest_wait()));
+        oracle.violated(format!("a bystander waited {:?} for a ready task", oracle.longest_wait()));
     }
     let violations = oracle.violations();
     drop(checker);
     if !violations.is_empty()
         && let Some(world) = Arc::get_mut(&mut world)
     {
-        eprintln!("the fleet and its servers' logs are in {}", world.keep().display());
+        eprintln!("the fleet and its servers' logs are in {}", world.keep_files().display());
     }
     Ok(Report {
         database: on,
@@ -163,16 +164,16 @@ async fn cluster(on: Database, options: &Options) -> Result<Option<Arc<Cluster>>
     })
 }
 
-/// Until nobody adds anything, and all that was added is finished.
-async fn finish(sources: JoinSet<()>, checker: &mut Client) {
-    sources.join_all().await;
+/// Waits until the producers have ended and all their work is finished.
+async fn finish(producers: JoinSet<()>, checker: &mut Client) {
+    producers.join_all().await;
     while oracle::unfinished(checker).await > 0 {
         sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// Makes each fault happen at its time, and heals it after its span. Ends when all are healed.
-async fn inflict(world: &Arc<World>, schedule: Schedule) -> Result<BTreeMap<&'static str, u64>> {
+/// Applies each fault at its time and heals it after its span. Returns when all are healed.
+async fn apply_all(world: &Arc<World>, schedule: Schedule) -> Result<BTreeMap<&'static str, u64>> {
     let began = Instant::now();
     let mut counts = BTreeMap::new();
     let mut healing = JoinSet::new();
@@ -181,29 +182,29 @@ async fn inflict(world: &Arc<World>, schedule: Schedule) -> Result<BTreeMap<&'st
         sleep_until(began + at).await;
         *counts.entry(fault.kind()).or_default() += 1;
         let world = world.clone();
-        healing.spawn(async move { suffer(&world, fault).await });
+        healing.spawn(async move { apply(&world, fault).await });
     }
     healing.join_all().await.into_iter().collect::<Result<()>>()?;
     world.set_ahead(furthest).await?;
     Ok(counts)
 }
 
-/// One fault, from its beginning to its end.
-async fn suffer(world: &World, fault: Fault) -> Result<()> {
+/// Applies one fault and heals it.
+async fn apply(world: &World, fault: Fault) -> Result<()> {
     let since = Instant::now();
     match fault {
         Fault::KillServer(server, down) => {
             world.kill(server).await;
             sleep(down).await;
-            world.up(server).await?;
+            world.start_server(server).await?;
         }
         Fault::FreezeServer(server, span) => {
             world.signal(server, Signal::STOP).await;
             sleep(span).await;
             world.signal(server, Signal::CONT).await;
         }
-        Fault::Delay(link, server, by, span) => world.disturb(server, link, Mode::Delay(by), span).await,
-        Fault::Freeze(link, server, span) => world.disturb(server, link, Mode::Freeze, span).await,
+        Fault::Delay(link, server, by, span) => world.set_link(server, link, Mode::Delay(by), span).await,
+        Fault::Freeze(link, server, span) => world.set_link(server, link, Mode::Freeze, span).await,
         Fault::Cut(link, server) => world.servers[server].link(link).cut(),
         Fault::SetClock(ms) => world.set_ahead(ms).await?,
         Fault::CrashPostgres => {
@@ -220,17 +221,17 @@ async fn suffer(world: &World, fault: Fault) -> Result<()> {
         }
     }
     if fault == Fault::CrashPostgres {
-        world.excuse(since);
+        world.add_outage(since);
     }
-    // Whoever is stopped inside a write transaction of a SQLite file keeps everyone from writing: the docs say so.
-    let stops = matches!(fault, Fault::FreezeServer(..) | Fault::FreezeCommand(_));
-    if stops && world.on == Database::Sqlite {
-        world.excuse(since);
+    // A process that is stopped inside a write transaction of a SQLite file blocks all writers: the docs say so.
+    let freezes = matches!(fault, Fault::FreezeServer(..) | Fault::FreezeCommand(_));
+    if freezes && world.on == Database::Sqlite {
+        world.add_outage(since);
     }
     Ok(())
 }
 
-/// A line that says how far it is: every second on a terminal, else every ten.
+/// Prints a line of progress: every second on a terminal, else every ten.
 async fn progress(on: Database, span: Duration, oracle: Arc<Oracle>) {
     let began = Instant::now();
     let terminal = std::io::stderr().is_terminal();

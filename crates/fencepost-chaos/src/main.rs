@@ -8,27 +8,27 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Break servers, connections, databases and clocks, and check what was promised
 #[derive(Debug, Parser)]
 struct Args {
-    /// How long faults happen, on each database
+    /// How long faults happen on each database
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Repeats the schedule that this seed gave before [default: another each time]
+    /// The seed of the schedule; the same seed repeats it [default: random]
     #[arg(long)]
     seed: Option<u64>,
     #[arg(long, value_enum, default_value_t = On::Both)]
     database: On,
-    /// The longest that a bystander may wait for what is ready, in seconds
+    /// The longest that a bystander may wait for a ready task, in seconds
     #[arg(long, default_value_t = 15)]
     bound: u64,
     /// Print the reports as JSON
     #[arg(long)]
     json: bool,
-    /// Another `fence` than the one that was built with this, such as a release; its own clock does not jump
+    /// Another `fence` binary, such as a release; its own clock does not jump
     #[arg(long, value_name = "FILE")]
     fence: Option<PathBuf>,
-    /// Scenarios, kinds of faults and checks to leave out, with commas between them: `order,clock set`
+    /// Scenarios, kinds of faults and checks to leave out, separated by commas: `order,clock set`
     #[arg(long, value_delimiter = ',')]
     leave_out: Vec<String>,
-    /// Where fleets are made
+    /// The directory for fleets
     #[arg(long, default_value = "target/chaos")]
     scratch: PathBuf,
 }
@@ -48,10 +48,10 @@ async fn main() -> ExitCode {
         On::Postgres => vec![Database::Postgres],
         On::Both => vec![Database::Sqlite, Database::Postgres],
     };
-    let mut term = signal(SignalKind::terminate()).expect("signals can be heard");
+    let mut term = signal(SignalKind::terminate()).expect("signals can be received");
     tokio::select! {
         clean = all(args, databases) => ExitCode::from(u8::from(!clean)),
-        // Everything that was started ends with what is dropped here.
+        // Dropping the run ends every process that it started.
         _ = tokio::signal::ctrl_c() => ExitCode::from(130),
         _ = term.recv() => ExitCode::from(143),
     }

@@ -1,8 +1,8 @@
-//! What clients were told, outside the engine; and what must be true of the fleet because of it.
+//! The oracle: records every acknowledgement, outside the engine, and checks the fleet against them.
 
 use crate::{
     clients::{BOARD, BOXES, Client, text},
-    follow::{self, Entry, Seen, read_all},
+    follow::{self, Entry, Received, read_all},
     world::{PATIENCE, World},
 };
 use serde_json::{Value, json};
@@ -14,15 +14,15 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 #[derive(Debug, Default)]
-pub struct Oracle(Mutex<Told>);
+pub struct Oracle(Mutex<Record>);
 
 #[derive(Debug, Default)]
-struct Told {
-    /// What was acknowledged as added, and its title or key.
+struct Record {
+    /// Resources that were acknowledged as added, with their title or key.
     added: HashMap<String, String>,
     claims: Vec<Claim>,
-    /// Which request was given this token.
-    askers: HashMap<String, String>,
+    /// The request that got each token.
+    claimers: HashMap<String, String>,
     /// By resource.
     completed: HashMap<String, Completion>,
     longest_wait: Duration,
@@ -34,8 +34,8 @@ struct Told {
 struct Claim {
     resource: String,
     fence: i64,
-    /// The request was first sent then.
-    asked: Instant,
+    /// When the request was first sent.
+    sent: Instant,
     answered: Instant,
 }
 
@@ -43,97 +43,100 @@ struct Claim {
 struct Completion {
     token: String,
     output: String,
-    asked: Instant,
+    sent: Instant,
 }
 
-/// No more than this many of one kind are listed.
+/// No more violations than this are listed.
 const SHOWN: usize = 20;
 
 impl Oracle {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn record(&self) -> MutexGuard<'_, Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn violated(&self, what: String) {
-        self.told().violations.push(what);
+        self.record().violations.push(what);
     }
 
     pub fn count(&self, what: &'static str) {
-        *self.told().counts.entry(what).or_default() += 1;
+        *self.record().counts.entry(what).or_default() += 1;
     }
 
     pub fn added(&self, resource: String, name: String) {
-        let mut told = self.told();
-        *told.counts.entry("added").or_default() += u64::from(!told.added.contains_key(&resource));
-        if let Some(other) = told.added.insert(resource.clone(), name.clone()).filter(|other| *other != name)
+        let mut record = self.record();
+        *record.counts.entry("added").or_default() += u64::from(!record.added.contains_key(&resource));
+        if let Some(other) =
+            record.added.insert(resource.clone(), name.clone()).filter(|other| *other != name)
         {
-            told.violations.push(format!("{resource} is the answer to `{other}` and to `{name}`"));
+            record.violations.push(format!("{resource} is the answer to `{other}` and to `{name}`"));
         }
     }
 
-    pub fn claimed(&self, asker: &str, token: &str, asked: Instant) {
-        let mut told = self.told();
-        *told.counts.entry("claims").or_default() += 1;
-        if let Some(other) = told.askers.insert(token.into(), asker.into()).filter(|other| other != asker) {
-            told.violations.push(format!("{token} was given to {other} and to {asker}"));
+    pub fn claimed(&self, request: &str, token: &str, sent: Instant) {
+        let mut record = self.record();
+        *record.counts.entry("claims").or_default() += 1;
+        if let Some(other) =
+            record.claimers.insert(token.into(), request.into()).filter(|other| other != request)
+        {
+            record.violations.push(format!("{token} was given to {other} and to {request}"));
         }
         let (resource, fence) = split(token);
-        told.claims.push(Claim { resource, fence, asked, answered: Instant::now() });
+        record.claims.push(Claim { resource, fence, sent, answered: Instant::now() });
     }
 
-    pub fn completed(&self, token: &str, output: &str, asked: Instant) {
-        let mut told = self.told();
-        *told.counts.entry("completions").or_default() += 1;
-        let completion = Completion { token: token.into(), output: output.into(), asked };
-        if let Some(other) = told.completed.insert(split(token).0, completion) {
-            told.violations.push(format!("{} and {token} were both accepted as completed", other.token));
+    pub fn completed(&self, token: &str, output: &str, sent: Instant) {
+        let mut record = self.record();
+        *record.counts.entry("completions").or_default() += 1;
+        let completion = Completion { token: token.into(), output: output.into(), sent };
+        if let Some(other) = record.completed.insert(split(token).0, completion) {
+            record.violations.push(format!("{} and {token} were both accepted as completed", other.token));
         }
     }
 
     pub fn waited(&self, span: Duration) {
-        let mut told = self.told();
-        told.longest_wait = told.longest_wait.max(span);
-        *told.counts.entry("probes").or_default() += 1;
+        let mut record = self.record();
+        record.longest_wait = record.longest_wait.max(span);
+        *record.counts.entry("probes").or_default() += 1;
     }
 
     pub fn longest_wait(&self) -> Duration {
-        self.told().longest_wait
+        self.record().longest_wait
     }
 
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
-        self.told().counts.clone()
+        self.record().counts.clone()
     }
 
     pub fn violations(&self) -> Vec<String> {
-        self.told().violations.clone()
+        self.record().violations.clone()
     }
 
-    /// After everything was healed and done: compares what was told with what is there.
-    pub async fn verify(&self, client: &mut Client, followers: &[(&str, Seen)], order: bool) {
+    /// Compares the acknowledgements with the fleet. Call it when all faults are healed and all work is finished.
+    pub async fn verify(&self, client: &mut Client, followers: &[(&str, Received)], order: bool) {
         let log = read_all(client).await;
-        let there = there(client).await;
-        let mut seen = Vec::new();
+        let items = all_items(client).await;
+        let mut received = Vec::new();
         for (name, follower) in followers {
             let _ = timeout(PATIENCE, caught_up(follower, log.len())).await;
-            seen.push((*name, follow::seen(follower)));
+            received.push((*name, follow::events(follower)));
         }
-        let mut told = self.told();
-        told.counts.insert("events", log.len() as u64);
-        let mut found = in_real_time(&told);
-        found.extend(in_log(&told, &log));
+        let mut record = self.record();
+        record.counts.insert("events", log.len() as u64);
+        let mut found = in_real_time(&record);
+        found.extend(in_log(&record, &log));
         if order {
             found.extend(in_order(&log));
         }
-        found.extend(in_tables(&told, &there));
-        found.extend(seen.iter().filter_map(|(name, seen)| missed(name, seen, &log)));
-        told.violations.extend(found);
+        found.extend(in_tables(&record, &items));
+        found.extend(received.iter().filter_map(|(name, received)| missed(name, received, &log)));
+        record.violations.extend(found);
     }
 
-    /// `fence doctor`, on the database itself.
+    /// Runs `fence doctor` on the database itself.
     pub async fn doctor(&self, world: &World) {
-        let look = world.fence(&["doctor", "--json"]).output().await;
-        if let Some(sick) = look.ok().filter(|look| !look.status.success()) {
-            self.violated(format!("doctor: {}{}", lossy(&sick.stdout), lossy(&sick.stderr)));
+        let doctor = world.fence(&["doctor", "--json"]).output().await;
+        if let Some(failed) = doctor.ok().filter(|doctor| !doctor.status.success()) {
+            self.violated(format!("doctor: {}{}", lossy(&failed.stdout), lossy(&failed.stderr)));
         }
     }
 }
@@ -144,31 +147,31 @@ fn split(token: &str) -> (String, i64) {
     (resource.into(), fence.parse().unwrap_or(-1))
 }
 
-/// For one resource, whoever asked after another was answered has the higher fence; and nothing is accepted from
-/// a holder that asked after the next one was answered.
-fn in_real_time(told: &Told) -> Vec<String> {
+/// Checks, for each resource, that a claim sent after the answer to another has the higher fence, and that no completion
+/// was accepted that was sent after the answer to the next claim.
+fn in_real_time(record: &Record) -> Vec<String> {
     let mut by_resource: HashMap<&str, Vec<&Claim>> = HashMap::new();
-    for claim in &told.claims {
+    for claim in &record.claims {
         by_resource.entry(&claim.resource).or_default().push(claim);
     }
     let mut found = Vec::new();
     for (resource, claims) in &by_resource {
-        let mut by_asked = claims.clone();
-        by_asked.sort_by_key(|claim| claim.asked);
+        let mut by_sent = claims.clone();
+        by_sent.sort_by_key(|claim| claim.sent);
         let mut by_answered = claims.clone();
         by_answered.sort_by_key(|claim| claim.answered);
         let (mut answered, mut highest) = (by_answered.iter().peekable(), 0);
-        for claim in by_asked {
-            while let Some(before) = answered.next_if(|before| before.answered < claim.asked) {
+        for claim in by_sent {
+            while let Some(before) = answered.next_if(|before| before.answered < claim.sent) {
                 highest = highest.max(before.fence);
             }
             if claim.fence <= highest {
                 found.push(format!("{resource}: fence {} was given out after {highest}", claim.fence));
             }
         }
-        let Some(completion) = told.completed.get(*resource) else { continue };
+        let Some(completion) = record.completed.get(*resource) else { continue };
         let fence = split(&completion.token).1;
-        if let Some(newer) = claims.iter().find(|c| c.fence > fence && c.answered < completion.asked) {
+        if let Some(newer) = claims.iter().find(|c| c.fence > fence && c.answered < completion.sent) {
             let newer = newer.fence;
             found.push(format!(
                 "{} was accepted from a holder after fence {newer} was given out",
@@ -179,8 +182,8 @@ fn in_real_time(told: &Told) -> Vec<String> {
     found
 }
 
-/// The log has each acknowledged claim and completion, once.
-fn in_log(told: &Told, log: &[Entry]) -> Vec<String> {
+/// Checks that the log has each acknowledged claim and completion once.
+fn in_log(record: &Record, log: &[Entry]) -> Vec<String> {
     let (mut claimed, mut completed) = (HashSet::new(), HashMap::new());
     let mut found = Vec::new();
     for entry in log {
@@ -194,9 +197,10 @@ fn in_log(told: &Told, log: &[Entry]) -> Vec<String> {
             found.push(format!("{other} and {token} are both completed"));
         }
     }
-    let gone = told.askers.keys().filter(|token| !claimed.contains(*token));
-    found.extend(gone.map(|token| format!("claim {token} was acknowledged, and the log does not have it")));
-    for (resource, completion) in &told.completed {
+    let missing = record.claimers.keys().filter(|token| !claimed.contains(*token));
+    found
+        .extend(missing.map(|token| format!("claim {token} was acknowledged, and the log does not have it")));
+    for (resource, completion) in &record.completed {
         if completed.get(resource.as_str()) != Some(&completion.token) {
             let has = completed.get(resource.as_str());
             found
@@ -206,7 +210,7 @@ fn in_log(told: &Told, log: &[Entry]) -> Vec<String> {
     found
 }
 
-/// The order of the log is, for each resource, the order of what happened.
+/// Checks that the log has the events of each resource in the order in which they happened.
 pub fn in_order(log: &[Entry]) -> Vec<String> {
     #[derive(Default)]
     struct At<'e> {
@@ -220,7 +224,7 @@ pub fn in_order(log: &[Entry]) -> Vec<String> {
         let (noun, verb) = entry.kind.split_once('.').unwrap_or_default();
         let item = resources.entry(&entry.resource).or_default();
         let mut wrong =
-            |what: &str| found.push(format!("order of {}: {} {what}", entry.resource, entry.shown()));
+            |what: &str| found.push(format!("order of {}: {} {what}", entry.resource, entry.show()));
         match verb {
             "added" | "pushed" => item.added = true,
             "claimed" | "completed" | "lapsed" | "released" | "undelivered" => {
@@ -248,11 +252,11 @@ pub fn in_order(log: &[Entry]) -> Vec<String> {
     found
 }
 
-/// All that was acknowledged is there, once, and finished as it was told.
-fn in_tables(told: &Told, there: &HashMap<String, Item>) -> Vec<String> {
+/// Checks that every acknowledged item exists once, and is finished with its acknowledged output.
+fn in_tables(record: &Record, items: &HashMap<String, Item>) -> Vec<String> {
     let mut found = Vec::new();
-    for (resource, name) in &told.added {
-        match there.get(resource) {
+    for (resource, name) in &record.added {
+        match items.get(resource) {
             None => found.push(format!("{resource} was acknowledged and is gone")),
             Some(item) if item.name != *name => {
                 found.push(format!("{resource} is `{}`, not `{name}`", item.name))
@@ -261,15 +265,15 @@ fn in_tables(told: &Told, there: &HashMap<String, Item>) -> Vec<String> {
         }
     }
     let mut names = HashMap::new();
-    for (resource, item) in there {
-        // A bystander's last task may be left over: its lease may have ended with the last jump of the clock.
+    for (resource, item) in items {
+        // A bystander's last task may be unfinished: its lease may have expired with the last jump of the clock.
         if !item.finished && !resource.starts_with("task/probe-") {
             found.push(format!("{resource} was not finished: it is {}", item.status));
         }
         if let Some(other) = names.insert(&item.name, resource) {
             found.push(format!("{resource} and {other} are the same: `{}`", item.name));
         }
-        if let (Some(output), Some(completion)) = (&item.output, told.completed.get(resource))
+        if let (Some(output), Some(completion)) = (&item.output, record.completed.get(resource))
             && *output != completion.output
         {
             found.push(format!(
@@ -281,25 +285,25 @@ fn in_tables(told: &Told, there: &HashMap<String, Item>) -> Vec<String> {
     found
 }
 
-async fn caught_up(follower: &Seen, events: usize) {
-    while follow::seen(follower).len() < events {
+async fn caught_up(follower: &Received, events: usize) {
+    while follow::events(follower).len() < events {
         sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// A follower goes on, so it may have seen more than the log had when it was read.
-fn missed(name: &str, seen: &[Entry], log: &[Entry]) -> Option<String> {
-    let at = seen.iter().zip(log).take_while(|(seen, log)| seen == log).count();
-    let show = |log: &[Entry]| log.get(at).map(Entry::shown);
-    let (saw, has) = (show(seen), show(log));
-    (at < log.len()).then(|| format!("{name} missed events: at {at} it saw {saw:?}, and the log has {has:?}"))
+/// The first event that a follower missed. It may have received more than the log had when the log was read.
+fn missed(name: &str, received: &[Entry], log: &[Entry]) -> Option<String> {
+    let at = received.iter().zip(log).take_while(|(received, log)| received == log).count();
+    let show = |log: &[Entry]| log.get(at).map(Entry::show);
+    let (got, has) = (show(received), show(log));
+    (at < log.len()).then(|| format!("{name} missed events: at {at} it got {got:?}, and the log has {has:?}"))
 }
 
 fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// A task or a message as it is in the end.
+/// A task or a message at the end.
 #[derive(Debug)]
 struct Item {
     name: String,
@@ -308,8 +312,8 @@ struct Item {
     output: Option<String>,
 }
 
-/// How much there is that is not finished, up to some hundred. All states are asked for at once: between two questions a
-/// lease may end, and the item would be in neither answer.
+/// The number of unfinished items, up to some hundred. One request covers all states: between two requests a lease may
+/// expire, and the item would be in neither answer.
 pub async fn unfinished(client: &mut Client) -> i64 {
     let mut left =
         page(client, "task/list", "tasks", json!({ "board": BOARD, "open": true })).await.len() as i64;
@@ -322,7 +326,7 @@ pub async fn unfinished(client: &mut Client) -> i64 {
     left
 }
 
-async fn there(client: &mut Client) -> HashMap<String, Item> {
+async fn all_items(client: &mut Client) -> HashMap<String, Item> {
     let mut items = HashMap::new();
     let mut list = json!({ "limit": 1000 });
     loop {
@@ -330,7 +334,7 @@ async fn there(client: &mut Client) -> HashMap<String, Item> {
         let Some(last) = tasks.last() else { break };
         list["after"] = last["id"].clone();
         for task in &tasks {
-            let shown = client.ask("task/show", &json!({ "task": task["id"] })).await.unwrap_or_default();
+            let shown = client.call("task/show", &json!({ "task": task["id"] })).await.unwrap_or_default();
             let output = shown["task"]["output"].as_str().map(str::to_owned);
             items.insert(format!("task/{}", text(&task["id"])), item(task, text(&task["title"]), output));
         }
@@ -356,7 +360,7 @@ fn item(view: &Value, name: String, output: Option<String>) -> Item {
 }
 
 async fn page(client: &mut Client, op: &str, field: &str, list: Value) -> Vec<Value> {
-    match client.ask(op, &list).await {
+    match client.call(op, &list).await {
         Ok(page) => page[field].as_array().cloned().unwrap_or_default(),
         Err(refusal) => {
             client.oracle.violated(format!("{op}: {} {}", refusal.code, refusal.text));
@@ -365,7 +369,7 @@ async fn page(client: &mut Client, op: &str, field: &str, list: Value) -> Vec<Va
     }
 }
 
-/// The first of each kind; a broken promise is often broken a thousand times.
+/// The first violations: a broken promise is often broken a thousand times.
 pub fn shortened(violations: Vec<String>) -> Vec<String> {
     let all = violations.len();
     let mut shown: Vec<_> = violations.into_iter().take(SHOWN).collect();
@@ -380,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_twice_or_too_late_is_found() {
+    fn double_and_late_claims_are_found() {
         let oracle = Oracle::default();
         let (early, later) = (Instant::now(), Instant::now() + Duration::from_secs(9));
         oracle.claimed("a", "task/b-1@1", early);
@@ -397,9 +401,9 @@ mod tests {
             "task/b-1@2 was given to c and to d",
         ];
         assert_eq!(oracle.violations(), expected);
-        let told = oracle.told();
-        assert_eq!(in_real_time(&told), ["task/b-1: fence 2 was given out after 2"]);
-        assert_eq!(in_log(&told, &[]).len(), 3, "two claims and a completion are not in the log");
+        let record = oracle.record();
+        assert_eq!(in_real_time(&record), ["task/b-1: fence 2 was given out after 2"]);
+        assert_eq!(in_log(&record, &[]).len(), 3, "two claims and a completion are not in the log");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! A PostgreSQL of our own: it can be crashed, and its clock can be made to jump.
+//! A private PostgreSQL that can be crashed, and whose clock can jump.
 
-use crate::{Result, said};
+use crate::{Result, context};
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/postgres");
 
-/// From here on the server's clock says what the table says. The engine asks it as it always does.
+/// Replaces the server's clock by one that adds the table's interval. The engine reads it as always.
 const CLOCK: &str = "
     do $$
     begin
@@ -20,7 +20,7 @@ const CLOCK: &str = "
       end if;
     end $$";
 
-/// The fleets of earlier runs.
+/// Drops the fleets of earlier runs.
 const CLEAN: &str = "
     do $$
     declare name text;
@@ -39,11 +39,11 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(dir: &Path) -> Result<Self> {
-        let started = script("start", dir).output().await.map_err(said("scripts/postgres"))?;
-        let said = String::from_utf8_lossy(&started.stdout).into_owned();
-        let address = said.split(['@', '/']).find(|part| part.starts_with("127.0.0.1:"));
+        let started = script("start", dir).output().await.map_err(context("scripts/postgres"))?;
+        let output = String::from_utf8_lossy(&started.stdout).into_owned();
+        let address = output.split(['@', '/']).find(|part| part.starts_with("127.0.0.1:"));
         let address = address.ok_or_else(|| {
-            format!("PostgreSQL did not start: {said}{}", String::from_utf8_lossy(&started.stderr))
+            format!("PostgreSQL did not start: {output}{}", String::from_utf8_lossy(&started.stderr))
         })?;
         let cluster = Self { dir: dir.into(), address: address.into() };
         cluster.execute(CLOCK).await?;
@@ -52,9 +52,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// As a power cut ends it, and up again.
+    /// Stops it like a power cut, and starts it again.
     pub async fn crash(&self) -> Result<()> {
-        let crashed = script("restart", &self.dir).output().await.map_err(said("scripts/postgres"))?;
+        let crashed = script("restart", &self.dir).output().await.map_err(context("scripts/postgres"))?;
         match crashed.status.success() {
             true => Ok(()),
             false => {
@@ -66,24 +66,25 @@ impl Cluster {
     pub async fn connect(&self) -> Result<tokio_postgres::Client> {
         let url = format!("postgres://fence@{}/postgres?connect_timeout=5", self.address);
         let (client, connection) =
-            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.map_err(said("PostgreSQL"))?;
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.map_err(context("PostgreSQL"))?;
         tokio::spawn(connection);
         Ok(client)
     }
 
     pub async fn execute(&self, sql: &str) -> Result<()> {
-        self.connect().await?.batch_execute(sql).await.map_err(said(sql))
+        self.connect().await?.batch_execute(sql).await.map_err(context(sql))
     }
 
-    /// One number.
+    /// The number that a query returns.
     pub async fn count(&self, sql: &str) -> Result<i64> {
-        Ok(self.connect().await?.query_one(sql, &[]).await.map_err(said(sql))?.get(0))
+        Ok(self.connect().await?.query_one(sql, &[]).await.map_err(context(sql))?.get(0))
     }
 
-    /// How many deadlocks were broken, by the server's own log. (Its statistics are late.)
+    /// How many deadlocks the server's log reports. (Its statistics are late.)
     pub fn deadlocks(&self) -> Result<usize> {
-        let place = std::fs::read_to_string(self.dir.join("where")).map_err(said("the cluster"))?;
-        let log = std::fs::read(self.dir.join(place.trim()).join("log")).map_err(said("PostgreSQL's log"))?;
+        let data = std::fs::read_to_string(self.dir.join("where")).map_err(context("the cluster"))?;
+        let log =
+            std::fs::read(self.dir.join(data.trim()).join("log")).map_err(context("PostgreSQL's log"))?;
         Ok(String::from_utf8_lossy(&log).matches("deadlock detected").count())
     }
 

@@ -1,6 +1,6 @@
-//! A connection that can be delayed, cut and frozen.
+//! A proxy whose connections can be delayed, cut and frozen.
 
-use crate::{Result, said};
+use crate::{Result, context};
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
@@ -13,63 +13,63 @@ use tokio::{
     time::sleep,
 };
 
-/// What becomes of the bytes, in both directions.
+/// How bytes are forwarded, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Pass,
-    /// Each piece is late by this much.
+    /// Each chunk is delayed by this much.
     Delay(Duration),
-    /// Nothing comes through, and nothing is closed.
+    /// Nothing is forwarded and nothing is closed.
     Freeze,
 }
 
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: String,
-    line: Arc<Line>,
+    shared: Arc<Shared>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct Shared {
     to: Mutex<String>,
     mode: watch::Sender<Mode>,
-    /// Counts up: connections end that were made before.
+    /// Counts up. A change ends all open connections.
     cuts: watch::Sender<u64>,
 }
 
 impl Proxy {
     pub async fn to(server: &str) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(said("no port"))?;
-        let address = listener.local_addr().map_err(said("no port"))?.to_string();
-        let line = Arc::new(Line {
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(context("a port"))?;
+        let address = listener.local_addr().map_err(context("a port"))?.to_string();
+        let shared = Arc::new(Shared {
             to: Mutex::new(server.into()),
             mode: watch::Sender::new(Mode::Pass),
             cuts: watch::Sender::new(0),
         });
-        let carrying = line.clone();
+        let forwarding = shared.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let line = carrying.clone();
-                tokio::spawn(async move { line.carry(client).await });
+                let shared = forwarding.clone();
+                tokio::spawn(async move { shared.forward(client).await });
             }
         });
-        Ok(Self { address, line, accepting })
+        Ok(Self { address, shared, accepting })
     }
 
-    /// From now on to another address.
-    pub fn turn(&self, server: &str) {
-        *self.line.to.lock().unwrap_or_else(PoisonError::into_inner) = server.into();
+    /// Forwards new connections to another address.
+    pub fn redirect(&self, server: &str) {
+        *self.shared.to.lock().unwrap_or_else(PoisonError::into_inner) = server.into();
     }
 
     pub fn set(&self, mode: Mode) {
-        self.line.mode.send_replace(mode);
+        self.shared.mode.send_replace(mode);
     }
 
-    /// Ends every connection that there is.
+    /// Ends every open connection.
     pub fn cut(&self) {
-        self.line.cuts.send_modify(|cuts| *cuts += 1);
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
 
@@ -80,8 +80,8 @@ impl Drop for Proxy {
     }
 }
 
-impl Line {
-    async fn carry(&self, client: TcpStream) -> io::Result<()> {
+impl Shared {
+    async fn forward(&self, client: TcpStream) -> io::Result<()> {
         let mut cuts = self.cuts.subscribe();
         let to = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let server = TcpStream::connect(to).await?;
@@ -90,21 +90,21 @@ impl Line {
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::select! {
-            ended = self.pump(from_client, to_server) => ended,
-            ended = self.pump(from_server, to_client) => ended,
+            ended = self.copy(from_client, to_server) => ended,
+            ended = self.copy(from_server, to_client) => ended,
             _ = cuts.changed() => Ok(()),
         }
     }
 
-    async fn pump(
+    async fn copy(
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
     ) -> io::Result<()> {
         let mut mode = self.mode.subscribe();
-        let mut piece = vec![0; 64 * 1024];
+        let mut chunk = vec![0; 64 * 1024];
         loop {
-            let length = from.read(&mut piece).await?;
+            let length = from.read(&mut chunk).await?;
             if length == 0 {
                 return Ok(());
             }
@@ -112,7 +112,7 @@ impl Line {
             if let Mode::Delay(by) = now {
                 sleep(by).await;
             }
-            to.write_all(&piece[..length]).await?;
+            to.write_all(&chunk[..length]).await?;
         }
     }
 }

@@ -1,22 +1,22 @@
-//! What happened, as a table and as JSON.
+//! The report of a run, as a table and as JSON.
 
 use crate::Database;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 
-/// What one run on one database came to.
+/// The result of one run on one database.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub database: Database,
     pub seed: u64,
     pub seconds: u64,
-    /// What clients did, and were told.
+    /// How often clients did what.
     pub counts: BTreeMap<&'static str, u64>,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,
-    /// The longest that a bystander waited for what was ready.
+    /// The longest that a bystander waited for a ready task.
     pub longest_wait_ms: u64,
-    /// Which were played.
+    /// The scenarios that were played.
     pub scenarios: Vec<&'static str>,
     pub violations: Vec<String>,
 }

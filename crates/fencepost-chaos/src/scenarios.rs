@@ -1,20 +1,19 @@
-//! Short stories, each about one fault that was seen once. Unlike the random schedule, they find it every time.
+//! Scenarios: short stories, each about one fault that was seen once. Unlike the random schedule, they find it every time.
 
 use crate::{
     Database, Options, Result,
-    clients::{Client, Way, text},
-    cluster,
+    clients::{Client, Target, text},
+    cluster, context,
     follow::read_all,
     oracle::{Oracle, in_order},
     proxy::Mode,
-    said,
     world::{Link, PATIENCE, World},
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{
     fs::{File, TryLockError},
-    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -26,111 +25,71 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scenario {
-    /// A server is stopped in the middle of its transactions: nobody else waits for it.
-    FrozenNode,
-    /// Many callers push, and plan, the same keys in different orders: nobody meets a deadlock.
-    Deadlock,
-    /// A task that was locked becomes free without an event: who waits for it is given it, whatever else happens.
-    Waiter,
-    /// Two servers on one file: a lock goes to the other server's waiter, too.
-    FairLock,
-    /// The clock goes back while no server runs: a lease ends all the same.
-    ClockBack,
-    /// The clock goes back and is set right again, and a command comes before a server has seen it: its lease is no longer.
-    ClockRight,
-    /// The file is another one, or of a newer schema: a server that runs stops writing.
-    FileReplaced,
-    SchemaMoved,
-    /// A process is stopped while it stands in line at the file: the others pass it by.
-    Turnstile,
-    /// The log has what happened to one thing in the order in which it happened.
-    Order,
-    /// A mention that was read, but not settled, comes back.
-    Mention,
+/// A short story about one fault.
+struct Scenario {
+    name: &'static str,
+    /// The databases that can have the fault.
+    databases: &'static [Database],
+    play: for<'s> fn(&'s Scene) -> Played<'s>,
 }
 
-use Database::{Postgres, Sqlite};
-use Scenario::{
-    ClockBack, ClockRight, Deadlock, FairLock, FileReplaced, FrozenNode, Mention, Order, SchemaMoved,
-    Turnstile, Waiter,
-};
+/// An error says what was violated.
+type Played<'s> = Pin<Box<dyn Future<Output = Result<()>> + 's>>;
 
-impl Scenario {
-    pub const ALL: [Scenario; 11] = [
-        FrozenNode,
-        Deadlock,
-        Waiter,
-        FairLock,
-        ClockBack,
-        ClockRight,
-        FileReplaced,
-        SchemaMoved,
-        Turnstile,
-        Order,
-        Mention,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            FrozenNode => "frozen-node",
-            Deadlock => "deadlock",
-            Waiter => "waiter",
-            FairLock => "fair-lock",
-            ClockBack => "clock-back",
-            ClockRight => "clock-right",
-            FileReplaced => "file-replaced",
-            SchemaMoved => "schema-moved",
-            Turnstile => "turnstile",
-            Order => "order",
-            Mention => "mention",
+/// `scenario!("its-name", [its databases], its_method_of_scene)`
+macro_rules! scenario {
+    ($name:literal, [$($database:ident),+], $play:ident) => {
+        Scenario {
+            name: $name,
+            databases: &[$(Database::$database),+],
+            play: |scene| Box::pin(scene.$play()),
         }
-    }
-
-    fn is_on(self, on: Database) -> bool {
-        match self {
-            FrozenNode | Deadlock | Waiter | ClockRight | Order => on == Postgres,
-            FairLock | FileReplaced | Turnstile => on == Sqlite,
-            ClockBack | SchemaMoved | Mention => true,
-        }
-    }
-
-    async fn play(self, scene: &Scene) -> Result<()> {
-        match self {
-            FrozenNode => scene.frozen_node().await,
-            Deadlock => scene.deadlock().await,
-            Waiter => scene.waiter().await,
-            FairLock => scene.fair_lock().await,
-            ClockBack => scene.clock_back().await,
-            ClockRight => scene.clock_right().await,
-            FileReplaced => scene.file_replaced().await,
-            SchemaMoved => scene.schema_moved().await,
-            Turnstile => scene.turnstile().await,
-            Order => scene.order().await,
-            Mention => scene.mention().await,
-        }
-    }
+    };
 }
 
-/// Plays those that are about this database, each in a world of its own. Gives which they were, and what was violated.
+/// All scenarios, in the order in which they are played.
+const SCENARIOS: &[Scenario] = &[
+    // A server is stopped in the middle of its transactions: no other server waits for it.
+    scenario!("frozen-node", [Postgres], frozen_node),
+    // Many callers push, and plan, the same keys in different orders: no deadlock happens.
+    scenario!("deadlock", [Postgres], deadlock),
+    // A locked task becomes free without an event: a waiting claim gets it, whatever else happens.
+    scenario!("waiter", [Postgres], waiter),
+    // Two servers on one file: a lock also goes to waiters of the other server.
+    scenario!("fair-lock", [Sqlite], fair_lock),
+    // The clock goes back while no server runs: a lease expires all the same.
+    scenario!("clock-back", [Sqlite, Postgres], clock_back),
+    // The clock goes back and is corrected, and a command claims before a server has noticed: its lease is not longer.
+    scenario!("clock-right", [Postgres], clock_right),
+    // The file is replaced by another one: a running server stops writing.
+    scenario!("file-replaced", [Sqlite], file_replaced),
+    // The schema becomes newer: a running server stops writing.
+    scenario!("schema-moved", [Sqlite, Postgres], schema_moved),
+    // A process is stopped while it queues for the file: the others pass it.
+    scenario!("turnstile", [Sqlite], turnstile),
+    // The log has the events of each resource in the order in which they happened.
+    scenario!("order", [Postgres], order),
+    // A mention that was read but not settled comes back.
+    scenario!("mention", [Sqlite, Postgres], mention),
+];
+
+/// Plays the scenarios of this database, each in a world of its own. Returns their names, and the violations.
 pub async fn play(on: Database, options: &Options) -> Result<(Vec<&'static str>, Vec<String>)> {
     let postgres = cluster(on, options).await?;
     let (mut names, mut violations) = (Vec::new(), Vec::new());
-    for scenario in Scenario::ALL {
-        let name = scenario.name();
-        if !scenario.is_on(on) || options.leaves_out(name) {
+    for Scenario { name, databases, play } in SCENARIOS {
+        if !databases.contains(&on) || options.leaves_out(name) {
             continue;
         }
         let began = Instant::now();
         let world = Arc::new(World::start(options, postgres.clone(), 2).await?);
         let scene = Scene { world, oracle: Arc::default(), bound: options.bound };
-        let played = timeout(2 * PATIENCE, scenario.play(&scene)).await;
-        let played = played.unwrap_or_else(|_| Err("it did not come to an end".into()));
+        let played = timeout(2 * PATIENCE, play(&scene)).await;
+        let played = played.unwrap_or_else(|_| Err("it did not end".into()));
         scene.world.set_ahead(0).await?;
         let verdict = if played.is_ok() { "as promised" } else { "violated" };
         eprintln!("{on}: {name}: {verdict} ({:.1} s)", began.elapsed().as_secs_f64());
-        names.push(name);
+        names.push(*name);
         violations.extend(played.err().map(|what| format!("{name}: {what}")));
     }
     Ok((names, violations))
@@ -143,39 +102,42 @@ struct Scene {
 }
 
 /// Longer than the engine's own limit for a call.
-const TRY: Duration = Duration::from_secs(45);
+const ATTEMPT: Duration = Duration::from_secs(45);
 
 impl Scene {
     fn client(&self, name: &str, server: usize) -> Client {
-        Client::new(name, Way::Only(server), &self.world, &self.oracle, 0)
+        Client::new(name, Target::Only(server), &self.world, &self.oracle, 0)
     }
 
-    /// One try at this server: the answer, whatever it is.
-    async fn ask(&self, server: usize, op: &str, request: Value) -> Result<Value> {
+    /// One attempt at this server. Returns the answer, also if it is an error.
+    async fn attempt(&self, server: usize, op: &str, request: Value) -> Result<Value> {
         let wait = Duration::from_millis(request["wait_ms"].as_u64().unwrap_or(0));
-        let answer = self.client("scene", server).post(server, op, &request, wait + TRY).await;
+        let answer = self.client("scene", server).post(server, op, &request, wait + ATTEMPT).await;
         answer.ok_or_else(|| format!("{op} was not answered"))
     }
 
-    /// The same, and the answer must be a yes.
+    /// Like [`Self::attempt`], but the call must succeed.
     async fn ok(&self, server: usize, op: &str, request: Value) -> Result<Value> {
-        yes(op, self.ask(server, op, request).await?)
+        success(op, self.attempt(server, op, request).await?)
     }
 
     async fn command(&self, op: &str, request: Value) -> Result<Value> {
-        yes(op, self.world.call(op, &request, TRY).await.ok_or_else(|| format!("{op} was not answered"))?)
+        success(
+            op,
+            self.world.call(op, &request, ATTEMPT).await.ok_or_else(|| format!("{op} was not answered"))?,
+        )
     }
 
-    /// Looks again until it is true. Nothing here takes as long as the patience is.
+    /// Waits until the condition holds. The limit is longer than anything takes here.
     async fn until<F: Future<Output = Result<bool>>>(
         &self,
         what: &str,
-        mut look: impl FnMut() -> F,
+        mut holds: impl FnMut() -> F,
     ) -> Result<()> {
         let began = Instant::now();
-        while !look().await? {
+        while !holds().await? {
             if began.elapsed() > PATIENCE / 3 {
-                return Err(format!("it did not come true that {what}"));
+                return Err(format!("not within the limit: {what}"));
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -191,21 +153,21 @@ impl Scene {
             busy.spawn(async move {
                 loop {
                     let title = client.request();
-                    let _ = client.ask("task/add", &json!({ "board": "busy", "title": title })).await;
+                    let _ = client.call("task/add", &json!({ "board": "busy", "title": title })).await;
                     let run = client.run();
                     let claim =
                         json!({ "board": "busy", "run": run, "ttl_ms": 1000, "request": client.request() });
-                    let Ok(claimed) = client.ask("task/claim", &claim).await else { continue };
-                    // A note locks its task, and not the run that holds it.
+                    let Ok(claimed) = client.call("task/claim", &claim).await else { continue };
+                    // A note locks its task but not the run that holds it.
                     for _ in 0..5 {
                         let note = json!({ "task": claimed["task"]["id"], "text": "on it" });
-                        let _ = client.ask("task/note", &note).await;
+                        let _ = client.call("task/note", &note).await;
                     }
-                    let _ = client.ask("task/done", &json!({ "token": claimed["claim"]["token"] })).await;
+                    let _ = client.call("task/done", &json!({ "token": claimed["claim"]["token"] })).await;
                 }
             });
         }
-        // At a moment at which it has something locked.
+        // Stops the server at a moment at which it has rows locked.
         let holding = "select count(*) from pg_stat_activity
                        where state = 'idle in transaction' and backend_xid is not null";
         self.until("the server was stopped in a transaction", async || {
@@ -219,7 +181,7 @@ impl Scene {
         })
         .await?;
         busy.shutdown().await;
-        // Every lease is over, and so all that the frozen server holds is due.
+        // Every lease has expired, so all claims of the frozen server are due.
         self.world.set_ahead(60_000).await?;
         let mut id = String::new();
         for n in 0..10 {
@@ -241,8 +203,8 @@ impl Scene {
         Ok(())
     }
 
-    /// The worst moment, which a signal seldom hits: a node hangs while it has a task of a dead run locked, and whoever
-    /// comes across it first is a claim, and not a server's own round.
+    /// The worst moment, which a signal seldom hits: a node hangs while it has a dead run's task locked, and the first
+    /// caller that meets the lock is a claim and not a server's job.
     async fn hanging_node(&self) -> Result<()> {
         let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
         for n in 0..3 {
@@ -255,7 +217,7 @@ impl Scene {
         }
         let node = cluster.connect().await?;
         let lock = format!("begin; select 1 from {}.task for update", self.world.schema);
-        node.batch_execute(&lock).await.map_err(said("a node"))?;
+        node.batch_execute(&lock).await.map_err(context("a node"))?;
         self.world.set_ahead(30_000).await?;
         for n in 0..3 {
             let began = Instant::now();
@@ -264,7 +226,7 @@ impl Scene {
         }
         drop(node);
         for server in 0..2 {
-            self.world.up(server).await?;
+            self.world.start_server(server).await?;
         }
         Ok(())
     }
@@ -288,10 +250,11 @@ impl Scene {
                     let mut keys: Vec<_> = (0..300).map(|key| format!("{round}-{key}")).collect();
                     client.rng.shuffle(&mut keys);
                     let list: Vec<_> = keys.iter().map(|key| json!({ "key": key, extra: "same" })).collect();
-                    callers.spawn(async move { client.post(n % 2, op, &json!({ items: list }), TRY).await });
+                    callers
+                        .spawn(async move { client.post(n % 2, op, &json!({ items: list }), ATTEMPT).await });
                 }
                 for answer in callers.join_all().await {
-                    yes(op, answer.ok_or_else(|| format!("{op} was not answered"))?)?;
+                    success(op, answer.ok_or_else(|| format!("{op} was not answered"))?)?;
                 }
             }
         }
@@ -304,11 +267,11 @@ impl Scene {
     async fn waiter(&self) -> Result<()> {
         let cluster = self.world.postgres.clone().ok_or("PostgreSQL only")?;
         self.ok(0, "task/add", json!({ "board": "b", "title": "work" })).await?;
-        // Another node has the task locked, for as long as it takes the waiter to see that there is nothing.
+        // Another node has the task locked until the waiting claim has found nothing.
         let node = cluster.connect().await?;
         let lock = format!("begin; select 1 from {}.task for update", self.world.schema);
-        node.batch_execute(&lock).await.map_err(said("a node"))?;
-        // The end of a wait is a look, too: it must not come to that.
+        node.batch_execute(&lock).await.map_err(context("a node"))?;
+        // The end of a wait is an attempt, too, so the wait must not end.
         let claim = json!({ "board": "b", "run": "waits", "wait_ms": 600_000 });
         let waiting = timeout(PATIENCE / 2, self.ok(0, "task/claim", claim));
         let answered = AtomicBool::new(false);
@@ -320,7 +283,7 @@ impl Scene {
                 self.ok(0, "claim/release", json!({ "token": claimed["claim"]["token"] })).await?;
                 sleep(Duration::from_millis(200)).await;
                 if !rolled_back && began.elapsed() > Duration::from_secs(2) {
-                    node.batch_execute("rollback").await.map_err(said("a node"))?;
+                    node.batch_execute("rollback").await.map_err(context("a node"))?;
                     rolled_back = true;
                 }
             }
@@ -346,11 +309,12 @@ impl Scene {
                 loop {
                     let (run, request) = (client.run(), client.request());
                     let claim = json!({ "name": "l", "run": run, "wait_ms": 10_000, "request": request });
-                    if let Ok(claimed) = client.ask("lock/claim", &claim).await {
+                    if let Ok(claimed) = client.call("lock/claim", &claim).await {
                         granted.fetch_add(1, Ordering::Relaxed);
                         sleep(Duration::from_millis(50)).await;
-                        let _ =
-                            client.ask("claim/release", &json!({ "token": claimed["claim"]["token"] })).await;
+                        let _ = client
+                            .call("claim/release", &json!({ "token": claimed["claim"]["token"] }))
+                            .await;
                     }
                 }
             });
@@ -359,9 +323,9 @@ impl Scene {
             let before = granted.load(Ordering::Relaxed);
             self.until("the lock is in use", async || Ok(granted.load(Ordering::Relaxed) > before + 5))
                 .await?;
-            let asked = granted.load(Ordering::Relaxed);
+            let at_start = granted.load(Ordering::Relaxed);
             let claim = json!({ "name": "l", "run": format!("far-{round}"), "wait_ms": 60_000 });
-            let overtaken = self.until("never", async || Ok(granted.load(Ordering::Relaxed) > asked + 50));
+            let overtaken = self.until("never", async || Ok(granted.load(Ordering::Relaxed) > at_start + 50));
             let claimed = tokio::select! {
                 claimed = self.ok(1, "lock/claim", claim) => claimed?,
                 _ = overtaken => return Err("a server's own clients were granted a lock 50 times before another's".into()),
@@ -378,13 +342,13 @@ impl Scene {
         }
         self.command("task/add", json!({ "board": "b", "title": "work" })).await?;
         self.command("task/claim", json!({ "board": "b", "run": "dies", "ttl_ms": 3000 })).await?;
-        // Whatever remembers the time has seen it.
+        // By now everything that stores the time has stored it.
         sleep(Duration::from_millis(1100)).await;
         self.command("task/add", json!({ "board": "c", "title": "work" })).await?;
         self.world.set_ahead(-3_600_000).await?;
         self.until("a lease of 3 s ends after the clock was set back", async || {
             let claim = json!({ "board": "b", "run": "next", "ttl_ms": 60_000 });
-            let answer = self.world.call("task/claim", &claim, TRY).await;
+            let answer = self.world.call("task/claim", &claim, ATTEMPT).await;
             Ok(answer.is_some_and(|answer| answer["error"].is_null()))
         })
         .await
@@ -394,15 +358,16 @@ impl Scene {
         self.world.kill(1).await;
         self.ok(0, "task/add", json!({ "board": "b", "title": "work" })).await?;
         self.world.set_ahead(-600_000).await?;
-        // The server sees it, and tells the others.
+        // The server notices the jump and stores it for the others.
         self.ok(0, "task/add", json!({ "board": "c", "title": "work" })).await?;
         self.world.signal(0, Signal::STOP).await;
         self.world.set_ahead(0).await?;
         self.command("task/claim", json!({ "board": "b", "run": "dies", "ttl_ms": 3000 })).await?;
         self.world.signal(0, Signal::CONT).await;
         self.until("a lease of 3 s ends after the clock was set right", async || {
-            let answer =
-                self.ask(0, "task/claim", json!({ "board": "b", "run": "next", "ttl_ms": 60_000 })).await?;
+            let answer = self
+                .attempt(0, "task/claim", json!({ "board": "b", "run": "next", "ttl_ms": 60_000 }))
+                .await?;
             Ok(answer["error"].is_null())
         })
         .await
@@ -411,39 +376,40 @@ impl Scene {
     async fn file_replaced(&self) -> Result<()> {
         self.ok(0, "task/add", json!({ "title": "before" })).await?;
         let other = format!("{}.other", self.world.db);
-        let made = self.world.fence(&["init", "--db", &other]).output().await.map_err(said("fence init"))?;
+        let made =
+            self.world.fence(&["init", "--db", &other]).output().await.map_err(context("fence init"))?;
         if !made.status.success() {
             return Err(format!("fence init: {}", String::from_utf8_lossy(&made.stderr)));
         }
         for left in ["-wal", "-shm"] {
             let _ = std::fs::remove_file(format!("{}{left}", self.world.db));
         }
-        std::fs::rename(other, &self.world.db).map_err(said("the file"))?;
+        std::fs::rename(other, &self.world.db).map_err(context("the file"))?;
         self.stops_writing().await
     }
 
     async fn schema_moved(&self) -> Result<()> {
         self.ok(0, "task/add", json!({ "title": "before" })).await?;
-        // As the next migration would say.
+        // As after the next migration.
         let migrated = |fleet: &str| format!("update {fleet} set schema_version = 1000");
         match &self.world.postgres {
             Some(cluster) => cluster.execute(&migrated(&format!("{}.fleet", self.world.schema))).await?,
             None => {
-                let file = rusqlite::Connection::open(&self.world.db).map_err(said("the file"))?;
-                file.execute_batch(&migrated("fleet")).map_err(said("the file"))?;
+                let file = rusqlite::Connection::open(&self.world.db).map_err(context("the file"))?;
+                file.execute_batch(&migrated("fleet")).map_err(context("the file"))?;
             }
         }
         self.stops_writing().await
     }
 
-    /// A server whose fleet is not what it was says so, and acknowledges nothing.
+    /// Checks that a server whose fleet was replaced refuses every call.
     async fn stops_writing(&self) -> Result<()> {
         for (op, request) in [
             ("task/add", json!({ "title": "after" })),
             ("task/claim", json!({ "run": "a" })),
             ("event/list", json!({})),
         ] {
-            let answer = self.ask(0, op, request).await?;
+            let answer = self.attempt(0, op, request).await?;
             if answer["error"]["code"] != "unavailable" {
                 return Err(format!("{op} was answered with {answer}"));
             }
@@ -452,21 +418,21 @@ impl Scene {
     }
 
     async fn turnstile(&self) -> Result<()> {
-        let door = |name: &str| {
+        let lock_file = |name: &str| {
             let open = File::options().append(true).open(format!("{}-{name}", self.world.db));
-            open.map_err(said("the turnstile"))
+            open.map_err(context("the turnstile"))
         };
-        let (queue, turn) = (door("queue")?, door("turn")?);
-        let file = rusqlite::Connection::open(&self.world.db).map_err(said("the file"))?;
-        file.busy_timeout(Duration::ZERO).map_err(said("the file"))?;
+        let (queue, turn) = (lock_file("queue")?, lock_file("turn")?);
+        let file = rusqlite::Connection::open(&self.world.db).map_err(context("the file"))?;
+        file.busy_timeout(Duration::ZERO).map_err(context("the file"))?;
         let is_taken =
             || matches!(queue.try_lock(), Err(TryLockError::WouldBlock)) || queue.unlock().is_err();
         let frozen = loop {
-            turn.lock().map_err(said("the turnstile"))?;
+            turn.lock().map_err(context("the turnstile"))?;
             let world = self.world.clone();
             let command =
                 tokio::spawn(
-                    async move { world.call("task/add", &json!({ "title": "in line" }), TRY).await },
+                    async move { world.call("task/add", &json!({ "title": "in line" }), ATTEMPT).await },
                 );
             while !is_taken() && !command.is_finished() {
                 sleep(Duration::from_millis(1)).await;
@@ -475,8 +441,8 @@ impl Scene {
             while stopped.is_some_and(|id| !self.world.has_stopped(id)) {
                 sleep(Duration::from_millis(1)).await;
             }
-            turn.unlock().map_err(said("the turnstile"))?;
-            // Stopped inside a write transaction it would block everyone, and may.
+            turn.unlock().map_err(context("the turnstile"))?;
+            // A command stopped inside a write transaction may block all writers: try another one.
             let writes = file.execute_batch("begin immediate; rollback").is_err();
             if let (Some(id), true, false) = (stopped, is_taken(), writes) {
                 break id;
@@ -493,18 +459,18 @@ impl Scene {
     }
 
     async fn order(&self) -> Result<()> {
-        // Slow on its way to the database: others do much between two statements of it.
+        // A slow link to the database: others do much between two of this server's statements.
         self.world.servers[1].link(Link::Database).set(Mode::Delay(Duration::from_millis(15)));
         let mut slow = JoinSet::new();
         for n in 0..3 {
             let mut client = self.client(&format!("poller-{n}"), 1);
             slow.spawn(async move {
                 let agent = client.name.clone();
-                let _ = client.ask("agent/join", &json!({ "agent": agent, "max_concurrent": 100 })).await;
+                let _ = client.call("agent/join", &json!({ "agent": agent, "max_concurrent": 100 })).await;
                 loop {
                     let run = client.request();
-                    let _ = client.ask("agent/poll", &json!({ "agent": agent, "run": run })).await;
-                    let _ = client.ask("run/settle", &json!({ "run": run })).await;
+                    let _ = client.call("agent/poll", &json!({ "agent": agent, "run": run })).await;
+                    let _ = client.call("run/settle", &json!({ "run": run })).await;
                 }
             });
             let mut client = self.client(&format!("locker-{n}"), n % 2);
@@ -512,15 +478,16 @@ impl Scene {
                 loop {
                     let (run, request) = (client.run(), client.request());
                     let claim = json!({ "name": "l", "run": run, "request": request });
-                    if let Ok(claimed) = client.ask("lock/claim", &claim).await {
-                        let _ =
-                            client.ask("claim/release", &json!({ "token": claimed["claim"]["token"] })).await;
+                    if let Ok(claimed) = client.call("lock/claim", &claim).await {
+                        let _ = client
+                            .call("claim/release", &json!({ "token": claimed["claim"]["token"] }))
+                            .await;
                     }
                 }
             });
         }
         for n in 0..200 {
-            // The newest goes first, so that it is what a poll takes that has begun before.
+            // The newest goes first, so that a poll that began earlier takes it.
             let add = json!({ "board": "b", "title": "work", "priority": (n / 2) % 100 });
             self.ok(0, "task/add", add).await?;
         }
@@ -542,33 +509,33 @@ impl Scene {
             Ok::<_, String>(text(&polled["trigger"]["claims"][0]["token"]))
         };
         self.ok(0, "channel/post", post("@ann look at this")).await?;
-        // It reads under its claim, and dies.
+        // It reads under its claim and dies.
         let token = poll("dies").await?;
         self.ok(0, "channel/read", json!({ "channel": "general", "agent": "ann", "token": token })).await?;
         let guarded = self.ok(0, "claim/guard", json!({ "token": token })).await?;
         if guarded["ok"] != true {
-            return Err(format!("the guard says of a run that lives: {}", guarded["reason"]));
+            return Err(format!("the guard refuses a live run: {}", guarded["reason"]));
         }
         self.ok(0, "run/end", json!({ "run": "dies" })).await?;
         let token = poll("next").await?;
         if token.is_empty() {
-            return Err("what was read and not settled is lost".into());
+            return Err("a mention that was read but not settled is lost".into());
         }
-        // Somebody else reads for the same agent, and then the holder dies.
+        // Another run reads for the same agent, and then the holder dies.
         self.ok(0, "channel/read", json!({ "channel": "general", "agent": "ann" })).await?;
         self.ok(0, "run/end", json!({ "run": "next" })).await?;
         if poll("last").await?.is_empty() {
-            return Err("what another run read is lost".into());
+            return Err("a mention that another run read is lost".into());
         }
         self.ok(0, "run/settle", json!({ "run": "last" })).await?;
         match poll("none").await?.as_str() {
             "" => Ok(()),
-            token => Err(format!("what was settled came back: {token}")),
+            token => Err(format!("a settled mention came back: {token}")),
         }
     }
 }
 
-fn yes(op: &str, answer: Value) -> Result<Value> {
+fn success(op: &str, answer: Value) -> Result<Value> {
     match answer["error"].is_null() {
         true => Ok(answer),
         false => Err(format!("{op}: {}", answer["error"])),

@@ -1,29 +1,29 @@
-//! Which fault happens when. A schedule is drawn before anything runs, so the same seed is the same schedule.
+//! The schedule of faults. It is drawn before anything runs, so the same seed gives the same schedule.
 
 use crate::{Database, world::Link};
 use fastrand::Rng;
 use std::{fmt, time::Duration};
 
-/// The servers of a world. Faults hit all but the first: its clients are the bystanders.
+/// The servers of a world. Faults hit all but the first, whose clients are the bystanders.
 pub const SERVERS: usize = 3;
 
-/// Something that goes wrong, and for how long.
+/// A fault, and how long it lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
-    /// SIGKILL; it is started again after the span.
+    /// SIGKILL, and a new start after the span.
     KillServer(usize, Duration),
     /// SIGSTOP, and SIGCONT after the span.
     FreezeServer(usize, Duration),
-    /// A command line is killed.
+    /// SIGKILL of a command line.
     KillCommand,
     FreezeCommand(Duration),
-    /// A connection of a server is slow, is cut, or stands still.
+    /// A server's connections are slow, are cut, or stand still.
     Delay(Link, usize, Duration, Duration),
     Cut(Link, usize),
     Freeze(Link, usize, Duration),
-    /// PostgreSQL is stopped at once, and started again.
+    /// PostgreSQL is stopped at once and started again.
     CrashPostgres,
-    /// From now on the fleet's clock is this far from the machine's, in milliseconds.
+    /// The fleet's clock is this far ahead of the machine's from now on, in milliseconds.
     SetClock(i64),
 }
 
@@ -42,7 +42,7 @@ impl Fault {
         }
     }
 
-    /// What no second fault may hit at the same time, and for how long.
+    /// The target that no second fault may hit at the same time, and for how long.
     fn busy(&self) -> (usize, Duration) {
         match *self {
             Fault::KillServer(server, span) | Fault::FreezeServer(server, span) => (server, span),
@@ -52,7 +52,7 @@ impl Fault {
                 (link_of(link, server), span)
             }
             Fault::Cut(link, server) => (link_of(link, server), Duration::ZERO),
-            // It is away for a second or two. More often than this nothing else would be seen.
+            // It is down for a second or two. With more crashes than this, no other fault would show.
             Fault::CrashPostgres => (DATABASE, Duration::from_secs(10)),
             Fault::SetClock(_) => (CLOCK, Duration::from_secs(3)),
         }
@@ -111,7 +111,8 @@ impl Schedule {
         }
     }
 
-    /// As far ahead as the clock ever was: in the end time must not stand still for longer than anybody waits.
+    /// The furthest that the clock ever was ahead. At the end the clock is set there: the fleet's time never goes back, and
+    /// would otherwise stand still for longer than clients wait.
     pub fn furthest_ahead(&self) -> i64 {
         let ahead = self.0.iter().map(|(_, fault)| if let Fault::SetClock(ms) = fault { *ms } else { 0 });
         ahead.max().unwrap_or(0)
@@ -121,8 +122,8 @@ impl Schedule {
 /// Ten minutes.
 const JUMP: i64 = 600_000;
 
-/// Mostly short; one in five is long enough for the limits of the engine to matter (10 s between two statements, 30 s for
-/// a call). A process that is stopped inside a write transaction blocks every writer of a SQLite file, so there less.
+/// Mostly short; one in five is long enough to reach the limits of the engine (10 s between two statements, 30 s for a
+/// call). On SQLite it is shorter, because a process that is stopped inside a write transaction blocks every writer.
 fn frozen(rng: &mut Rng, on: Database, span: Duration) -> Duration {
     let long = match on {
         Database::Sqlite => 5_000,

@@ -1,10 +1,9 @@
-//! Real processes around one fleet: its servers, the command lines that act on it, and a clock that can jump.
+//! The processes around one fleet: its servers, its command lines, and a clock that can jump.
 
 use crate::{
-    Database, Options, Result,
+    Database, Options, Result, context,
     postgres::Cluster,
     proxy::{Mode, Proxy},
-    said,
 };
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
@@ -27,29 +26,29 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// Longer than anything here takes on a machine that has other things to do as well.
+/// Longer than anything takes here, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// One fleet, and all that runs on it.
+/// One fleet, and everything that runs on it.
 #[derive(Debug)]
 pub struct World {
     pub on: Database,
     dir: tempfile::TempDir,
     fence: PathBuf,
-    /// The database itself.
+    /// The address of the database.
     pub db: String,
-    /// PostgreSQL: where the fleet is in it.
+    /// PostgreSQL: the schema of the fleet.
     pub schema: String,
     pub servers: Vec<Server>,
-    /// The command lines that run now. A handle, and not a number, so that no signal hits another process.
+    /// The running command lines. Held by handle and not by number, so that no signal hits another process.
     commands: Mutex<BTreeMap<u64, OwnedFd>>,
     next: AtomicU64,
     pub postgres: Option<Arc<Cluster>>,
-    /// When nobody could work, whatever the engine does.
+    /// Spans in which no client could work, whatever the engine does.
     outages: Mutex<Vec<(Instant, Instant)>>,
 }
 
-/// `fence serve`, between two connections that can fail.
+/// A `fence serve` with proxies on its connections.
 #[derive(Debug)]
 pub struct Server {
     running: tokio::sync::Mutex<Option<Running>>,
@@ -81,9 +80,9 @@ struct Running {
 impl World {
     pub async fn start(options: &Options, postgres: Option<Arc<Cluster>>, servers: usize) -> Result<Self> {
         let on = if postgres.is_some() { Database::Postgres } else { Database::Sqlite };
-        std::fs::create_dir_all(&options.scratch).map_err(said("no room to work in"))?;
+        std::fs::create_dir_all(&options.scratch).map_err(context("the scratch directory"))?;
         let dir = tempfile::Builder::new().prefix("fleet-").tempdir_in(&options.scratch);
-        let dir = dir.map_err(said("no room to work in"))?;
+        let dir = dir.map_err(context("the scratch directory"))?;
         let schema = format!("fleet_{:08x}", fastrand::u32(..));
         let db = match &postgres {
             Some(cluster) => postgres_url(&cluster.address, &schema),
@@ -101,7 +100,7 @@ impl World {
             postgres,
             outages: Mutex::default(),
         };
-        let made = world.fence(&["init"]).output().await.map_err(said("fence init"))?;
+        let made = world.fence(&["init"]).output().await.map_err(context("fence init"))?;
         if !made.status.success() {
             return Err(format!("fence init: {}", String::from_utf8_lossy(&made.stderr)));
         }
@@ -112,18 +111,18 @@ impl World {
             };
             let from_clients = Proxy::to("127.0.0.1:1").await?;
             world.servers.push(Server { running: Default::default(), from_clients, to_database });
-            world.up(server).await?;
+            world.start_server(server).await?;
         }
         Ok(world)
     }
 
-    /// Where its logs are. Kept, if something was wrong.
-    pub fn keep(&mut self) -> PathBuf {
+    /// Keeps the fleet's directory, with the servers' logs, and returns its path.
+    pub fn keep_files(&mut self) -> PathBuf {
         self.dir.disable_cleanup(true);
         self.dir.path().to_owned()
     }
 
-    /// `fence`, straight on the database, without the caller's own variables.
+    /// A `fence` command on the database itself, without the caller's environment.
     pub fn fence(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.fence);
         command.args(words).current_dir(self.dir.path()).env_clear().env("FENCE_DB", &self.db);
@@ -139,17 +138,16 @@ impl World {
         self.dir.path().join("clock")
     }
 
-    /// Makes the fleet's clock say another time than the machine's: this machine's wall clock on SQLite, the database's
-    /// on PostgreSQL.
+    /// Sets the fleet's clock this far ahead: on SQLite the wall clock that `fence` reads, on PostgreSQL the database's.
     pub async fn set_ahead(&self, ms: i64) -> Result<()> {
         let began = Instant::now();
         let Some(cluster) = &self.postgres else {
-            // Renamed, so that nobody reads half of it.
+            // Renamed, so that no process reads half of it.
             let new = self.dir.path().join("clock.new");
-            std::fs::write(&new, ms.to_string()).map_err(said("the clock"))?;
-            return std::fs::rename(new, self.clock_file()).map_err(said("the clock"));
+            std::fs::write(&new, ms.to_string()).map_err(context("the clock"))?;
+            return std::fs::rename(new, self.clock_file()).map_err(context("the clock"));
         };
-        // It may be down.
+        // PostgreSQL may be down.
         while let Err(error) = cluster.set_ahead(ms).await {
             if began.elapsed() > PATIENCE {
                 return Err(error);
@@ -159,8 +157,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts a server, for as long as it takes: its database may be down.
-    pub async fn up(&self, server: usize) -> Result<()> {
+    /// Starts a server, and retries while its database is down.
+    pub async fn start_server(&self, server: usize) -> Result<()> {
         let Server { running, from_clients, to_database } = &self.servers[server];
         let mut running = running.lock().await;
         if running.is_some() {
@@ -175,14 +173,14 @@ impl World {
             if let Some(proxy) = to_database {
                 serve.env("FENCE_DB", postgres_url(&proxy.address, &self.schema));
             }
-            serve.stdout(Stdio::piped()).stderr(log.map_err(said("no log"))?);
-            let mut child = serve.spawn().map_err(said("fence serve"))?;
+            serve.stdout(Stdio::piped()).stderr(log.map_err(context("the server's log"))?);
+            let mut child = serve.spawn().map_err(context("fence serve"))?;
             let mut line = String::new();
             if let Some(out) = child.stdout.take() {
                 let _ = timeout(PATIENCE, BufReader::new(out).read_line(&mut line)).await;
             }
             if let Some((_, address)) = line.trim().rsplit_once("http://") {
-                from_clients.turn(address);
+                from_clients.redirect(address);
                 *running = Some(Running { handle: handle(&child)?, child });
                 return Ok(());
             }
@@ -193,8 +191,8 @@ impl World {
         }
     }
 
-    /// A link behaves like this for a while.
-    pub async fn disturb(&self, server: usize, link: Link, mode: Mode, span: Duration) {
+    /// Sets the mode of a link for a while.
+    pub async fn set_link(&self, server: usize, link: Link, mode: Mode, span: Duration) {
         let proxy = self.servers[server].link(link);
         proxy.set(mode);
         sleep(span).await;
@@ -218,7 +216,7 @@ impl World {
         format!("http://{}", self.servers[server].from_clients.address)
     }
 
-    /// Runs a command line to its end. Nothing, if it was killed, or did not end in time.
+    /// Runs `fence call` to its end. `None` if it was killed or did not end in time.
     pub async fn call(&self, op: &str, request: &Value, limit: Duration) -> Option<Value> {
         let mut command = self.fence(&["--json", "call", op, &request.to_string()]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
@@ -236,7 +234,7 @@ impl World {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signals the oldest command that runs, or, to let it go on, that one.
+    /// Signals the oldest running command, or this one.
     pub fn signal_command(&self, only: Option<u64>, signal: Signal) -> Option<u64> {
         let commands = self.commands();
         let (id, handle) = match only {
@@ -246,7 +244,7 @@ impl World {
         pidfd_send_signal(handle, signal).ok().map(|()| *id)
     }
 
-    /// Has a command stopped that was told to? (A signal is on its way for a moment.)
+    /// Whether a command has stopped after SIGSTOP, which takes a moment. `true` if it has ended.
     pub fn has_stopped(&self, command: u64) -> bool {
         let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let commands = self.commands();
@@ -254,12 +252,12 @@ impl World {
         commands.get(&command).is_none_or(stopped)
     }
 
-    /// From then until now nobody could work.
-    pub fn excuse(&self, since: Instant) {
+    /// Records that no client could work from then until now.
+    pub fn add_outage(&self, since: Instant) {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner).push((since, Instant::now()));
     }
 
-    /// How much of the time since then somebody could have worked.
+    /// The time since then without outages.
     pub fn workable(&self, since: Instant) -> Duration {
         let now = Instant::now();
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -278,6 +276,7 @@ fn postgres_url(address: &str, schema: &str) -> String {
 }
 
 fn handle(child: &Child) -> Result<OwnedFd> {
-    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).ok_or("it is gone")?;
-    pidfd_open(pid, PidfdFlags::empty()).map_err(said("no handle on a process"))
+    let pid =
+        child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).ok_or("the process is gone")?;
+    pidfd_open(pid, PidfdFlags::empty()).map_err(context("a handle on a process"))
 }

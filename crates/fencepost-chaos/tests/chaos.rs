@@ -1,4 +1,4 @@
-//! A short run with a fixed seed on each database. Times are not judged: this machine has other things to do.
+//! A short run with a fixed seed on each database. Waits are not limited, because the machine may be busy.
 
 use fencepost_chaos::{Database, Options, run};
 use std::{path::Path, time::Duration};

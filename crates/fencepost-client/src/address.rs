@@ -1,36 +1,36 @@
-//! Where a server is.
+//! The address of a server.
 
 use fencepost::{Code, Error, Result};
 use hyper::Uri;
 
-/// `https://host:port/prefix`, under which the ops are.
+/// The ops are under this prefix: `https://host:port/prefix`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     base: String,
 }
 
 impl Address {
-    /// One, or several servers of the same fleet with commas between them.
+    /// One server, or several servers of the same fleet separated by commas.
     pub fn parse_all(urls: &str) -> Result<Vec<Self>> {
         urls.split(',').map(|url| Self::parse(url.trim())).collect()
     }
 
     fn parse(url: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::new(Code::Invalid, format!("the address of the server {why}"))
-                .hint("it is like https://fence.example.com or http://127.0.0.1:7373")
+            Error::new(Code::Invalid, format!("the server's address {why}"))
+                .hint("for example https://fence.example.com or http://127.0.0.1:7373")
         };
-        let uri: Uri = url.parse().map_err(|e| wrong(&format!("does not fit: {e}")))?;
+        let uri: Uri = url.parse().map_err(|e| wrong(&format!("is malformed: {e}")))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return Err(wrong("begins with neither http:// nor https://"));
+            return Err(wrong("must begin with http:// or https://"));
         }
         let authority = uri.authority().ok_or_else(|| wrong("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("has a name or a password in it, and takes none")
-                .hint("a key goes into FENCE_KEY; fence key add makes one"));
+            return Err(wrong("must not have a user name or a password")
+                .hint("put a key into FENCE_KEY; fence key add makes one"));
         }
         if uri.query().is_some() {
-            return Err(wrong("has a `?` in it"));
+            return Err(wrong("must not have a `?`"));
         }
         Ok(Self { base: url.trim_end_matches('/').to_owned() })
     }
@@ -39,8 +39,8 @@ impl Address {
         self.base.starts_with("https://")
     }
 
-    /// On this machine, where nobody else listens in.
-    pub fn is_here(&self) -> bool {
+    /// Whether it is this machine, where nobody else reads what is sent.
+    pub fn is_loopback(&self) -> bool {
         let uri: Option<Uri> = self.base.parse().ok();
         let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
@@ -50,7 +50,7 @@ impl Address {
             || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.to_canonical().is_loopback())
     }
 
-    pub fn of(&self, op: &str) -> Result<Uri> {
+    pub fn of_op(&self, op: &str) -> Result<Uri> {
         format!("{self}/v1/{op}").parse().map_err(Error::internal)
     }
 }
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_here() {
-        let is_here = |url| Address::parse(url).expect("an address").is_here();
+    fn only_this_machine_is_loopback() {
+        let is_loopback = |url| Address::parse(url).expect("an address").is_loopback();
         for url in [
             "http://localhost:7373",
             "http://LOCALHOST/fence",
@@ -77,7 +77,7 @@ mod tests {
             "http://[::1]:7373",
             "http://[::ffff:127.0.0.1]",
         ] {
-            assert!(is_here(url), "{url}");
+            assert!(is_loopback(url), "{url}");
         }
         for url in [
             "http://10.0.0.7",
@@ -85,15 +85,15 @@ mod tests {
             "http://localhost.example.com",
             "http://[fe80::1]",
         ] {
-            assert!(!is_here(url), "{url}");
+            assert!(!is_loopback(url), "{url}");
         }
     }
 
     #[test]
     fn an_address_may_have_a_path_and_no_secrets() {
-        let of = |url| Address::parse(url).map(|at| at.of("task/claim").expect("an address").to_string());
-        assert_eq!(of("http://localhost:7373").expect("it fits"), "http://localhost:7373/v1/task/claim");
-        assert_eq!(of("https://host/fence/").expect("it fits"), "https://host/fence/v1/task/claim");
+        let of = |url| Address::parse(url).map(|at| at.of_op("task/claim").expect("an address").to_string());
+        assert_eq!(of("http://localhost:7373").expect("it is valid"), "http://localhost:7373/v1/task/claim");
+        assert_eq!(of("https://host/fence/").expect("it is valid"), "https://host/fence/v1/task/claim");
         for url in
             ["http://kim:secret@host", "http://key@host", "http://", "http://ho st", "http://host/?a=1"]
         {

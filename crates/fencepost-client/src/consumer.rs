@@ -1,7 +1,7 @@
 //! A mailbox as a stream: a queue that survives its worker.
 //!
-//! A [`Consumer`] claims messages when it is asked for one, keeps what is in hand alive, and gives back what is not
-//! worked on. Each message comes as a [`Letter`]: complete it, fail it or give it back.
+//! A [`Consumer`] claims messages when it is asked for one, renews the claims of messages in flight, and gives back
+//! messages that nobody works on. Each comes as a [`Message`]: complete it, fail it or give it back.
 //!
 //! ```
 //! use fencepost::{Json, Result, mail};
@@ -15,10 +15,11 @@
 //! fleet.call(mail::Push::new("session/42", "ls -l")).await?;
 //!
 //! let mut consumer = Consumer::start(&fleet, ["session/42"], Options::default());
-//! while let Some(letter) = consumer.next().await {
-//!     let letter = letter?;
-//!     let command: String = letter.payload()?;
-//!     letter.complete([Json::from(format!("saw {command}").as_str())]).await?; // stored and completed at once
+//! while let Some(message) = consumer.next().await {
+//!     let message = message?;
+//!     let command: String = message.payload()?;
+//!     // The output and the completion are stored in one transaction.
+//!     message.complete([Json::from(format!("saw {command}").as_str())]).await?;
 //! #   break;
 //! }
 //! consumer.close().await;
@@ -26,22 +27,23 @@
 //! # }
 //! ```
 //!
-//! - **Stopping.** [`Stop::when`] is asked before each claim, and again before a message is handed over. When it says
-//!   yes, the stream ends, and everything that was not started is pending again by then. [`Consumer::progress`] tells
-//!   who waits for it when a restart is safe: idle, and nothing in flight; the queue may be full.
-//! - **Leases.** A consumer has a run of its own, with a lease of 60 s that is renewed every 20 s while anything is in
-//!   flight. A letter whose claim is lost says so ([`Letter::lost`]), and its completion is refused.
-//! - **Errors of the database** are waited out, here and in every letter's verbs, for as long as the lease lasts. A
-//!   mailbox that is paused is waited for. What no waiting can mend (a key that may not do this, a malformed name) is
-//!   the stream's last item.
-//! - **Dropping.** A letter that is dropped unfinished is given back, and its attempt does not count: who started it
-//!   may be restarting. If a panic drops it, or its completion is refused (too large, an error of your own
-//!   transaction), it has failed and is tried again later: it would go round for ever. Dropping the consumer, or [`Consumer::close`], gives back what was claimed
-//!   and not handed over; letters that are in hand live on until they are finished.
+//! - **Stopping.** The consumer checks [`Stop::when`] before each claim, and again before it returns a message. When the
+//!   condition holds, the stream ends; by then every message that was not started is pending again.
+//!   [`Consumer::progress`] shows when a restart is safe: idle, with nothing in flight. The queue may be full.
+//! - **Leases.** A consumer has a run of its own with a lease of 60 s, renewed every 20 s while messages are in flight. A
+//!   message reports when its claim is lost ([`Message::lost`]), and its completion is then refused.
+//! - **Outages.** The consumer and the methods of its messages retry while the database fails, for as long as the lease
+//!   lasts. They also wait while a mailbox is paused. An error that no retry can change (a key without the right, a
+//!   malformed name) is the stream's last item.
+//! - **Dropping.** Dropping an unfinished message gives it back, and its attempt does not count: its worker may be
+//!   restarting. If a panic drops it, or its completion was refused (too large, an error of your own transaction), the
+//!   attempt counts as failed and the message is retried later, so that a poison message does not go round for ever.
+//!   Dropping the consumer, or [`Consumer::close`], gives back claimed messages that it did not return yet. Messages
+//!   that it returned stay claimed until they are finished.
 //!
 //! # In your own transaction
 //!
-//! With a fleet that is opened in this process, your rows and the completion commit together or not at all:
+//! On a fleet that this process opened, your rows and the completion commit together or not at all:
 //!
 //! ```
 //! # use fencepost::{Fleet, Result, mail, params};
@@ -55,9 +57,9 @@
 //! #     tx.execute("create table seen(what text)", params![]).await })).await?;
 //! # fleet.call(mail::Push::new("session/42", "ls -l")).await?;
 //! let mut consumer = Consumer::start(&fleet.clone().into(), ["session/42"], Options::default());
-//! let letter = consumer.next().await.expect("a message")?;
-//! let what: String = letter.payload()?;
-//! letter
+//! let message = consumer.next().await.expect("a message")?;
+//! let what: String = message.payload()?;
+//! message
 //!     .complete_in(move |tx| {
 //!         let what = what.clone();
 //!         Box::pin(async move { tx.execute("insert into seen(what) values (?1)", params![what]).await.map(drop) })
@@ -67,22 +69,23 @@
 //! # }
 //! ```
 //!
-//! That is [`Fleet::transaction`](fencepost::Fleet::transaction) with `tx.call(mail::Done::new(token))` at its end, asked
-//! again where that is safe. Whoever wants to write it out has [`Letter::token`] and [`Letter::settled`].
+//! [`Message::complete_in`] is [`Fleet::transaction`](fencepost::Fleet::transaction) with
+//! `tx.call(mail::Done::new(token))` at its end, retried where that is safe. To write your own, use [`Message::token`]
+//! and [`Message::mark_finished`].
 
-mod claiming;
-mod hands;
-mod letter;
-mod pairing;
+mod claimer;
+mod in_flight;
+mod message;
+mod prompts;
 
-use crate::Connection;
-use claiming::Claiming;
+use crate::connection::Connection;
+use claimer::Claimer;
 use fencepost::Result;
 use futures_util::Stream;
-use hands::Hands;
-pub use hands::{Activity, Progress};
-pub use letter::Letter;
-pub use pairing::{Mispaired, Pairing};
+use in_flight::InFlight;
+pub use in_flight::{Activity, Progress};
+pub use message::Message;
+pub use prompts::{Mismatch, Prompts};
 use std::{
     collections::VecDeque,
     fmt,
@@ -95,15 +98,15 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-/// How a consumer works. The defaults are meant to be right.
+/// How a consumer works. The defaults fit most workers.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of its run: a fresh one (`consumer-1f03a7c2`) unless given, which ends with the consumer. One that is
-    /// given may be shared, and is left to lapse.
+    /// The name of its run. `None` makes up a name (`consumer-1f03a7c2`), and the run ends with the consumer. A run that
+    /// you name may have other users, so the consumer lets it lapse.
     pub run: Option<String>,
     /// The agent that the run belongs to.
     pub agent: Option<String>,
-    /// How long after a crash its messages come back. Renewed every third of it.
+    /// The lease: how long after a crash its messages are claimed by others. Renewed every third of it.
     pub ttl: Duration,
     /// How many messages may be in flight, 1 to 1000.
     pub prefetch: usize,
@@ -117,12 +120,13 @@ impl Default for Options {
     }
 }
 
-/// Whether a consumer is to stop before it claims anything more. Never, unless said.
+/// When a consumer stops claiming. The default is never.
 #[derive(Clone, Default)]
 pub struct Stop(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
 impl Stop {
-    /// Asked before each claim, before a message is handed over, and every 50 ms while there is nothing to do.
+    /// Stops when the condition holds. It is checked before each claim, before a message is returned, and every 50 ms
+    /// while there is nothing to do.
     pub fn when(condition: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(condition)))
     }
@@ -144,105 +148,105 @@ impl fmt::Debug for Stop {
 
 /// The messages of one or several mailboxes, as a stream.
 ///
-/// It claims only when it is asked for a message, up to its `prefetch` at once. Asking can be given up at any
-/// moment (`select!`, a timeout): what was claimed meanwhile is handed over by the next ask.
+/// It claims only when it is polled for a message, up to its `prefetch` at once. [`Self::next`] is cancel safe
+/// (`select!`, a timeout): the next call returns the messages that were claimed meanwhile.
 pub struct Consumer {
-    claiming: Arc<Claiming>,
-    /// Claimed, and not handed over yet.
-    ready: VecDeque<Letter>,
+    claimer: Arc<Claimer>,
+    /// Claimed and not returned yet.
+    ready: VecDeque<Message>,
     step: Option<Pin<Box<dyn Future<Output = Step> + Send>>>,
-    /// An error that no waiting mends was told.
+    /// The stream returned an error that no retry can change.
     failed: bool,
-    keeper: Option<JoinHandle<()>>,
+    renewals: Option<JoinHandle<()>>,
 }
 
-/// What the consumer awaits between two messages.
+/// How the work between two messages ended.
 enum Step {
-    Claimed(Result<Vec<Letter>>),
+    Claimed(Result<Vec<Message>>),
     Stopped,
 }
 
 impl Consumer {
-    /// Takes messages of these mailboxes, within a tokio runtime. Nothing is claimed until a message is asked for.
+    /// A consumer of these mailboxes; needs a tokio runtime. It claims nothing until it is polled for a message.
     pub fn start<M: Into<String>>(
         fleet: &Connection,
         mailboxes: impl IntoIterator<Item = M>,
         options: Options,
     ) -> Self {
         let mailboxes = mailboxes.into_iter().map(Into::into).collect();
-        let claiming = Arc::new(Claiming::new(fleet, mailboxes, options));
-        let keeper = tokio::spawn(claiming.hands.clone().keep());
-        Self { claiming, ready: VecDeque::new(), step: None, failed: false, keeper: Some(keeper) }
+        let claimer = Arc::new(Claimer::new(fleet, mailboxes, options));
+        let renewals = tokio::spawn(claimer.in_flight.clone().run_renewals());
+        Self { claimer, ready: VecDeque::new(), step: None, failed: false, renewals: Some(renewals) }
     }
 
-    /// The next message; `None` once it is told to stop.
-    pub async fn next(&mut self) -> Option<Result<Letter>> {
+    /// The next message; `None` once the stop condition holds.
+    pub async fn next(&mut self) -> Option<Result<Message>> {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// The run that holds what is in flight.
+    /// The run that holds the messages in flight.
     pub fn run(&self) -> &str {
-        &self.hands().run
+        &self.in_flight().run
     }
 
-    /// Idle or busy, and how much is in flight: now, and whenever it changes.
+    /// Idle or busy, and how many messages are in flight: now, and at every change.
     pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.hands().progress()
+        self.in_flight().progress()
     }
 
-    /// Idle, and nothing is in flight. Whatever is pending stays so.
+    /// Idle, with nothing in flight. Messages may still be pending.
     pub fn safe_to_restart(&self) -> bool {
         self.progress().borrow().safe_to_restart()
     }
 
-    /// Says now that it is there, and looks whether what is in flight is still its own. This is done by itself every
-    /// third of the lease.
+    /// Renews the lease now and checks whether the messages in flight are still claimed by this consumer. The consumer
+    /// does the same every third of the lease.
     pub async fn renew(&self) -> Result<()> {
-        self.hands().renew().await
+        self.in_flight().renew().await
     }
 
-    /// Claims nothing more, and returns when what was not handed over is pending again. Letters that are in hand
-    /// stay alive until they are finished; the run ends with the last of them.
+    /// Stops claiming, and returns when the claimed messages that it did not return are pending again. Returned messages
+    /// stay claimed until they are finished; the run ends with the last of them.
     pub async fn close(mut self) {
         self.step = None;
-        hands::give_back(take(&mut self.ready)).await;
-        let keeper = self.keeper.take();
-        let in_flight = self.hands().close();
-        if let (0, Some(keeper)) = (in_flight, keeper) {
-            let _ = keeper.await;
+        in_flight::release_all(take(&mut self.ready)).await;
+        let renewals = self.renewals.take();
+        let in_flight = self.in_flight().close();
+        if let (0, Some(renewals)) = (in_flight, renewals) {
+            let _ = renewals.await;
         }
     }
 
-    fn hands(&self) -> &Arc<Hands> {
-        &self.claiming.hands
+    fn in_flight(&self) -> &Arc<InFlight> {
+        &self.claimer.in_flight
     }
 
-    /// What to await next, if no message is ready or it is to stop.
+    /// The next step, if no message is ready or the consumer stops.
     fn step(&mut self, stop: bool) -> Pin<Box<dyn Future<Output = Step> + Send>> {
-        let claiming = self.claiming.clone();
+        let claimer = self.claimer.clone();
         if !stop {
-            return Box::pin(async move { Step::Claimed(claiming.next().await) });
+            return Box::pin(async move { Step::Claimed(claimer.next().await) });
         }
         let unstarted = take(&mut self.ready);
         Box::pin(async move {
-            hands::give_back(unstarted).await;
-            claiming.hands.sweep().await;
-            claiming.hands.turn(Activity::Idle);
+            in_flight::release_all(unstarted).await;
+            claimer.in_flight.release_unknown().await;
+            claimer.in_flight.set_activity(Activity::Idle);
             Step::Stopped
         })
     }
 }
 
 impl Stream for Consumer {
-    type Item = Result<Letter>;
+    type Item = Result<Message>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Letter>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Message>>> {
         while !self.failed {
             if let Some(step) = &mut self.step {
                 let done = ready!(step.as_mut().poll(cx));
                 self.step = None;
                 match done {
-                    Step::Claimed(Ok(letters)) => self.ready.extend(letters),
+                    Step::Claimed(Ok(messages)) => self.ready.extend(messages),
                     Step::Claimed(Err(error)) => {
                         self.failed = true;
                         return Poll::Ready(Some(Err(error)));
@@ -250,10 +254,10 @@ impl Stream for Consumer {
                     Step::Stopped => return Poll::Ready(None),
                 }
             }
-            // What was claimed while the answer changed is not started: it goes back, too.
-            let stop = self.claiming.stop.is_due();
-            if let Some(letter) = self.ready.pop_front_if(|_| !stop) {
-                return Poll::Ready(Some(Ok(letter)));
+            // Checked again: messages claimed before the condition held are given back, not started.
+            let stop = self.claimer.stop.is_due();
+            if let Some(message) = self.ready.pop_front_if(|_| !stop) {
+                return Poll::Ready(Some(Ok(message)));
             }
             self.step = Some(self.step(stop));
         }
@@ -263,15 +267,15 @@ impl Stream for Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // The letters that are left give themselves back.
-        self.hands().close();
+        // Dropping the messages in `ready` gives them back.
+        self.in_flight().close();
     }
 }
 
 impl fmt::Debug for Consumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer")
-            .field("claiming", &self.claiming)
+            .field("claimer", &self.claimer)
             .field("ready", &self.ready.len())
             .finish_non_exhaustive()
     }

@@ -1,20 +1,21 @@
-//! What every handler has.
+//! The state that every handler shares.
 
 use crate::{
-    Settings,
-    door::Door,
-    keys::Keys,
-    metrics::Metrics,
-    places::{Full, Place, Places},
-    recent::Recent,
-    room::Room,
+    access::Access,
+    limits::{
+        cache::Cache,
+        memory::Memory,
+        permits::{LimitReached, Permit, Permits},
+    },
+    settings::Settings,
+    telemetry::{Telemetry, metrics::Usage},
 };
 use fencepost::{Code, Error, Fleet, Result, admin};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-/// A fleet that is served, and the settings it is served with. Cheap to clone.
+/// A served fleet and its settings. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct App(Arc<Parts>);
 
@@ -22,20 +23,19 @@ pub struct App(Arc<Parts>);
 pub struct Parts {
     pub fleet: Fleet,
     pub settings: Settings,
-    pub door: Door,
-    pub keys: Keys,
-    pub metrics: Metrics,
-    /// What was begun, and runs to its end whether or not a client still wants the answer.
-    pub begun: TaskTracker,
-    pub connections: Places,
-    /// Memory for bodies of requests.
-    pub bodies: Room,
-    /// Memory for replies, until they are read.
-    pub replies: Room,
-    /// Memory for what providers send.
-    pub hook_bodies: Room,
-    about: Recent<admin::about::Facts>,
-    waiters: Places,
+    pub access: Access,
+    pub telemetry: Arc<Telemetry>,
+    /// Calls that run to their end even if their client hangs up, and the background jobs.
+    pub running: TaskTracker,
+    pub connections: Permits,
+    /// The memory budget for request bodies.
+    pub request_memory: Memory,
+    /// The memory budget for replies that clients have not read yet.
+    pub reply_memory: Memory,
+    /// The memory budget for webhooks' bodies.
+    pub webhook_memory: Memory,
+    about: Cache<admin::about::Facts>,
+    waiters: Permits,
     stopping: watch::Sender<bool>,
 }
 
@@ -43,78 +43,69 @@ impl App {
     pub fn new(fleet: Fleet, settings: Settings) -> Self {
         Self(Arc::new(Parts {
             fleet,
-            door: Door::new(&settings),
-            keys: Keys::new(settings.key_trust),
-            metrics: Metrics::default(),
-            begun: TaskTracker::new(),
-            // A body of the largest size always fits, if it is the only one.
-            bodies: Room::new((settings.body_memory / 4 * 3).max(settings.body_size)),
-            replies: Room::new(settings.reply_memory),
-            hook_bodies: Room::new((settings.body_memory / 4).max(settings.hook_size)),
-            about: Recent::default(),
-            connections: Places::new(settings.connections, settings.address_connections),
-            waiters: Places::new(settings.waiters, settings.key_waiters),
+            access: Access::new(&settings),
+            telemetry: Arc::new(Telemetry::new(settings.tracer.clone())),
+            running: TaskTracker::new(),
+            // At least one body of the largest size always fits.
+            request_memory: Memory::new((settings.body_memory / 4 * 3).max(settings.body_size)),
+            reply_memory: Memory::new(settings.reply_memory),
+            webhook_memory: Memory::new((settings.body_memory / 4).max(settings.hook_size)),
+            about: Cache::default(),
+            connections: Permits::new(settings.connections, settings.address_connections),
+            waiters: Permits::new(settings.waiters, settings.key_waiters),
             stopping: watch::Sender::new(false),
             settings,
         }))
     }
 
-    /// From here on nobody waits: those who do are asked to come back.
+    /// Ends every wait with an error that asks the client to retry.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Returns when the server is told to stop.
+    /// Returns once [`Self::stop`] was called.
     pub async fn stopping(&self) {
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 
-    /// A place among those who wait, or follow the log. It is given back when it is dropped.
-    pub fn waiter(&self, who: &str) -> Result<Place> {
-        self.waiters.take(who.to_owned()).map_err(|full| {
-            let (message, setting) = match full {
-                Full::All => (
-                    format!("{} requests are waiting already, which is the most", self.settings.waiters),
-                    "waiters",
-                ),
-                Full::Share => {
+    /// A permit to wait or to follow the log.
+    pub fn waiter(&self, caller: &str) -> Result<Permit> {
+        self.waiters.acquire(caller.to_owned()).map_err(|reached| {
+            let (message, setting) = match reached {
+                LimitReached::Total => {
+                    let total = self.settings.waiters;
+                    (format!("the limit of {total} waiting requests is reached"), "waiters")
+                }
+                LimitReached::Caller => {
                     let each = self.settings.key_waiters;
-                    (
-                        format!("{each} requests of {who} are waiting already, which is its share"),
-                        "key-waiters",
-                    )
+                    (format!("{caller} has reached its limit of {each} waiting requests"), "key-waiters")
                 }
             };
-            Error::new(Code::RateLimited, message).with("retry_after_ms", 1000).hint(format!(
-                "ask again later, or without waiting; fence serve --{setting} says how many may"
-            ))
+            Error::new(Code::RateLimited, message)
+                .with("retry_after_ms", 1000)
+                .hint(format!("retry later, or without waiting; fence serve --{setting} sets the limit"))
         })
     }
 
-    /// What the database said of itself a moment ago.
+    /// The database's facts about itself, at most a second old.
     pub async fn about(&self) -> Result<admin::about::Facts> {
         self.about.get(self.fleet.call(admin::About {})).await
     }
 
-    /// Bytes of bodies that are in memory.
-    pub fn buffered(&self) -> usize {
-        self.bodies.taken() + self.hook_bodies.taken()
-    }
-
-    /// How many are connected.
-    pub fn connected(&self) -> usize {
-        self.connections.taken()
-    }
-
-    /// How many wait, or follow the log.
-    pub fn waiting(&self) -> usize {
-        self.waiters.taken()
+    /// Connections, waiters and memory in use.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.used(),
+            waiters: self.waiters.used(),
+            body_bytes: self.request_memory.used() + self.webhook_memory.used(),
+            reply_bytes: self.reply_memory.used(),
+        }
     }
 }
 
-/// What one who waits is told when the server stops.
+/// The answer to a waiting client when the server stops.
 pub fn stopping() -> Error {
-    Error::unavailable("the server is stopping").hint("ask again: nothing was taken for you")
+    Error::unavailable("the server is stopping").hint("retry: nothing was claimed for you")
 }
 
 impl std::ops::Deref for App {

@@ -1,17 +1,23 @@
-//! The paths: each op of the registry, and what there is beside them.
+//! The paths: one for each op of the registry, and those beside them.
 
 use crate::{
-    App,
-    answer::{self, Refusal},
-    call::Verb,
-    deliver, docs, door, hooks, log, openapi,
+    app::App,
+    docs::{openapi, page},
+    events,
+    http::{
+        path,
+        response::{self, Refusal, Unlogged},
+    },
+    ops::{Handler, delivery::out_of_memory},
+    telemetry::request_log,
+    webhooks,
 };
 use axum::{
     Router,
     body::Body,
     extract::{Request, State},
     http::{HeaderValue, Method, StatusCode, header},
-    middleware::from_fn_with_state,
+    middleware::{Next, from_fn_with_state},
     response::{Html, IntoResponse, Response},
     routing::{get, post},
 };
@@ -22,53 +28,68 @@ use std::{
     time::Duration,
 };
 
-/// How long the database may take to say that it is there.
+/// How long the database may take to answer a check of readiness.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 pub fn router(app: App) -> Router {
     let mut router = Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/v1/events", get(log::follow))
-        .route("/v1/openapi.json", get(openapi))
-        .route("/docs", get(docs))
-        .route(hooks::SLACK, post(hooks::slack))
-        .route(hooks::GITHUB, post(hooks::github));
+        .route(path::HEALTH, get(health))
+        .route(path::READINESS, get(readiness))
+        .route(path::METRICS, get(metrics))
+        .route(path::EVENTS, get(events::follow))
+        .route(path::OPENAPI, get(openapi_document))
+        .route(path::DOCS, get(docs_page))
+        .route(path::SLACK, post(webhooks::slack))
+        .route(path::GITHUB, post(webhooks::github));
     for entry in op::registry() {
-        let path = format!("/v1/{}", entry.name);
+        let names = [Some(entry.name), entry.formerly];
         let reads = entry.reads;
-        let verb = Arc::new(Verb::new(entry));
-        let (posted, got) = (verb.clone(), verb);
+        let handler = Arc::new(Handler::new(entry));
+        let (posted, got) = (handler.clone(), handler);
         let mut methods =
             post(move |State(app): State<App>, request| async move { posted.post(app, request).await });
         if reads {
             methods = methods
                 .get(move |State(app): State<App>, request| async move { got.get(app, request).await });
         }
-        router = router.route(&path, methods);
+        for name in names.into_iter().flatten() {
+            router = router.route(&format!("/v1/{name}"), methods.clone());
+        }
     }
     router
-        .fallback(nothing_here)
+        .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(app.clone(), door::enter))
+        .layer(from_fn_with_state(app.clone(), check_access))
         .with_state(app)
 }
 
+/// Lets a request in, or refuses it. Refusals that no handler logged are logged here.
+async fn check_access(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let uri = request.uri().clone();
+    let response = match app.access.admit(&app.fleet, &mut request).await {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    if let Some(Unlogged(code)) = response.extensions().get() {
+        request_log::refused(uri.path(), *code);
+    }
+    response
+}
+
 /// The process answers.
-async fn healthz() -> Response {
-    answer::json(StatusCode::OK, json!({ "ok": true }).to_string())
+async fn health() -> Response {
+    response::json(StatusCode::OK, json!({ "ok": true }).to_string())
 }
 
 /// The database answers, too.
-async fn readyz(State(app): State<App>) -> Response {
-    // Real time: nobody who asks this can wait longer.
-    let asked = tokio::time::timeout(READY_WITHIN, app.about()).await;
-    let answer = asked.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
+async fn readiness(State(app): State<App>) -> Response {
+    // Real time: whoever checks readiness does not wait longer.
+    let answer = tokio::time::timeout(READY_WITHIN, app.about()).await;
+    let answer = answer.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
     match answer {
         Ok(facts) => {
             let facts = json!({ "ok": true, "database": facts.database.kind, "now": facts.now });
-            answer::json(StatusCode::OK, facts.to_string())
+            response::json(StatusCode::OK, facts.to_string())
         }
         Err(error) => {
             let error = Error::unavailable(format!("the database does not answer: {}", error.message()));
@@ -78,44 +99,44 @@ async fn readyz(State(app): State<App>) -> Response {
 }
 
 async fn metrics(State(app): State<App>) -> Result<Response, Refusal> {
-    let text = app.metrics.text(&app).await?.into_bytes();
-    let text = app.replies.hold(text).map_err(|_| deliver::crowded(Code::Unavailable))?;
+    let text = app.telemetry.metrics.text(&app.fleet, app.usage()).await?.into_bytes();
+    let text = app.reply_memory.hold(text).map_err(|_| out_of_memory(Code::Unavailable))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
 }
 
-/// It is the same as long as the process lives.
-async fn openapi() -> Response {
+/// Made once: it never changes while the process lives.
+async fn openapi_document() -> Response {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
-    answer::json(StatusCode::OK, DOCUMENT.as_str())
+    response::json(StatusCode::OK, DOCUMENT.as_str())
 }
 
-async fn docs() -> Response {
-    static PAGE: LazyLock<String> = LazyLock::new(docs::page);
+async fn docs_page() -> Response {
+    static PAGE: LazyLock<String> = LazyLock::new(page::html);
     let mut response = Html(PAGE.as_str()).into_response();
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(docs::POLICY));
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
     response
 }
 
-async fn nothing_here(request: Request) -> Refusal {
+async fn not_found(request: Request) -> Refusal {
     let path = request.uri().path();
     let error = match path.strip_prefix("/v1/").map(op::find) {
         Some(Err(error)) => error,
         _ => Error::new(Code::NotFound, format!("there is nothing at {path}"))
-            .hint("ops are at /v1/<noun>/<verb>, such as POST /v1/task/claim; /docs shows them all"),
+            .hint("ops are at /v1/<noun>/<verb>, such as POST /v1/task/claim; /docs lists them"),
     };
     error.into()
 }
 
-/// Which there are is in the header `Allow`.
+/// The header `Allow` lists the methods.
 async fn wrong_method(method: Method, request: Request) -> Refusal {
     let path = request.uri().path();
     let hint = match path.starts_with("/v1/") && method == Method::GET {
-        true => "it changes something: POST it, as JSON",
-        false => "the header Allow says how",
+        true => "this op writes: send it as POST with a JSON body",
+        false => "the header Allow lists the methods",
     };
-    let error = Error::new(Code::Invalid, format!("{path} cannot be asked by {method}")).hint(hint);
+    let error = Error::new(Code::Invalid, format!("{path} does not accept {method}")).hint(hint);
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error)
 }

@@ -1,71 +1,69 @@
-//! What can be set. The defaults are meant to be right.
+//! The settings of a server. The defaults fit most servers.
 
-use crate::tls::Files;
 use opentelemetry_sdk::trace::SdkTracer;
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Where to listen, and a limit on everything.
+/// The address to listen on, and a limit on everything.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
     pub listen: SocketAddr,
-    /// The names by which clients call this server, beside its address and `localhost`.
+    /// The names that clients may call this server by, beside its address and `localhost`.
     pub names: Vec<String>,
-    /// The certificate to present; without one, what is said is not encrypted.
-    pub tls: Option<Files>,
+    /// The TLS certificate. `None` serves without encryption.
+    pub tls: Option<TlsFiles>,
     /// The largest body of a request, in bytes.
     pub body_size: usize,
-    /// The largest event of a provider, in bytes: it comes without a key.
+    /// The largest body of a webhook, in bytes. Webhooks come without a key.
     pub hook_size: usize,
-    /// How many bytes of bodies may be in memory at the same time, a quarter of it for what providers send. Of each body
-    /// 16 KiB do not count.
+    /// The memory budget for request bodies, in bytes, a quarter of it for webhooks. The first 16 KiB of each body do not
+    /// count.
     pub body_memory: usize,
-    /// How many bytes of replies may be in memory at the same time, until their clients have read them. Of each reply 16 KiB
-    /// do not count.
+    /// The memory budget for replies that clients have not read yet, in bytes. The first 16 KiB of each reply do not count.
     pub reply_memory: usize,
-    /// The largest head of a request (its line and its headers), in bytes; at least 8 KiB.
+    /// The largest head of a request (the request line and the headers), in bytes; at least 8 KiB.
     pub header_size: usize,
     /// How long the head of a request may take to arrive.
     pub header_time: Duration,
     /// How long the body of a request may take to arrive.
     pub body_time: Duration,
-    /// How long a request may take, apart from what it asked to wait.
+    /// How long a request may take, beside its own `wait_ms`.
     pub request_time: Duration,
-    /// How many may be connected at the same time.
+    /// Connections at the same time.
     pub connections: usize,
-    /// How many of them may come from one address (of IPv6 from one /64 network); 0 is no limit.
+    /// Connections from one address (of IPv6 from one /64 network); 0 is no limit.
     pub address_connections: usize,
-    /// How many may wait, or follow the log, at the same time.
+    /// Requests that wait or follow the log at the same time.
     pub waiters: usize,
-    /// How many of them may be one key's, or where no key is asked for, one address's; 0 is no limit.
+    /// The same for each key, or for each address where no key is needed; 0 is no limit.
     pub key_waiters: usize,
-    /// Requests a second for each key, and so many at once; 0 is no limit.
+    /// Requests a second for each key; one second's worth may come at once; 0 is no limit.
     pub key_rate: u32,
-    /// The same for each address, where no key is asked for.
+    /// The same for each address where no key is needed.
     pub open_rate: u32,
-    /// Unknown keys a second that each address may try.
+    /// Wrong keys and signatures a second for each address.
     pub guess_rate: u32,
-    /// So long what the database said of a key is believed: one that is revoked may be used that much longer.
+    /// How long a key is cached. A revoked key may be used for this long.
     pub key_trust: Duration,
-    /// A follower of the log hears at least this often that the server is there.
+    /// The longest pause between two messages to a follower of the log.
     pub heartbeat: Duration,
-    /// A client that takes nothing of what was sent for this long is cut off.
+    /// A client that reads nothing for this long is disconnected.
     pub slow_reader: Duration,
-    /// Pages of a hundred events that are kept for a follower that is behind.
+    /// Pages of a hundred events that are buffered for a slow follower.
     pub reader_buffer: usize,
-    /// How long a server that is told to stop waits for what was begun.
+    /// How long a stop waits for running calls.
     pub stop_time: Duration,
-    /// How often the server looks whether something is due that nobody asked for.
+    /// How often the server checks whether leases have expired.
     pub tick: Duration,
-    /// How often it removes what ended longer ago than `history`.
+    /// How often the server prunes.
     pub prune_every: Duration,
-    /// How long what ended is kept, at least 7 days; `None` keeps everything.
+    /// How long finished items and events are kept, at least 7 days; `None` keeps everything.
     pub history: Option<Duration>,
-    /// What Slack signs with; two while it is changed. Without one, nothing is taken from Slack.
+    /// The secret that Slack signs with; two during a change. Without one, Slack's webhook is off.
     pub slack_secret: Vec<Secret>,
     /// The same for GitHub.
     pub github_secret: Vec<Secret>,
-    /// Who is told of each call, as a span; `None` is nobody.
+    /// Collects a span for each call; `None` collects none.
     pub tracer: Option<SdkTracer>,
 }
 
@@ -75,10 +73,10 @@ impl Settings {
             listen,
             names: Vec::new(),
             tls: None,
-            // A plan of 10,000 tasks, each with a word to say, is one request.
+            // A plan of 10,000 tasks with short texts is one request.
             body_size: 16 * 1024 * 1024,
-            // An inbox keeps half a megabyte of an event, and Slack's are smaller. GitHub sends up to 25 MB, rarely: a push
-            // of thousands of commits.
+            // An inbox stores half a megabyte of an event. Slack's events are smaller. GitHub's go up to 25 MB, rarely: a
+            // push of thousands of commits.
             hook_size: 4 * 1024 * 1024,
             // Six of the largest requests at once.
             body_memory: 128 * 1024 * 1024,
@@ -87,15 +85,15 @@ impl Settings {
             header_time: Duration::from_secs(10),
             body_time: Duration::from_secs(20),
             request_time: Duration::from_secs(60),
-            // As many as wait at most, and as many more.
+            // As many as may wait, and as many again.
             connections: 8192,
-            // Behind a proxy all come from its address; and a machine can have a thousand agents.
+            // Behind a proxy all connections have its address, and one machine may run a thousand agents.
             address_connections: 2048,
             waiters: 4096,
             // A thousand agents may share a key.
             key_waiters: 1024,
             key_rate: 10_000,
-            // Who can reach a loopback address can open the database, too.
+            // Callers on this machine can open the database, too.
             open_rate: 0,
             guess_rate: 20,
             key_trust: Duration::from_secs(1),
@@ -114,12 +112,19 @@ impl Settings {
     }
 }
 
-/// What a provider signs with, or a key's. It is never shown.
+/// A certificate with its chain, and its key: PEM files.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// The secret of a key, or of a provider. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Nothing is no secret: anybody could sign with it.
+    /// `None` for an empty text: anybody could sign with it.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         Some(text.into()).filter(|text| !text.trim().is_empty()).map(Self)
     }

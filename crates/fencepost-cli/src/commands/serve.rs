@@ -147,7 +147,7 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
         false => out::say(&format!("serving {shown} at {at}")),
     };
     let mut hangup = signal(SignalKind::hangup()).map_err(unheard)?;
-    let renew = server.renewal();
+    let renew = server.certificate_reloader();
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match renew() {

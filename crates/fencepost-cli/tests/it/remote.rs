@@ -86,7 +86,7 @@ fn lost_replies(world: Sealed) {
     line.lose(1);
     let ended = there.fence(&["end", "me"]);
     assert_eq!((ended.code, line.lost()), (1, story.len() + 1), "{ended:?}");
-    assert!(ended.err.contains("it may have been done: look before you ask again"), "{ended:?}");
+    assert!(ended.err.contains("it may have been done: check before you retry"), "{ended:?}");
     assert!(!ended.err.contains("--request"), "it takes none: {ended:?}");
 }
 

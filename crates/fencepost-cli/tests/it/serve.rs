@@ -339,8 +339,11 @@ fn few_file_handles_stop_nobody_for_long() {
         stream.read_to_string(&mut told).expect("it ends");
         told
     });
-    let full =
-        told.filter(|told| told.starts_with("HTTP/1.1 503 ") && told.contains("16 are connected")).count();
+    let full = told
+        .filter(|told| {
+            told.starts_with("HTTP/1.1 503 ") && told.contains("the limit of 16 connections is reached")
+        })
+        .count();
     assert!(full > 0, "nobody is told");
     eventually("others are served", || (server.call("admin/about", json!({})).0 == 200).then_some(()));
     let log = server.log();

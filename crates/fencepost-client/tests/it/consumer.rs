@@ -1,14 +1,14 @@
-//! Consumers: what they claim, when they stop, and what becomes of what they had in hand.
+//! Consumers: what they claim, when they stop, and what becomes of the messages in flight.
 
 use crate::{
-    script::{Script, Then},
+    scripted_server::{Action, ScriptedServer},
     story::Door,
     world::{World, refused},
 };
 use fencepost::{Code, Fleet, Json, Result, mail, mail::Status};
 use fencepost_client::{
     Connection,
-    consumer::{Activity, Consumer, Letter, Options, Progress, Stop},
+    consumer::{Activity, Consumer, Message, Options, Progress, Stop},
 };
 use fencepost_server::{App, Server, Settings};
 use std::{
@@ -20,31 +20,31 @@ use std::{
 };
 use tokio::{sync::watch, time::timeout};
 
-/// Defines each test once and runs it on both databases, opened here and behind a server.
+/// Defines each test once and runs it on both databases, opened in this process and behind a server.
 #[macro_export]
-macro_rules! everywhere {
-    ($($(#[$doc:meta])* async fn $name:ident($desk:ident: Desk) $body:block)*) => {
-        $($(#[$doc])* async fn $name($desk: $crate::consumer::Desk) $body)*
-        $crate::everywhere!(@in sqlite, sqlite, here, $($name)*);
-        $crate::everywhere!(@in postgres, postgres, here, $($name)*);
-        $crate::everywhere!(@in sqlite_over_http, sqlite, served, $($name)*);
-        $crate::everywhere!(@in postgres_over_http, postgres, served, $($name)*);
+macro_rules! on_every_fleet {
+    ($($(#[$doc:meta])* async fn $name:ident($setup:ident: Setup) $body:block)*) => {
+        $($(#[$doc])* async fn $name($setup: $crate::consumer::Setup) $body)*
+        $crate::on_every_fleet!(@in sqlite, sqlite, local, $($name)*);
+        $crate::on_every_fleet!(@in postgres, postgres, local, $($name)*);
+        $crate::on_every_fleet!(@in sqlite_over_http, sqlite, served, $($name)*);
+        $crate::on_every_fleet!(@in postgres_over_http, postgres, served, $($name)*);
     };
-    (@in $place:ident, $database:ident, $way:ident, $($name:ident)*) => {
-        mod $place {
+    (@in $module:ident, $database:ident, $way:ident, $($name:ident)*) => {
+        mod $module {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 let world = $crate::world::World::$database().await;
-                super::$name($crate::consumer::Desk::$way(&world).await).await;
+                super::$name($crate::consumer::Setup::$way(&world).await).await;
                 world.assert_sound().await;
             })*
         }
     };
 }
 
-/// A fleet and a way to it.
+/// A fleet, and a connection to it.
 #[derive(Clone)]
-pub struct Desk {
+pub struct Setup {
     pub world: World,
     pub fleet: Connection,
 }
@@ -52,8 +52,8 @@ pub struct Desk {
 /// Nothing takes this long, on any machine, unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(300);
 
-impl Desk {
-    pub async fn here(world: &World) -> Self {
+impl Setup {
+    pub async fn local(world: &World) -> Self {
         Self { world: world.clone(), fleet: world.fleet.clone().into() }
     }
 
@@ -62,7 +62,7 @@ impl Desk {
         Self { world: world.clone(), fleet: Connection::open(&url).await.expect("it opens") }
     }
 
-    /// The same fleet by another way: another process, or another server.
+    /// Another connection to the same fleet: of another process, or through another server.
     pub async fn other(&self) -> Connection {
         let fleet = self.world.again().await;
         match self.fleet.fleet() {
@@ -75,7 +75,7 @@ impl Desk {
         self.world.story_through(&self.fleet, text).await;
     }
 
-    /// Pushes messages with these payloads, and gives their ids.
+    /// Pushes messages with these payloads and returns their ids.
     pub async fn push(&self, payloads: &[&str]) -> Vec<i64> {
         let mut ids = Vec::new();
         for payload in payloads {
@@ -88,7 +88,7 @@ impl Desk {
         Consumer::start(&self.fleet, ["s"], options)
     }
 
-    /// How many letters may be in flight.
+    /// A consumer with at most this many messages in flight.
     pub fn prefetch(&self, prefetch: usize) -> Consumer {
         self.consumer(Options { prefetch, ..Options::default() })
     }
@@ -97,7 +97,7 @@ impl Desk {
         self.world.fleet.call(mail::Show { message: id }).await.expect("the message").message
     }
 
-    /// Until the message is in this state.
+    /// Waits until the message has this status.
     pub async fn until(&self, id: i64, status: Status) -> mail::Message {
         let reached = async {
             loop {
@@ -111,7 +111,7 @@ impl Desk {
         timeout(LIMIT, reached).await.unwrap_or_else(|_| panic!("message {id} is never {status:?}"))
     }
 
-    /// Pending, processing, processed.
+    /// The numbers of pending, processing and processed messages.
     pub async fn counts(&self) -> (i64, i64, i64) {
         let stats = mail::Stats { mailbox: Some("s".into()), ..mail::Stats::default() };
         let mailbox = self.world.fleet.call(stats).await.expect("stats").mailboxes.remove(0);
@@ -125,14 +125,14 @@ impl Door for Connection {
     }
 }
 
-/// A server of this fleet; sending says stop.
+/// A server of this fleet. Sending on the channel stops it.
 pub async fn serve(fleet: &Fleet) -> (String, tokio::sync::oneshot::Sender<()>) {
     let settings = Settings::new("127.0.0.1:0".parse().expect("an address"));
     let server = Server::bind(App::new(fleet.clone(), settings)).await.expect("a port");
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let url = server.url();
     tokio::spawn(server.run(async move {
-        // Who does not keep the sender wants it to serve for ever.
+        // A dropped sender stops nothing.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -140,12 +140,12 @@ pub async fn serve(fleet: &Fleet) -> (String, tokio::sync::oneshot::Sender<()>) 
     (url, stop)
 }
 
-pub async fn next(consumer: &mut Consumer) -> Option<Letter> {
+pub async fn next(consumer: &mut Consumer) -> Option<Message> {
     let next = timeout(LIMIT, consumer.next()).await.expect("a message, or the end, in time");
-    next.map(|letter| letter.expect("no error"))
+    next.map(|message| message.expect("no error"))
 }
 
-pub async fn letter(consumer: &mut Consumer) -> Letter {
+pub async fn receive(consumer: &mut Consumer) -> Message {
     next(consumer).await.expect("a message")
 }
 
@@ -154,85 +154,85 @@ pub async fn reach(progress: &mut watch::Receiver<Progress>, what: impl Fn(&Prog
     reached.expect("the consumer is there").clone()
 }
 
-pub fn text(letter: &Letter) -> String {
-    letter.payload().expect("text")
+pub fn text(message: &Message) -> String {
+    message.payload().expect("text")
 }
 
 pub fn flag() -> (Arc<AtomicBool>, Stop) {
     let flag = Arc::new(AtomicBool::new(false));
-    let asked = flag.clone();
-    (flag, Stop::when(move || asked.load(Ordering::SeqCst)))
+    let condition = flag.clone();
+    (flag, Stop::when(move || condition.load(Ordering::SeqCst)))
 }
 
-everywhere! {
-    /// The result and the completion are one: nothing is stored before, and a second completion is refused.
-    async fn processing_is_atomic(desk: Desk) {
-        let ids = desk.push(&["one", "two"]).await;
-        let mut consumer = desk.consumer(Options { agent: Some("kim".into()), ..Options::default() });
-        let first = letter(&mut consumer).await;
-        assert_eq!((text(&first), first.message.attempts), ("one".into(), 1));
-        assert_eq!(desk.message(ids[0]).await.claim.expect("held").agent.as_deref(), Some("kim"));
+on_every_fleet! {
+    /// The outputs are stored with the completion, and a second completion is refused.
+    async fn processing_is_atomic(setup: Setup) {
+        let ids = setup.push(&["one", "two"]).await;
+        let mut consumer = setup.consumer(Options { agent: Some("kim".into()), ..Options::default() });
+        let first = receive(&mut consumer).await;
+        assert_eq!((text(&first), first.attempts), ("one".into(), 1));
+        assert_eq!(setup.message(ids[0]).await.claim.expect("held").agent.as_deref(), Some("kim"));
         let token = first.token().to_owned();
         let done = first.complete([Json::from("a"), Json::from("b")]).await.expect("completed");
         assert_eq!((done.status, done.outcome.as_deref()), (Status::Processed, Some("done")));
-        let stored = desk.message(ids[0]).await;
+        let stored = setup.message(ids[0]).await;
         assert_eq!((stored.payload, stored.outputs), (None, vec![Json::from("a"), Json::from("b")]));
         let other = mail::Done { outputs: vec![Json::from("c")], ..mail::Done::new(token) };
-        assert_eq!(refused(desk.fleet.call(other).await).code(), Code::AlreadyFinished);
+        assert_eq!(refused(setup.fleet.call(other).await).code(), Code::AlreadyFinished);
 
-        // Nothing to store completes, too.
-        let second = letter(&mut consumer).await;
+        // A completion needs no outputs.
+        let second = receive(&mut consumer).await;
         let done = second.complete_as("skipped", []).await.expect("completed");
         assert_eq!((done.status, done.outcome.as_deref()), (Status::Processed, Some("skipped")));
         consumer.close().await;
-        assert_eq!(desk.counts().await, (0, 0, 2));
+        assert_eq!(setup.counts().await, (0, 0, 2));
     }
 
-    /// The token threshold is passed while a message is worked on: the next is not claimed, and a restart goes on there.
-    async fn a_rollover_stops_before_claiming_and_keeps_the_rest_pending(desk: Desk) {
-        let ids = desk.push(&["one", "two", "three"]).await;
+    /// The context is full while a message is worked on: the next is not claimed, and a restart continues there.
+    async fn a_rollover_stops_before_claiming_and_keeps_the_rest_pending(setup: Setup) {
+        let ids = setup.push(&["one", "two", "three"]).await;
         let (full, stop) = flag();
-        let mut consumer = desk.consumer(Options { stop, ..Options::default() });
+        let mut consumer = setup.consumer(Options { stop, ..Options::default() });
         let mut progress = consumer.progress();
-        let first = letter(&mut consumer).await;
+        let first = receive(&mut consumer).await;
         full.store(true, Ordering::SeqCst);
         assert!(!consumer.safe_to_restart());
         first.complete([]).await.expect("completed");
         assert!(next(&mut consumer).await.is_none());
         assert!(consumer.safe_to_restart() && progress.borrow_and_update().activity == Activity::Idle);
-        assert_eq!(desk.counts().await, (2, 0, 1), "the rest is pending, and nobody holds it");
-        assert_eq!(desk.message(ids[1]).await.attempts, 0);
-        assert_eq!(desk.world.times("message.claimed").await, 1, "it was asked before the claim, not after");
+        assert_eq!(setup.counts().await, (2, 0, 1), "the rest is pending");
+        assert_eq!(setup.message(ids[1]).await.attempts, 0);
+        assert_eq!(setup.world.times("message.claimed").await, 1, "the condition is checked before the claim");
 
-        let mut restarted = desk.prefetch(1);
+        let mut restarted = setup.prefetch(1);
         for expected in ["two", "three"] {
-            let letter = letter(&mut restarted).await;
-            assert_eq!((text(&letter), letter.message.attempts), (expected.into(), 1));
-            letter.complete([]).await.expect("completed");
+            let message = receive(&mut restarted).await;
+            assert_eq!((text(&message), message.attempts), (expected.into(), 1));
+            message.complete([]).await.expect("completed");
         }
     }
 
-    /// What was claimed ahead goes back before the stream ends, so that who comes next finds it in its place.
-    async fn a_stop_gives_back_what_was_claimed_ahead(desk: Desk) {
-        desk.push(&["one", "two", "three"]).await;
+    /// Messages claimed ahead are pending again before the stream ends, at their old position.
+    async fn a_stop_gives_back_messages_claimed_ahead(setup: Setup) {
+        setup.push(&["one", "two", "three"]).await;
         let (switch, stop) = flag();
-        let mut consumer = desk.consumer(Options { prefetch: 3, stop, ..Options::default() });
-        let first = letter(&mut consumer).await;
-        assert_eq!(desk.counts().await, (0, 3, 0));
+        let mut consumer = setup.consumer(Options { prefetch: 3, stop, ..Options::default() });
+        let first = receive(&mut consumer).await;
+        assert_eq!(setup.counts().await, (0, 3, 0));
         switch.store(true, Ordering::SeqCst);
         assert!(next(&mut consumer).await.is_none());
-        assert_eq!(desk.counts().await, (2, 1, 0));
+        assert_eq!(setup.counts().await, (2, 1, 0));
         assert!(!consumer.safe_to_restart(), "one is in flight");
         first.complete([]).await.expect("what was started is finished");
-        assert!(consumer.safe_to_restart(), "the queue is not empty, and that does not matter");
+        assert!(consumer.safe_to_restart(), "the queue need not be empty");
     }
 
-    /// Another provider takes over in the middle: each message is done by one of them, in order.
-    async fn a_provider_switch_hands_over_cleanly(desk: Desk) {
-        desk.push(&["one", "two", "three", "four", "five"]).await;
+    /// Another consumer takes over in the middle: each message is processed by one of them, in order.
+    async fn one_consumer_can_take_over_from_another(setup: Setup) {
+        setup.push(&["one", "two", "three", "four", "five"]).await;
         let (switch, stop) = flag();
-        let mut old = desk.consumer(Options { prefetch: 2, stop, ..Options::default() });
-        let (first, second) = (letter(&mut old).await, letter(&mut old).await);
+        let mut old = setup.consumer(Options { prefetch: 2, stop, ..Options::default() });
+        let (first, second) = (receive(&mut old).await, receive(&mut old).await);
         let mut progress = old.progress();
         let stopping = tokio::spawn(async move {
             let end = next(&mut old).await.is_none();
@@ -240,65 +240,65 @@ everywhere! {
             end
         });
         switch.store(true, Ordering::SeqCst);
-        assert!(stopping.await.expect("no panic"), "it stops, though its hands are full");
+        assert!(stopping.await.expect("no panic"), "it stops although it has no free slot");
         let run = second.token().to_owned();
-        let mut new = desk.prefetch(2);
-        let third = letter(&mut new).await;
+        let mut new = setup.prefetch(2);
+        let third = receive(&mut new).await;
         assert_eq!(text(&third), "three");
         first.complete([Json::from("old")]).await.expect("completed");
-        second.complete([Json::from("old")]).await.expect("a closed consumer's letters live on");
+        second.complete([Json::from("old")]).await.expect("messages outlive their closed consumer");
         reach(&mut progress, Progress::safe_to_restart).await;
         third.complete([Json::from("new")]).await.expect("completed");
         for expected in ["four", "five"] {
-            let letter = letter(&mut new).await;
-            assert_eq!(text(&letter), expected);
-            letter.complete([Json::from("new")]).await.expect("completed");
+            let message = receive(&mut new).await;
+            assert_eq!(text(&message), expected);
+            message.complete([Json::from("new")]).await.expect("completed");
         }
-        assert_eq!(desk.counts().await, (0, 0, 5), "{run}");
-        assert_eq!(desk.world.times("message.completed").await, 5);
+        assert_eq!(setup.counts().await, (0, 0, 5), "{run}");
+        assert_eq!(setup.world.times("message.completed").await, 5);
     }
 
-    /// Whoever asks for a message and gives up asking, wherever the claim is by then, loses none.
-    async fn asking_can_be_given_up_at_any_moment(desk: Desk) {
+    /// A cancelled `next` loses no message, however far its claim is.
+    async fn next_can_be_cancelled_at_any_moment(setup: Setup) {
         let names: Vec<String> = (0..20).map(|n| format!("m{n}")).collect();
-        desk.push(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-        let (mut consumer, mut given_up) = (desk.prefetch(1), 0);
+        setup.push(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let (mut consumer, mut cancelled) = (setup.prefetch(1), 0);
         for name in names {
-            let letter = loop {
-                // No claim is answered before it is awaited, so the first is given up for certain.
-                let patience = Duration::from_micros(if given_up == 0 { 0 } else { fastrand::u64(0..1500) });
+            let message = loop {
+                // No claim is answered before it is polled, so the first is certainly cancelled.
+                let patience = Duration::from_micros(if cancelled == 0 { 0 } else { fastrand::u64(0..1500) });
                 match timeout(patience, consumer.next()).await {
-                    Ok(letter) => break letter.expect("a message").expect("no error"),
-                    Err(_) => given_up += 1,
+                    Ok(message) => break message.expect("a message").expect("no error"),
+                    Err(_) => cancelled += 1,
                 }
             };
-            assert_eq!((text(&letter), letter.message.attempts), (name, 1));
-            letter.complete([]).await.expect("completed");
+            assert_eq!((text(&message), message.attempts), (name, 1));
+            message.complete([]).await.expect("completed");
         }
-        assert!(given_up > 0);
-        assert_eq!(desk.world.times("message.claimed").await, 20);
+        assert!(cancelled > 0);
+        assert_eq!(setup.world.times("message.claimed").await, 20);
     }
 
-    /// Nor does a consumer that is dropped in the middle of a claim keep what it claimed.
-    async fn a_consumer_can_be_dropped_at_any_moment(desk: Desk) {
-        let ids = desk.push(&["one"]).await;
+    /// A consumer that is dropped during a claim keeps nothing.
+    async fn a_consumer_can_be_dropped_at_any_moment(setup: Setup) {
+        let ids = setup.push(&["one"]).await;
         for _ in 0..20 {
-            let mut consumer = desk.prefetch(1);
+            let mut consumer = setup.prefetch(1);
             let patience = Duration::from_micros(fastrand::u64(0..3000));
             drop(timeout(patience, consumer.next()).await);
             drop(consumer);
         }
-        let mut last = desk.prefetch(1);
-        let letter = letter(&mut last).await;
-        assert_eq!((letter.message.id, letter.message.attempts), (ids[0], 1));
+        let mut last = setup.prefetch(1);
+        let message = receive(&mut last).await;
+        assert_eq!((message.id, message.attempts), (ids[0], 1));
     }
 
-    /// Nor one that is told to stop in the middle of a claim.
-    async fn a_consumer_can_be_stopped_at_any_moment(desk: Desk) {
-        let ids = desk.push(&["one"]).await;
+    /// A consumer that stops during a claim keeps nothing.
+    async fn a_consumer_can_be_stopped_at_any_moment(setup: Setup) {
+        let ids = setup.push(&["one"]).await;
         for _ in 0..10 {
             let (switch, stop) = flag();
-            let mut consumer = desk.consumer(Options { stop, ..Options::default() });
+            let mut consumer = setup.consumer(Options { stop, ..Options::default() });
             let patience = Duration::from_micros(fastrand::u64(0..3000));
             let stopping = tokio::spawn(async move {
                 tokio::time::sleep(patience).await;
@@ -306,139 +306,139 @@ everywhere! {
             });
             let got = next(&mut consumer).await;
             stopping.await.expect("no panic");
-            if let Some(letter) = got {
-                letter.release().await.expect("given back");
+            if let Some(message) = got {
+                message.release().await.expect("given back");
                 assert!(next(&mut consumer).await.is_none());
             }
             drop(consumer);
-            desk.until(ids[0], Status::Pending).await;
+            setup.until(ids[0], Status::Pending).await;
         }
-        assert_eq!(desk.message(ids[0]).await.attempts, 0);
+        assert_eq!(setup.message(ids[0]).await.attempts, 0);
     }
 
-    async fn idle_and_busy_are_told(desk: Desk) {
-        let mut consumer = desk.prefetch(2);
+    async fn progress_shows_idle_and_busy(setup: Setup) {
+        let mut consumer = setup.prefetch(2);
         let mut progress = consumer.progress();
-        assert!(!consumer.safe_to_restart(), "it has not looked yet");
-        let asking = tokio::spawn(async move { (letter(&mut consumer).await, consumer) });
+        assert!(!consumer.safe_to_restart(), "it has not tried to claim yet");
+        let waiting = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
         reach(&mut progress, |now| now.safe_to_restart()).await;
-        desk.push(&["one"]).await;
-        let (letter, mut consumer) = asking.await.expect("a letter");
+        setup.push(&["one"]).await;
+        let (message, mut consumer) = waiting.await.expect("a message");
         assert_eq!(*progress.borrow(), Progress { activity: Activity::Busy, in_flight: 1 });
-        letter.complete([]).await.expect("completed");
+        message.complete([]).await.expect("completed");
         assert_eq!(*progress.borrow(), Progress { activity: Activity::Busy, in_flight: 0 });
-        let asking = tokio::spawn(async move { next(&mut consumer).await.is_some() });
+        let waiting = tokio::spawn(async move { next(&mut consumer).await.is_some() });
         reach(&mut progress, |now| now.safe_to_restart()).await;
-        asking.abort();
+        waiting.abort();
     }
 
-    /// What is in flight is never more than asked for.
-    async fn no_more_than_prefetch_is_in_flight(desk: Desk) {
-        desk.push(&["one", "two", "three", "four"]).await;
-        let mut consumer = desk.prefetch(2);
-        let (first, second) = (letter(&mut consumer).await, letter(&mut consumer).await);
-        assert!(timeout(Duration::from_millis(50), consumer.next()).await.is_err(), "its hands are full");
-        assert_eq!(desk.counts().await, (2, 2, 0));
+    /// Never more than `prefetch` messages are in flight.
+    async fn no_more_than_prefetch_is_in_flight(setup: Setup) {
+        setup.push(&["one", "two", "three", "four"]).await;
+        let mut consumer = setup.prefetch(2);
+        let (first, second) = (receive(&mut consumer).await, receive(&mut consumer).await);
+        assert!(timeout(Duration::from_millis(50), consumer.next()).await.is_err(), "it has no free slot");
+        assert_eq!(setup.counts().await, (2, 2, 0));
         second.complete([]).await.expect("completed");
-        assert_eq!(text(&letter(&mut consumer).await), "three");
+        assert_eq!(text(&receive(&mut consumer).await), "three");
         first.complete([]).await.expect("completed");
     }
 
-    /// Closing gives back what was claimed and not handed over, and ends the run; letters in hand live on.
-    async fn closing_and_dropping_release_what_was_not_started(desk: Desk) {
-        let ids = desk.push(&["one", "two", "three"]).await;
-        let mut consumer = desk.prefetch(3);
-        let (run, first) = (consumer.run().to_owned(), letter(&mut consumer).await);
+    /// Closing gives back claimed messages that were not returned, and ends the run; returned messages live on.
+    async fn closing_and_dropping_release_messages_that_were_not_started(setup: Setup) {
+        let ids = setup.push(&["one", "two", "three"]).await;
+        let mut consumer = setup.prefetch(3);
+        let (run, first) = (consumer.run().to_owned(), receive(&mut consumer).await);
         consumer.close().await;
-        assert_eq!(desk.counts().await, (2, 1, 0));
-        assert_eq!(desk.message(ids[1]).await.attempts, 0);
+        assert_eq!(setup.counts().await, (2, 1, 0));
+        assert_eq!(setup.message(ids[1]).await.attempts, 0);
         first.complete([]).await.expect("completed");
         let over = async {
             let all = fencepost::run::List { run: Some(run.clone()), all: true, limit: None };
-            while desk.world.fleet.call(all.clone()).await.expect("runs").runs[0].ended_at.is_none() {
+            while setup.world.fleet.call(all.clone()).await.expect("runs").runs[0].ended_at.is_none() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(LIMIT, over).await.expect("the run ends with its last letter");
+        timeout(LIMIT, over).await.expect("the run ends with its last message");
 
-        let mut dropped = desk.prefetch(3);
-        let second = letter(&mut dropped).await;
+        let mut dropped = setup.prefetch(3);
+        let second = receive(&mut dropped).await;
         drop(dropped);
-        assert_eq!(desk.until(ids[2], Status::Pending).await.attempts, 0);
+        assert_eq!(setup.until(ids[2], Status::Pending).await.attempts, 0);
         assert_eq!(text(&second), "two");
         second.complete([]).await.expect("completed");
-        assert_eq!(desk.counts().await, (1, 0, 2));
+        assert_eq!(setup.counts().await, (1, 0, 2));
     }
 
-    async fn a_consumer_that_waits_can_be_dropped_and_takes_nothing(desk: Desk) {
-        let mut consumer = desk.prefetch(1);
+    async fn a_waiting_consumer_that_is_dropped_claims_nothing(setup: Setup) {
+        let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { consumer.next().await.is_some() });
+        let waiting = tokio::spawn(async move { consumer.next().await.is_some() });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
-        asking.abort();
-        assert!(asking.await.is_err());
-        let ids = desk.push(&["one"]).await;
-        let mut other = desk.prefetch(1);
-        let letter = letter(&mut other).await;
-        assert_eq!((letter.message.id, letter.message.attempts), (ids[0], 1));
+        waiting.abort();
+        assert!(waiting.await.is_err());
+        let ids = setup.push(&["one"]).await;
+        let mut other = setup.prefetch(1);
+        let message = receive(&mut other).await;
+        assert_eq!((message.id, message.attempts), (ids[0], 1));
     }
 
-    /// A table is gone for a while: who asked for a message is not told, and gets it when the table is back.
-    async fn a_failing_database_is_survived(desk: Desk) {
-        let ids = desk.push(&["one", "two"]).await;
-        let mut consumer = desk.prefetch(1);
+    /// A table is gone for a while: `next` returns no error, and returns the message when the table is back.
+    async fn a_failing_database_is_survived(setup: Setup) {
+        let ids = setup.push(&["one", "two"]).await;
+        let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        sql(&desk.world.fleet, "alter table mailbox rename to away").await;
-        let asking = tokio::spawn(async move { (letter(&mut consumer).await, consumer) });
-        let told = reach(&mut progress, |now| matches!(now.activity, Activity::Troubled(_))).await;
-        assert!(!told.safe_to_restart());
-        sql(&desk.world.fleet, "alter table away rename to mailbox").await;
-        let (first, mut consumer) = asking.await.expect("it tries again");
-        assert_eq!((first.message.id, first.message.attempts), (ids[0], 1));
+        sql(&setup.world.fleet, "alter table mailbox rename to away").await;
+        let waiting = tokio::spawn(async move { (receive(&mut consumer).await, consumer) });
+        let now = reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
+        assert!(!now.safe_to_restart());
+        sql(&setup.world.fleet, "alter table away rename to mailbox").await;
+        let (first, mut consumer) = waiting.await.expect("it retries");
+        assert_eq!((first.id, first.attempts), (ids[0], 1));
         first.complete([]).await.expect("completed");
-        assert_eq!(letter(&mut consumer).await.message.id, ids[1]);
+        assert_eq!(receive(&mut consumer).await.id, ids[1]);
     }
 
-    /// A mailbox that is paused is waited for.
-    async fn a_pause_is_waited_for(desk: Desk) {
-        desk.push(&["one"]).await;
+    /// A consumer waits while its mailbox is paused.
+    async fn a_pause_is_waited_for(setup: Setup) {
+        setup.push(&["one"]).await;
         let pause = mail::Pause { mailbox: "s".into(), reason: Some("migrating".into()) };
-        desk.world.fleet.call(pause).await.expect("paused");
-        let mut consumer = desk.prefetch(1);
+        setup.world.fleet.call(pause).await.expect("paused");
+        let mut consumer = setup.prefetch(1);
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { text(&letter(&mut consumer).await) });
+        let waiting = tokio::spawn(async move { text(&receive(&mut consumer).await) });
         reach(&mut progress, |now| now.activity == Activity::Idle).await;
-        desk.world.fleet.call(mail::Resume { mailbox: "s".into() }).await.expect("resumed");
-        assert_eq!(asking.await.expect("a letter"), "one");
+        setup.world.fleet.call(mail::Resume { mailbox: "s".into() }).await.expect("resumed");
+        assert_eq!(waiting.await.expect("a message"), "one");
     }
 
-    /// What no waiting mends is told, once, and is the end.
-    async fn a_wrong_name_is_an_error_and_the_end(desk: Desk) {
-        let mut consumer = Consumer::start(&desk.fleet, ["not a name"], Options::default());
-        let told = timeout(LIMIT, consumer.next()).await.expect("in time").expect("an item");
-        assert_eq!(refused(told).code(), Code::Invalid);
+    /// An error that no retry can change is the last item of the stream.
+    async fn a_wrong_name_is_an_error_and_ends_the_stream(setup: Setup) {
+        let mut consumer = Consumer::start(&setup.fleet, ["not a name"], Options::default());
+        let item = timeout(LIMIT, consumer.next()).await.expect("in time").expect("an item");
+        assert_eq!(refused(item).code(), Code::Invalid);
         assert!(next(&mut consumer).await.is_none());
     }
 
-    async fn several_mailboxes_are_one_stream(desk: Desk) {
-        desk.push(&["one"]).await;
-        desk.world.fleet.call(mail::Push::new("t", "two")).await.expect("pushed");
-        let mut consumer = Consumer::start(&desk.fleet, ["s", "t"], Options::default());
+    async fn several_mailboxes_are_one_stream(setup: Setup) {
+        setup.push(&["one"]).await;
+        setup.world.fleet.call(mail::Push::new("t", "two")).await.expect("pushed");
+        let mut consumer = Consumer::start(&setup.fleet, ["s", "t"], Options::default());
         for expected in ["one", "two"] {
-            let letter = letter(&mut consumer).await;
-            assert_eq!(text(&letter), expected);
-            letter.complete([]).await.expect("completed");
+            let message = receive(&mut consumer).await;
+            assert_eq!(text(&message), expected);
+            message.complete([]).await.expect("completed");
         }
     }
 }
 
-/// An error of the database's own, on either database.
+/// Runs a statement on either database.
 async fn sql(fleet: &Fleet, sql: &'static str) {
     let done = fleet.transaction(move |tx| Box::pin(tx.execute(sql, fencepost::params![])));
     done.await.expect("done");
 }
 
-/// A server is stopped, and another takes its place: a wait goes on there.
+/// A server stops while a claim waits: the wait continues at another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_goes_away_is_survived() -> Result<()> {
     let world = World::sqlite().await;
@@ -446,70 +446,71 @@ async fn a_server_that_goes_away_is_survived() -> Result<()> {
     let fleet = Connection::open(&format!("{first},{second}")).await?;
     let mut consumer = Consumer::start(&fleet, ["s"], Options::default());
     let mut progress = consumer.progress();
-    let asking = tokio::spawn(async move { letter(&mut consumer).await });
+    let waiting = tokio::spawn(async move { receive(&mut consumer).await });
     reach(&mut progress, |now| now.activity == Activity::Idle).await;
     stop.send(()).expect("the server is there");
     world.fleet.call(mail::Push::new("s", "one")).await?;
-    let letter = asking.await.expect("a letter");
-    assert_eq!(letter.message.attempts, 1);
-    letter.complete([]).await.map(drop)
+    let message = waiting.await.expect("a message");
+    assert_eq!(message.attempts, 1);
+    message.complete([]).await.map(drop)
 }
 
-/// Each answer is lost. What the first had brought would be held for as long as the consumer lives, if it asked for
-/// something new.
+/// Every answer is lost. A claim under a new id would leave the messages of the first answer claimed for as long as the
+/// consumer lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
-    let server = Script::of([Then::HangUp]).await;
+async fn a_claim_whose_answer_was_lost_is_repeated_under_its_id() {
+    let server = ScriptedServer::of([Action::HangUp]).await;
     let fleet = Connection::open(&server.url).await.expect("it opens");
     let mut consumer = Consumer::start(&fleet, ["s"], Options::default());
     let mut progress = consumer.progress();
-    let asking = tokio::spawn(async move { consumer.next().await.is_some() });
-    reach(&mut progress, |now| matches!(now.activity, Activity::Troubled(_))).await;
-    let before = server.asked().len();
+    let waiting = tokio::spawn(async move { consumer.next().await.is_some() });
+    reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
+    let before = server.received().len();
     let again = async {
-        while server.asked().len() == before {
+        while server.received().len() == before {
             tokio::task::yield_now().await;
         }
     };
-    timeout(LIMIT, again).await.expect("it asks again, though the connection had given up");
-    let asked = server.asked();
-    assert!(asked.iter().all(|ask| ask.body["request"] == asked[0].body["request"]), "{asked:?}");
-    asking.abort();
+    timeout(LIMIT, again).await.expect("it retries after the connection gave up");
+    let received = server.received();
+    let same = received.iter().all(|request| request.body["request"] == received[0].body["request"]);
+    assert!(same, "{received:?}");
+    waiting.abort();
 }
 
-/// The claim may be committed after the stop. Were the run ended by then, its attempt would count, or its message be
-/// discarded; as it is, whoever carries the claim out gives it back.
+/// The claim may commit after the stop. Under an ended run its attempt would count, or its message be discarded. Under a
+/// live run the server that carries out the claim gives it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_is_not_ended_while_a_claim_of_it_may_still_come() {
+async fn a_run_is_not_ended_while_one_of_its_claims_may_still_commit() {
     let unknown = r#"{"error":{"code":"outcome_unknown","message":"the answer was lost"}}"#;
-    for answer in [Then::Hold, Then::Say(503, unknown.into())] {
-        let lost = matches!(answer, Then::Say(..));
-        let server = Script::by(move |_, path| match path {
+    for answer in [Action::Hold, Action::Answer(503, unknown.into())] {
+        let lost = matches!(answer, Action::Answer(..));
+        let server = ScriptedServer::by(move |_, path| match path {
             "/v1/mail/claim" => answer.clone(),
-            "/v1/mail/reset" => Then::Say(200, r#"{"reset":0,"more":false}"#.into()),
-            _ => Then::Say(200, r#"{"claims":[]}"#.into()),
+            "/v1/mail/reset" => Action::Answer(200, r#"{"reset":0,"more":false}"#.into()),
+            _ => Action::Answer(200, r#"{"claims":[]}"#.into()),
         })
         .await;
         let fleet = Connection::open(&server.url).await.expect("it opens");
         let (switch, stop) = flag();
         let mut consumer = Consumer::start(&fleet, ["s"], Options { stop, ..Options::default() });
         let mut progress = consumer.progress();
-        let asking = tokio::spawn(async move { (next(&mut consumer).await.is_none(), consumer) });
-        let asked = async {
-            while server.asked().is_empty() {
+        let waiting = tokio::spawn(async move { (next(&mut consumer).await.is_none(), consumer) });
+        let sent = async {
+            while server.received().is_empty() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(LIMIT, asked).await.expect("it asks");
-        // The connection itself asks again for a while.
+        timeout(LIMIT, sent).await.expect("it sends the claim");
+        // The connection itself retries for a while.
         if lost {
-            reach(&mut progress, |now| matches!(now.activity, Activity::Troubled(_))).await;
+            reach(&mut progress, |now| matches!(now.activity, Activity::Retrying(_))).await;
         }
         switch.store(true, Ordering::SeqCst);
-        let (end, consumer) = asking.await.expect("no panic");
+        let (end, consumer) = waiting.await.expect("no panic");
         assert!(end);
         timeout(LIMIT, consumer.close()).await.expect("closed in time");
-        let paths: Vec<String> = server.asked().into_iter().map(|ask| ask.path).collect();
+        let paths: Vec<String> = server.received().into_iter().map(|request| request.path).collect();
         assert!(
             paths.contains(&"/v1/mail/reset".into()) && !paths.contains(&"/v1/run/end".into()),
             "{paths:?}"

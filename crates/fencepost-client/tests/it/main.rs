@@ -1,18 +1,19 @@
-//! The remote half of a connection, against a server that says what a test tells it to; and consumers, on every kind
-//! of fleet.
+//! The remote half of a connection, against a server that answers by a script; and consumers, on every kind of fleet.
 
-mod again;
 mod consumer;
-mod letters;
-mod pairing;
+mod http;
+#[path = "../../../fencepost-server/tests/it/layers.rs"]
+mod layers;
+mod messages;
 mod polling;
-mod script;
+mod prompts;
+mod retry;
+mod scripted_server;
 mod session_worker;
 #[expect(dead_code, reason = "the engine's own stories have more than is needed here")]
 #[path = "../../../fencepost/tests/it/story.rs"]
 mod story;
 mod triggers;
-mod wire;
 #[expect(dead_code, reason = "the engine's own world has more than is needed here")]
 #[path = "../../../fencepost/tests/it/world.rs"]
 mod world;

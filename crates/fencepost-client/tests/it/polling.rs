@@ -1,6 +1,6 @@
 //! Polls that race: every trigger reaches exactly one run, whichever server it asks.
 
-use crate::{consumer::LIMIT, everywhere, world::code};
+use crate::{consumer::LIMIT, on_every_fleet, world::code};
 use fencepost::{
     Code, Fleet,
     agent::{self, Poll, Role, Trigger, Type},
@@ -21,7 +21,7 @@ use tokio::sync::Barrier;
 /// Everything that a poll claims.
 pub const KINDS: [Type; 6] = Type::ORDER;
 
-/// Whom the triggers of this kind are for, here: each has an agent of its own.
+/// The agent for triggers of this kind: each kind has its own.
 pub fn agent_of(kind: Type) -> String {
     kind.as_str().replace('_', "-")
 }
@@ -97,7 +97,7 @@ async fn finish(fleet: &Fleet, board: &str, count: usize) {
     fleet.call(task::DoneMany { tasks: done }).await.expect("completed");
 }
 
-/// What a trigger gave, each by a name that no other item has.
+/// The items of a trigger, by unique names.
 fn items(trigger: &Trigger) -> Vec<String> {
     match trigger.kind {
         Type::TasksFinished => trigger.tasks.iter().map(|task| task.id.clone()).collect(),
@@ -105,35 +105,35 @@ fn items(trigger: &Trigger) -> Vec<String> {
     }
 }
 
-/// All at once, over both ways: what each was given.
-async fn at_once(ways: &[Connection], polls: Vec<Poll>) -> Vec<fencepost::Result<Option<Trigger>>> {
+/// Polls all at once, over all connections. Returns the trigger of each.
+async fn at_once(connections: &[Connection], polls: Vec<Poll>) -> Vec<fencepost::Result<Option<Trigger>>> {
     let start = Arc::new(Barrier::new(polls.len()));
-    let asked: Vec<_> = polls
+    let calls: Vec<_> = polls
         .into_iter()
         .enumerate()
         .map(|(i, poll)| {
-            let (fleet, start) = (ways[i % ways.len()].clone(), start.clone());
+            let (fleet, start) = (connections[i % connections.len()].clone(), start.clone());
             tokio::spawn(async move {
                 start.wait().await;
                 Ok(fleet.call(poll).await?.trigger)
             })
         })
         .collect();
-    join_all(asked).await.into_iter().map(|asked| asked.expect("no panic")).collect()
+    join_all(calls).await.into_iter().map(|call| call.expect("no panic")).collect()
 }
 
-everywhere! {
-    /// For each kind fifty items (of finished tasks, more than one answer holds), and sixteen who poll for them.
-    async fn each_item_is_in_exactly_one_answer(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+on_every_fleet! {
+    /// For each kind fifty items (of finished tasks, more than fit into one trigger) and sixteen polls at once.
+    async fn each_item_is_in_exactly_one_answer(setup: Setup) {
+        let connections = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
+            join(&setup.world.fleet, kind).await;
             let count = if kind == Type::TasksFinished { 120 } else { 50 };
-            seed(&desk.world.fleet, kind, count).await;
+            seed(&setup.world.fleet, kind, count).await;
             let start = Arc::new(Barrier::new(16));
             let pollers: Vec<_> = (0..16)
                 .map(|i| {
-                    let (fleet, start) = (ways[i % 2].clone(), start.clone());
+                    let (fleet, start) = (connections[i % 2].clone(), start.clone());
                     tokio::spawn(async move {
                         start.wait().await;
                         let mut given = Vec::new();
@@ -156,48 +156,48 @@ everywhere! {
         }
     }
 
-    /// Asked again with its run, a poll gives what it gave: the same to all who ask at once, on any server, also the
-    /// first time.
-    async fn a_lost_answer_is_given_again(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    /// A poll repeated with its run returns the same trigger: to all that poll at once, on any server, even the first
+    /// time.
+    async fn a_lost_answer_is_returned_again(setup: Setup) {
+        let connections = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
-            seed(&desk.world.fleet, kind, 8).await;
+            join(&setup.world.fleet, kind).await;
+            seed(&setup.world.fleet, kind, 8).await;
             let run = format!("run-{}", kind.as_str());
-            let answers = at_once(&ways, vec![poll(kind, &run); 6]).await;
+            let answers = at_once(&connections, vec![poll(kind, &run); 6]).await;
             let first = answers[0].as_ref().unwrap().clone().expect("a trigger");
             assert_eq!(first.run, run);
             if kind == Type::UnreadMentions {
-                // Another run of the agent reads meanwhile: what was given stays what it was.
+                // Another run of the agent reads meanwhile: the trigger stays the same.
                 let read = channel::Read { channel: "c0".into(), agent: agent_of(kind), ..Default::default() };
-                assert_eq!(desk.fleet.call(read).await.unwrap().cursor, 0);
+                assert_eq!(setup.fleet.call(read).await.unwrap().cursor, 0);
             }
-            for answer in answers.into_iter().chain(at_once(&ways, vec![poll(kind, &run); 6]).await) {
+            for answer in answers.into_iter().chain(at_once(&connections, vec![poll(kind, &run); 6]).await) {
                 assert_eq!(answer.unwrap().as_ref(), Some(&first), "{kind:?}");
             }
-            let rest = desk.fleet.call(poll(kind, format!("{run}-2"))).await.unwrap().trigger;
+            let rest = setup.fleet.call(poll(kind, format!("{run}-2"))).await.unwrap().trigger;
             let both: Vec<_> = rest.iter().chain([&first]).flat_map(items).collect();
             assert_eq!(both.iter().collect::<BTreeSet<_>>().len(), both.len(), "{kind:?}: {both:?}");
         }
-        assert_eq!(desk.world.times("run.triggered").await, 6 + 4, "two kinds were given whole");
+        assert_eq!(setup.world.times("run.triggered").await, 6 + 4, "two kinds were given whole");
     }
 
-    /// The lease of a run that was killed is over: what it had goes to one other, and nothing of what it says counts.
-    async fn a_dead_runs_item_comes_back_once(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
-        // Notices first: what is done of the other kinds makes more of them.
+    /// The lease of a killed run expires: its items go to one other run, and its own late calls are refused.
+    async fn a_dead_runs_item_comes_back_once(setup: Setup) {
+        let connections = [setup.fleet.clone(), setup.other().await];
+        // Notices first: finished tasks of the other kinds make more of them.
         let notices_first = [Type::TasksFinished].into_iter().chain(KINDS.into_iter().filter(|&kind| kind != Type::TasksFinished));
         for kind in notices_first {
-            let fleet = &desk.fleet;
-            join(&desk.world.fleet, kind).await;
-            seed(&desk.world.fleet, kind, 1).await;
+            let fleet = &setup.fleet;
+            join(&setup.world.fleet, kind).await;
+            seed(&setup.world.fleet, kind, 1).await;
             let name = |what: &str| format!("{}-{what}", kind.as_str());
             let dead = fleet.call(poll(kind, name("dead"))).await.unwrap().trigger.expect("a trigger");
-            desk.world.pass(59);
+            setup.world.pass(59);
             assert_eq!(fleet.call(poll(kind, name("early"))).await.unwrap().trigger, None, "{kind:?}");
-            desk.world.pass(1);
+            setup.world.pass(1);
             let polls = (0..6).map(|i| poll(kind, name(&i.to_string()))).collect();
-            let answers: Vec<_> = at_once(&ways, polls).await.into_iter().map(Result::unwrap).collect();
+            let answers: Vec<_> = at_once(&connections, polls).await.into_iter().map(Result::unwrap).collect();
             let given: Vec<_> = answers.into_iter().flatten().collect();
             assert_eq!(given.len(), 1, "{kind:?}: it came back {} times", given.len());
             assert_eq!(items(&given[0]), items(&dead));
@@ -208,50 +208,50 @@ everywhere! {
             assert_eq!(settled.settled.len(), usize::from(kind != Type::TaskOffered), "{kind:?}");
             late_answers(fleet, &dead).await;
             assert_eq!(code(fleet.call(poll(kind, name("dead"))).await), Code::LeaseExpired);
-            desk.world.pass(60);
+            setup.world.pass(60);
             assert_eq!(fleet.call(poll(kind, name("late"))).await.unwrap().trigger, None, "{kind:?}: once");
         }
     }
 
-    async fn an_agent_never_has_more_than_it_may(desk: Desk) {
-        let ways = [desk.fleet.clone(), desk.other().await];
+    async fn an_agent_never_exceeds_its_limit_of_triggers(setup: Setup) {
+        let connections = [setup.fleet.clone(), setup.other().await];
         for kind in KINDS {
-            join(&desk.world.fleet, kind).await;
+            join(&setup.world.fleet, kind).await;
             let limit = agent::Join { agent: agent_of(kind), max_concurrent: Some(3), ..Default::default() };
-            desk.world.fleet.call(limit).await.unwrap();
-            // Enough for more than three, whatever one answer holds.
+            setup.world.fleet.call(limit).await.unwrap();
+            // Enough for more than three triggers, however many items one has.
             let count = match kind {
                 Type::TasksFinished => 201,
                 Type::UnreadMentions => 81,
                 _ => 21,
             };
-            seed(&desk.world.fleet, kind, count).await;
+            seed(&setup.world.fleet, kind, count).await;
             let polls = (0..16).map(|i| poll(kind, format!("{kind:?}-{i}"))).collect();
-            let answers: Vec<_> = at_once(&ways, polls).await.into_iter().map(Result::unwrap).collect();
+            let answers: Vec<_> = at_once(&connections, polls).await.into_iter().map(Result::unwrap).collect();
             let mut given: Vec<_> = answers.into_iter().flatten().collect();
             assert_eq!(given.len(), 3, "{kind:?}");
-            let more = desk.fleet.call(poll(kind, format!("{kind:?}-more"))).await.unwrap();
+            let more = setup.fleet.call(poll(kind, format!("{kind:?}-more"))).await.unwrap();
             assert!(more.trigger.is_none() && more.held_back.is_some_and(|why| why.contains("3 of the 3 triggers")));
-            // One that is over makes room for one.
+            // One that ends makes room for one.
             let run = given.remove(0).run;
-            desk.fleet.call(run::End { run, ..Default::default() }).await.unwrap();
+            setup.fleet.call(run::End { run, ..Default::default() }).await.unwrap();
             let polls = (0..4).map(|i| poll(kind, format!("{kind:?}-again-{i}"))).collect();
-            let answers = at_once(&ways, polls).await;
+            let answers = at_once(&connections, polls).await;
             assert_eq!(answers.iter().filter(|answer| answer.as_ref().unwrap().is_some()).count(), 1, "{kind:?}");
         }
     }
 
-    /// The seed's load test: two agents that may have three triggers at a time, more who poll for each than that, and
+    /// The seed document's load test: two agents with up to three triggers each, more processes that poll for them, and
     /// triggers of every kind. The first run of each agent dies.
-    async fn the_seeds_load_is_processed_once_each(desk: Desk) {
-        let fleet = &desk.world.fleet;
-        desk.story("
+    async fn the_seeds_load_is_processed_once_each(setup: Setup) {
+        let fleet = &setup.world.fleet;
+        setup.story("
             agent/join bob max_concurrent=3             -> agent.max_concurrent=3
             agent/join lead role=lead max_concurrent=3  -> agent.role=lead
             agent/join eve                              -> agent.name=eve
         ").await;
         for i in 0..5 {
-            desk.story(&format!("
+            setup.story(&format!("
                 add pool-{i}                                          -> status=unassigned
                 add mine-{i} to=bob                                   -> status=pending
                 add maybe-{i} offer=bob                               -> status=offered
@@ -263,40 +263,40 @@ everywhere! {
             ")).await;
         }
         let load = Arc::new(Load { left: AtomicUsize::new(20), ..Load::default() });
-        let ways = [desk.fleet.clone(), desk.other().await];
-        for (agent, way) in ["bob", "lead"].into_iter().zip(&ways) {
+        let connections = [setup.fleet.clone(), setup.other().await];
+        for (agent, way) in ["bob", "lead"].into_iter().zip(&connections) {
             let poll = Poll { agent: agent.into(), run: format!("{agent}-dies"), ..Default::default() };
             assert!(way.call(poll).await.unwrap().trigger.is_some(), "{agent}");
         }
         let runners: Vec<_> = (0..10)
             .map(|i| {
-                let (fleet, load) = (ways[i % 2].clone(), load.clone());
+                let (fleet, load) = (connections[i % 2].clone(), load.clone());
                 let agent = if i % 3 == 2 { "lead" } else { "bob" };
                 tokio::spawn(async move { load.work(&fleet, agent, &format!("{agent}-{i}")).await })
             })
             .collect();
-        // What the two dead hold is nobody else's until their leases are over. (The others are between two triggers then.)
+        // Nobody else gets the dead runs' items until their leases expire. (The other runs are between two triggers then.)
         let middle = async {
             while load.handled.load(Ordering::SeqCst) < 10 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             let _between = load.at_work.write().await;
-            desk.world.pass(60);
+            setup.world.pass(60);
         };
         tokio::time::timeout(LIMIT, middle).await.expect("the others work on");
         for runner in runners {
             tokio::time::timeout(LIMIT, runner).await.expect("all is handled").unwrap();
         }
-        // 15 tasks of bob's make 15 notices; those of the lead none.
+        // Bob's 15 tasks make 15 notices; the lead's own make none.
         for (kind, times) in [("task.completed", 20), ("mentions.read", 10), ("message.completed", 25)] {
-            assert_eq!(desk.world.times(kind).await, times, "{kind}");
+            assert_eq!(setup.world.times(kind).await, times, "{kind}");
         }
         let runs = fleet.call(run::List::default()).await.unwrap().runs;
         assert!(runs.is_empty(), "{runs:?}");
     }
 }
 
-/// Who works in the load test, and what is left to do: notices that the lead was told of.
+/// The workers of the load test, and what is left to do: notices that the lead has received.
 #[derive(Default)]
 struct Load {
     handled: AtomicUsize,
@@ -314,7 +314,7 @@ impl Load {
             let poll = Poll { agent: agent.into(), run: format!("{name}-{n}"), ..Default::default() };
             let Some(trigger) = fleet.call(poll).await.unwrap().trigger else {
                 drop(at_work);
-                // Real time: the others are at work.
+                // Real time: the others are working.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 continue;
             };
@@ -327,14 +327,14 @@ impl Load {
             accept(fleet, &trigger).await;
             fleet.call(run::Settle { run: trigger.run.clone(), ..Default::default() }).await.unwrap();
             self.handled.fetch_add(1, Ordering::SeqCst);
-            let told =
+            let notices =
                 trigger.tasks.len() + usize::from(trigger.kind == Type::TaskAssigned && agent == "lead");
-            self.left.fetch_sub(told, Ordering::SeqCst);
+            self.left.fetch_sub(notices, Ordering::SeqCst);
         }
     }
 }
 
-/// An offer is accepted, so that there is nothing more to review.
+/// Accepts an offer, so that nothing is left to review.
 async fn accept(fleet: &Connection, trigger: &Trigger) {
     if let (Type::TaskOffered, Some(task)) = (trigger.kind, &trigger.task) {
         let accept = task::Accept {
@@ -347,7 +347,7 @@ async fn accept(fleet: &Connection, trigger: &Trigger) {
     }
 }
 
-/// Whatever the dead run says of its trigger is refused.
+/// Checks that every late call of the dead run is refused.
 async fn late_answers(fleet: &Connection, dead: &Trigger) {
     for outcome in [run::settle::Outcome::Done, run::settle::Outcome::Failed, run::settle::Outcome::Released]
     {
@@ -356,43 +356,43 @@ async fn late_answers(fleet: &Connection, dead: &Trigger) {
     }
     let token = &dead.claims[0].token;
     let agent = agent_of(dead.kind);
-    let mut asked = vec![
+    let mut calls = vec![
         ("claim/release", serde_json::json!({ "token": token })),
         ("claim/renew", serde_json::json!({ "token": token })),
     ];
     match dead.kind {
         Type::TaskOffered | Type::TaskAssigned | Type::PoolTask => {
             let task = &dead.task.as_ref().expect("a task").id;
-            asked.push(("task/done", serde_json::json!({ "token": token })));
-            asked.push(("task/fail", serde_json::json!({ "token": token, "reason": "x" })));
-            asked.push(("task/progress", serde_json::json!({ "token": token, "text": "x" })));
+            calls.push(("task/done", serde_json::json!({ "token": token })));
+            calls.push(("task/fail", serde_json::json!({ "token": token, "reason": "x" })));
+            calls.push(("task/progress", serde_json::json!({ "token": token, "text": "x" })));
             if dead.kind == Type::TaskOffered {
-                asked.push((
+                calls.push((
                     "task/accept",
                     serde_json::json!({ "task": task, "agent": agent, "token": token }),
                 ));
-                asked.push((
+                calls.push((
                     "task/reject",
                     serde_json::json!({ "task": task, "agent": agent, "token": token, "reason": "x" }),
                 ));
             }
         }
         Type::InboxMessage => {
-            asked.push(("inbox/read", serde_json::json!({ "message": token })));
-            asked.push(("inbox/respond", serde_json::json!({ "message": token, "text": "x" })));
-            asked.push(("inbox/delegate", serde_json::json!({ "message": token })));
-            asked.push(("mail/done", serde_json::json!({ "token": token })));
+            calls.push(("inbox/read", serde_json::json!({ "message": token })));
+            calls.push(("inbox/respond", serde_json::json!({ "message": token, "text": "x" })));
+            calls.push(("inbox/delegate", serde_json::json!({ "message": token })));
+            calls.push(("mail/done", serde_json::json!({ "token": token })));
         }
-        Type::TasksFinished => asked.push(("mail/done", serde_json::json!({ "token": token }))),
+        Type::TasksFinished => calls.push(("mail/done", serde_json::json!({ "token": token }))),
         Type::UnreadMentions | Type::PoolTasksAvailable => {
             let read =
                 serde_json::json!({ "channel": dead.channels[0].channel, "agent": agent, "token": token });
-            asked.push(("channel/read", read));
+            calls.push(("channel/read", read));
         }
     }
-    for (op, request) in asked {
+    for (op, request) in calls {
         let said = code(fleet.call_by_name(op, &request.to_string()).await);
-        // What is decided is not offered any more.
+        // A decided offer is no longer one.
         let decided = said == Code::NotReady && matches!(op, "task/accept" | "task/reject");
         assert!(
             decided || matches!(said, Code::LeaseExpired | Code::AlreadyFinished),

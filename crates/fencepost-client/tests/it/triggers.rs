@@ -1,11 +1,11 @@
-//! What becomes of triggers, told as stories, on every kind of fleet.
+//! The life of triggers, as stories, on every kind of fleet.
 
-use crate::everywhere;
+use crate::on_every_fleet;
 
-everywhere! {
-    /// The first read ever; two in one post; one that comes while another is handled; another run of the same agent.
-    async fn mentions(desk: Desk) {
-        desk.story("
+on_every_fleet! {
+    /// The first read; two mentions in one post; a mention during another; another run of the same agent.
+    async fn mentions(setup: Setup) {
+        setup.story("
             agent/join bob                                    -> agent.name=bob
             agent/join eve                                    -> agent.name=eve
             channel/create c                                  -> existing=false
@@ -40,9 +40,9 @@ everywhere! {
         ").await;
     }
 
-    /// Asked again, because an answer may be lost, a page is the page it was, and the cursor does not move twice.
-    async fn a_page_is_read_again(desk: Desk) {
-        desk.story("
+    /// A repeated read, after a lost answer, returns the same page and does not move the cursor twice.
+    async fn a_repeated_read_returns_the_same_page(setup: Setup) {
+        setup.story("
             channel/create c                                  -> existing=false
             channel/post c body=a                             -> post.n=1
             channel/post c body=b                             -> post.n=2
@@ -58,9 +58,9 @@ everywhere! {
         ").await;
     }
 
-    /// Told to one lead, and again if that one is lost: of every end that is news, and of no other.
-    async fn finished_notices(desk: Desk) {
-        desk.story("
+    /// One lead gets the notice, or another if that one dies: for every task that finishes, once.
+    async fn finished_notices(setup: Setup) {
+        setup.story("
             add done to=bob                         -> auth-1
             add lost max_attempts=1                 -> auth-2
             add failed                              -> auth-3
@@ -103,9 +103,9 @@ everywhere! {
         ").await;
     }
 
-    /// `pool: notify` tells everyone, however many triggers each may have, and takes nothing.
-    async fn the_pool_is_told_of(desk: Desk) {
-        desk.story("
+    /// `pool: notify` notifies every agent, whatever its limit of triggers, and claims nothing.
+    async fn the_pool_notifies(setup: Setup) {
+        setup.story("
             agent/join one max_concurrent=1           -> agent.name=one
             agent/join three max_concurrent=3         -> agent.name=three
             agent/poll one run=o0 pool=notify         -> trigger=none
@@ -123,12 +123,12 @@ everywhere! {
             agent/poll one run=o4 pool=notify         -> trigger=none
             agent/poll three run=t6 pool=notify       -> type=pool_tasks_available count=1
         ").await;
-        assert_eq!(desk.world.times("run.triggered").await, 2);
+        assert_eq!(setup.world.times("run.triggered").await, 2);
     }
 
-    /// For each kind: done, failed and released; some of it dealt with before; the same again; and another word after.
-    async fn settling(desk: Desk) {
-        desk.story("
+    /// For each kind: done, failed and released; with items finished before; repeated; and with another outcome later.
+    async fn settling(setup: Setup) {
+        setup.story("
             agent/join bob                              -> agent.name=bob
             agent/join lead role=lead                   -> agent.name=lead
             add a to=bob                                -> auth-1
@@ -216,9 +216,9 @@ everywhere! {
         ").await;
     }
 
-    /// The offers' own rules: whose they are, and what becomes of those that nobody decides on.
-    async fn offers(desk: Desk) {
-        desk.story("
+    /// The rules of offers: who may decide, and what becomes of those that nobody decides on.
+    async fn offers(setup: Setup) {
+        setup.story("
             agent/join bob                              -> agent.name=bob
             agent/join eve                              -> agent.name=eve
             add maybe offer=bob                         -> auth-1
@@ -240,9 +240,9 @@ everywhere! {
         ").await;
     }
 
-    /// From unread and from processing; the answer is stored, the task made, in the same transaction.
-    async fn inboxes(desk: Desk) {
-        desk.story("
+    /// From unread and from processing; the answer is stored and the task is made in the same transaction.
+    async fn inboxes(setup: Setup) {
+        setup.story("
             agent/join bob                                     -> agent.name=bob
             inbox/send bob text=one source=slack key=d1 thread=T17 -> item.id=1 existing=false
             inbox/send bob text=one source=slack key=d1        -> item.id=1 existing=true
@@ -280,9 +280,9 @@ everywhere! {
         ").await;
     }
 
-    /// Who is silent is offline: what waits for it is listed, comes back by itself, and at once if it is called back.
-    async fn the_silent_and_the_gone(desk: Desk) {
-        desk.story("
+    /// An agent that is not renewed is offline: its items are listed, come back by themselves, and at once on a recall.
+    async fn agents_that_are_offline(setup: Setup) {
+        setup.story("
             agent/join bob strand_ms=600000             -> agent.online=true agent.strand_ms=600000
             agent/join eve                              -> agent.name=eve
             add mine to=bob                             -> auth-1
@@ -297,11 +297,11 @@ everywhere! {
             +100s agent/poll eve run=e2                 -> trigger=none
             agent/recall nobody                         -> refused not_found
         ").await;
-        let agents = desk.fleet.call(fencepost::agent::List::default()).await.unwrap().agents;
+        let agents = setup.fleet.call(fencepost::agent::List::default()).await.unwrap().agents;
         assert!(!agents[0].online, "its run has lapsed");
         assert_eq!(agents[0].stranded, ["auth-1", "auth-2", "auth-3"]);
-        // Its run was there for 1000 s, and for 600 s after that it may come back.
-        desk.story("
+        // Its run lived for 1000 s, and for 600 s after that the agent may come back.
+        setup.story("
             +599s agent/poll eve run=e3                 -> trigger=none
             +1s agent/poll eve run=e4                   -> claims=task/auth-1@1
             agent/poll eve run=e5                       -> claims=task/auth-2@1
@@ -334,9 +334,9 @@ everywhere! {
         ").await;
     }
 
-    /// A trigger's run is new, and its own.
-    async fn whose_run_polls(desk: Desk) {
-        desk.story("
+    /// A trigger has a new run of its own.
+    async fn the_run_of_a_trigger(setup: Setup) {
+        setup.story("
             agent/join bob                              -> agent.name=bob
             agent/join eve                              -> agent.name=eve
             add one                                     -> auth-1

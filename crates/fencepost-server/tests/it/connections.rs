@@ -1,4 +1,4 @@
-//! Connections: bounded in number, and nobody who does not read is waited for.
+//! Connections: limits on their number, and the write timeout for slow readers.
 
 use crate::{LIMIT, world::World};
 use fencepost_server::{App, Server, Settings};
@@ -11,7 +11,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Nothing ends by this in a test.
+/// Longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// A server with sockets, in this process.
@@ -43,23 +43,23 @@ impl Serving {
         TcpStream::connect(self.address).await.expect("connected")
     }
 
-    /// Asks for much more than fits between two sockets, and reads only that it comes.
+    /// Sends requests for more data than the socket buffers hold, and reads only the first line.
     async fn unread(&self, path: &str, times: usize) -> TcpStream {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("set");
         let mut stream = socket.connect(self.address).await.expect("connected");
-        stream.write_all(ask(path).repeat(times).as_bytes()).await.expect("sent");
-        begun(&mut stream).await;
+        stream.write_all(get_request(path).repeat(times).as_bytes()).await.expect("sent");
+        read_first_line(&mut stream).await;
         stream
     }
 
     async fn until_connected(&self, n: usize) {
-        let so_many = async {
-            while self.app.connected() != n {
+        let reached = async {
+            while self.app.usage().connections != n {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(LIMIT, so_many).await.expect("so many are connected");
+        tokio::time::timeout(LIMIT, reached).await.expect("this many are connected");
     }
 
     async fn end(self) {
@@ -68,27 +68,27 @@ impl Serving {
     }
 }
 
-fn ask(path: &str) -> String {
+fn get_request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 }
 
-/// The first line of an answer, and no more.
-async fn begun(stream: &mut TcpStream) {
+/// Reads the first line of an answer and no more.
+async fn read_first_line(stream: &mut TcpStream) {
     let mut line = [0; 15];
     tokio::time::timeout(LIMIT, stream.read_exact(&mut line)).await.expect("in time").expect("an answer");
     assert_eq!(&line, b"HTTP/1.1 200 OK");
 }
 
-/// What comes, to the end of the connection.
-async fn told(mut stream: TcpStream) -> String {
-    let mut told = String::new();
-    let read = tokio::time::timeout(LIMIT, stream.read_to_string(&mut told)).await;
+/// Reads to the end of the connection.
+async fn read_to_end(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    let read = tokio::time::timeout(LIMIT, stream.read_to_string(&mut answer)).await;
     read.expect("it ends").expect("text");
-    told
+    answer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_nothing_is_cut_off() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let world = World::sqlite().await;
     let plan: Vec<_> = (0..5000).map(|n| json!({ "title": format!("task {n}") })).collect();
     world.ok("task/plan", json!({ "board": "auth", "tasks": plan })).await;
@@ -99,15 +99,15 @@ async fn who_reads_nothing_is_cut_off() {
         unread.push(serving.unread("/v1/events?since=start", 1).await);
     }
     serving.until_connected(0).await;
-    assert_eq!(serving.app.waiting(), 0, "nobody follows the log");
+    assert_eq!(serving.app.usage().waiters, 0, "nobody follows the log");
     let mut reader = serving.connect().await;
-    reader.write_all(ask("/healthz").as_bytes()).await.expect("sent");
-    begun(&mut reader).await;
+    reader.write_all(get_request("/healthz").as_bytes()).await.expect("sent");
+    read_first_line(&mut reader).await;
     serving.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_nothing_does_not_keep_a_server_from_stopping() {
+async fn a_client_that_does_not_read_does_not_delay_a_stop() {
     let serving = Serving::start(&World::sqlite().await, |settings| {
         (settings.slow_reader, settings.stop_time) = (NEVER, Duration::from_millis(200));
     })
@@ -115,34 +115,36 @@ async fn who_reads_nothing_does_not_keep_a_server_from_stopping() {
     let app = serving.app.clone();
     let _unread = serving.unread("/v1/openapi.json", 200).await;
     serving.end().await;
-    let cut = async {
-        while app.connected() > 0 {
+    let closed = async {
+        while app.usage().connections > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, cut).await.expect("it is cut off");
+    tokio::time::timeout(LIMIT, closed).await.expect("it is disconnected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_many_may_be_connected_and_no_more() {
+async fn connections_are_limited() {
     let world = World::sqlite().await;
     let serving = Serving::start(&world, |settings| settings.address_connections = 2).await;
     let (one, _two) = (serving.connect().await, serving.connect().await);
     serving.until_connected(2).await;
-    let refused = told(serving.connect().await).await;
+    let refused = read_to_end(serving.connect().await).await;
     drop(one);
     serving.until_connected(1).await;
     let mut again = serving.connect().await;
     again
-        .write_all(ask("/healthz").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").as_bytes())
+        .write_all(get_request("/healthz").replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").as_bytes())
         .await
         .unwrap();
-    assert!(told(again).await.starts_with("HTTP/1.1 200 OK"), "one is gone, and another may come");
+    assert!(read_to_end(again).await.starts_with("HTTP/1.1 200 OK"), "one is gone, so another is accepted");
 
     let full = Serving::start(&world, |settings| settings.connections = 1).await;
     let _one = full.connect().await;
     full.until_connected(1).await;
-    insta::assert_snapshot!(format!("{refused}\n\n{}", told(full.connect().await).await).replace('\r', ""));
+    insta::assert_snapshot!(
+        format!("{refused}\n\n{}", read_to_end(full.connect().await).await).replace('\r', "")
+    );
     let metrics = crate::world::text(world.with(|_| {}).send(crate::world::get("/metrics")).await).await;
     assert!(metrics.contains("fence_connections 0\n"), "{metrics}");
 }

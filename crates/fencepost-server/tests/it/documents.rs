@@ -1,4 +1,4 @@
-//! What the server says of itself: the OpenAPI document, the page for people, the metrics.
+//! The OpenAPI document, the documentation page, and the metrics.
 
 use crate::{
     LIMIT, on_both,
@@ -15,7 +15,7 @@ async fn document() -> Value {
     document
 }
 
-/// Every reference in it.
+/// Every `$ref` in a document.
 fn references(value: &Value) -> Vec<String> {
     match value {
         Value::Object(fields) => {
@@ -28,7 +28,7 @@ fn references(value: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_document_has_every_op_and_refers_to_nothing_that_is_not_there() {
+async fn the_document_has_every_op_and_no_dangling_reference() {
     let document = document().await;
     assert_eq!(document["openapi"], "3.1.0");
     let mut ids = std::collections::HashSet::new();
@@ -49,14 +49,14 @@ async fn the_document_has_every_op_and_refers_to_nothing_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn names_that_stand_for_two_things_are_told_apart() {
+async fn schemas_with_the_same_name_stay_apart() {
     let document = document().await;
     let schemas = &document["components"]["schemas"];
     let properties = |name: &str| schemas[name]["properties"].clone();
     assert!(
         properties("TaskClaimReply")["task"].is_object() && properties("LockClaimReply")["task"].is_null()
     );
-    // A refusal of the whole, and of a part. Found by `make fuzz`.
+    // The error of a whole request, and of a part of a batch. Found by `make fuzz`.
     assert!(properties("Refusal")["error"].is_object());
     let mut part = &schemas["MailOutcome"]["properties"]["error"]["anyOf"][0];
     while let Some(pointer) = part["$ref"].as_str() {
@@ -67,15 +67,15 @@ async fn names_that_stand_for_two_things_are_told_apart() {
 }
 
 on_both! {
-    /// What the page and the document show can be sent as it stands.
-    async fn every_example_is_understood(world: World) {
+    /// Every example of the page and the document can be sent as it stands.
+    async fn every_example_is_accepted(world: World) {
         let (_, document) = world.get("/v1/openapi.json").await;
         let mut wrong = Vec::new();
         for entry in op::registry() {
             let post = &document["paths"][format!("/v1/{}", entry.name)]["post"];
             let example = post["requestBody"]["content"]["application/json"]["example"].clone();
             assert!(example.is_object(), "{}", entry.name);
-            // A key would close the server to the rest.
+            // With a key in the fleet, the other requests would need one.
             if entry.name == "key/add" {
                 continue;
             }
@@ -88,15 +88,15 @@ on_both! {
     }
 
     /// Found by `make fuzz`.
-    async fn what_the_document_says_of_bodies_and_refusals_is_so(world: World) {
+    async fn bodies_and_refusals_are_as_documented(world: World) {
         let (_, document) = world.get("/v1/openapi.json").await;
-        let told = |op: &str| document["paths"][format!("/v1/{op}")]["post"].clone();
+        let documented = |op: &str| document["paths"][format!("/v1/{op}")]["post"].clone();
         for entry in op::registry().into_iter().filter(|entry| entry.name != "key/add") {
-            let nothing = world::ask("POST", &format!("/v1/{}", entry.name)).body(Body::empty()).unwrap();
+            let nothing = world::request("POST", &format!("/v1/{}", entry.name)).body(Body::empty()).unwrap();
             let status = world.send(nothing).await.status().as_u16();
-            let needed = told(entry.name)["requestBody"]["required"] == true;
+            let needed = documented(entry.name)["requestBody"]["required"] == true;
             assert!(status == 400 || !needed, "{} needs a body and answers {status} without", entry.name);
-            assert!(told(entry.name)["responses"].get(status.to_string()).is_some(), "{} {status}", entry.name);
+            assert!(documented(entry.name)["responses"].get(status.to_string()).is_some(), "{} {status}", entry.name);
         }
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         world.ok("task/claim", json!({ "run": "here" })).await;
@@ -110,13 +110,13 @@ on_both! {
         ] {
             let (status, answer) = world.post(op, request).await;
             assert_eq!(status, 409, "{op}: {answer}");
-            let refusals = told(op)["responses"]["409"]["description"].to_string();
+            let refusals = documented(op)["responses"]["409"]["description"].to_string();
             assert!(refusals.contains(answer["error"]["code"].as_str().unwrap()), "{op}: {answer}, and not {refusals}");
         }
     }
 
-    async fn metrics_tell_what_happened(world: World) {
-        // From here on events are counted.
+    async fn metrics_count_calls_and_the_fleet(world: World) {
+        // The first scrape starts the count of events.
         assert_eq!(world.send(get("/metrics")).await.status(), 200);
         for title in ["one", "two"] {
             world.ok("task/add", json!({ "board": "auth", "title": title })).await;
@@ -131,7 +131,7 @@ on_both! {
             world.ok("mail/push", json!({ "mailbox": "builds" })).await;
         }
         world.ok("mail/claim", json!({ "mailboxes": ["builds"], "run": "s", "count": 1 })).await;
-        let told = metrics_once(&world, r#"fence_claims_expired_total{noun="task"} 1"#).await;
+        let metrics = metrics_once(&world, r#"fence_claims_expired_total{noun="task"} 1"#).await;
         for line in [
             r#"fence_ops_total{op="task/add",outcome="ok"} 2"#,
             r#"fence_ops_total{op="task/claim",outcome="ok"} 2"#,
@@ -149,20 +149,20 @@ on_both! {
             r#"fence_tasks_ready{board="auth"} 1"#,
             r#"fence_waiters 0"#,
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+            assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
         }
         let count = |name: &str| -> f64 {
-            let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}\n{told}"));
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}\n{metrics}"));
             line.trim().parse().expect("a number")
         };
         // On PostgreSQL each call is a transaction of its own.
         let is_sqlite = world.fleet.stats().batches > 0;
-        assert_eq!(count("fence_batch_size_count ") > 5.0, is_sqlite, "{told}");
+        assert_eq!(count("fence_batch_size_count ") > 5.0, is_sqlite, "{metrics}");
         assert_eq!(count("fence_batch_size_bucket{le=\"+Inf\"}"), count("fence_batch_size_count "));
         assert!(count("fence_batch_size_sum ") >= count("fence_batch_size_count "));
     }
 
-    /// Whatever becomes of the item; what its holder, or an operator, ended is another matter.
+    /// For every later state of the item. States that a caller brought about do not count.
     async fn metrics_count_every_claim_that_expired(world: World) {
         assert_eq!(world.send(get("/metrics")).await.status(), 200);
         for (mailbox, settings) in [
@@ -184,19 +184,19 @@ on_both! {
         world.ok("lock/claim", json!({ "name": "deploy", "run": "dies", "ttl_ms": 1000 })).await;
         world.clock.advance(std::time::Duration::from_secs(2));
 
-        // The same endings, by somebody's word. They come last: who has seen them has seen all.
+        // The same states, brought about by callers. They come last, so the metrics that have them have all.
         world.ok("lock/claim", json!({ "name": "deploy", "run": "lives" })).await;
-        let message = world.ok("mail/push", json!({ "mailbox": "told" })).await["message"]["id"].clone();
+        let message = world.ok("mail/push", json!({ "mailbox": "reported" })).await["message"]["id"].clone();
         world.ok("mail/discard", json!({ "messages": [message] })).await;
-        world.ok("mail/push", json!({ "mailbox": "told" })).await;
-        let claimed = world.ok("mail/claim", json!({ "mailboxes": ["told"], "run": "lives" })).await;
+        world.ok("mail/push", json!({ "mailbox": "reported" })).await;
+        let claimed = world.ok("mail/claim", json!({ "mailboxes": ["reported"], "run": "lives" })).await;
         let token = &claimed["claims"][0]["claim"]["token"];
         world.ok("mail/fail", json!({ "token": token, "reason": "its lease was over", "retry": false })).await;
-        world.ok("task/add", json!({ "board": "told", "title": "one" })).await;
-        let claimed = world.ok("task/claim", json!({ "task": "told-1", "run": "lives" })).await;
+        world.ok("task/add", json!({ "board": "reported", "title": "one" })).await;
+        let claimed = world.ok("task/claim", json!({ "task": "reported-1", "run": "lives" })).await;
         let token = &claimed["claim"]["token"];
         world.ok("task/fail", json!({ "token": token, "reason": "its lease was over", "retry": false })).await;
-        let told = metrics_once(&world, r#"fence_events_total{kind="task.failed"} 2"#).await;
+        let metrics = metrics_once(&world, r#"fence_events_total{kind="task.failed"} 2"#).await;
         for line in [
             r#"fence_events_total{kind="task.failed"} 2"#,
             r#"fence_events_total{kind="message.failed"} 2"#,
@@ -205,18 +205,18 @@ on_both! {
             r#"fence_claims_expired_total{noun="task"} 2"#,
             r#"fence_claims_expired_total{noun="lock"} 1"#,
         ] {
-            assert!(told.lines().any(|told| told == line), "{line} is not in\n{told}");
+            assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
         }
     }
 }
 
-/// The metrics, once they have this line: on PostgreSQL the log can be read up to the oldest transaction of anyone.
+/// The metrics, once they have this line: on PostgreSQL the log can be read only up to the oldest running transaction.
 async fn metrics_once(world: &World, line: &str) -> String {
     let once = async {
         loop {
-            let told = text(world.send(get("/metrics")).await).await;
-            if told.lines().any(|told| told == line) {
-                return told;
+            let metrics = text(world.send(get("/metrics")).await).await;
+            if metrics.lines().any(|other| other == line) {
+                return metrics;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
@@ -225,7 +225,7 @@ async fn metrics_once(world: &World, line: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_page_shows_every_op_and_needs_nothing_else() {
+async fn the_page_shows_every_op_and_loads_nothing_else() {
     let world = World::sqlite().await;
     let response = world.send(get("/docs")).await;
     assert_eq!(response.status(), 200);
@@ -242,7 +242,7 @@ async fn the_page_shows_every_op_and_needs_nothing_else() {
             entry.name
         );
     }
-    for foreign in ["src=", "@import", "url(", "<link"] {
-        assert!(!page.contains(foreign), "it loads something by {foreign}");
+    for loading in ["src=", "@import", "url(", "<link"] {
+        assert!(!page.contains(loading), "it loads something by {loading}");
     }
 }

@@ -1,9 +1,9 @@
-//! Keys: who is let in, and what they may call.
+//! Keys: who may call, and which ops.
 
 use crate::{
     on_both,
     router::readiness,
-    world::{World, ask, get, post, text},
+    world::{World, get, post, request, text},
 };
 use axum::{body::Body, http::Request};
 use bytes::Bytes;
@@ -33,15 +33,15 @@ on_both! {
             secrets.push((role, key(&world, &format!("{role:?}").to_lowercase(), role).await));
         }
         for entry in op::registry() {
-            // An empty list is nobody's request: who may call is told so, and nothing is done.
+            // An empty list is no valid request of any op: an accepted caller gets a 400, and nothing is done.
             assert_eq!(world.post(entry.name, json!([])).await.0, 401, "{} without a key", entry.name);
             for (role, secret) in &secrets {
                 let response = world.send(with(post(entry.name, "[]"), secret)).await;
                 let wanted = if *role < entry.access { 403 } else { 400 };
                 assert_eq!(response.status(), wanted, "{} by {role:?}", entry.name);
                 if entry.reads {
-                    let asked = with(get(&format!("/v1/{}?colour=red", entry.name)), secret);
-                    assert_eq!(world.send(asked).await.status(), wanted, "GET {} by {role:?}", entry.name);
+                    let read = with(get(&format!("/v1/{}?colour=red", entry.name)), secret);
+                    assert_eq!(world.send(read).await.status(), wanted, "GET {} by {role:?}", entry.name);
                 }
             }
         }
@@ -63,14 +63,14 @@ on_both! {
 }
 
 #[tokio::test]
-async fn without_a_key_nobody_is_let_in_once_there_is_one() {
+async fn once_the_fleet_has_a_key_every_caller_needs_one() {
     let world = World::sqlite().await;
     assert_eq!(world.send(get("/v1/task/list")).await.status(), 200, "no key is needed while there is none");
-    // What was believed of the fleet's keys is forgotten with the server.
+    // A new server has no cached keys.
     let world = world.with(|_| {});
     let secret = key(&world, "lead", Access::Admin).await;
-    let mut told = Vec::new();
-    let basic = ask("GET", "/v1/task/list")
+    let mut answers = Vec::new();
+    let basic = request("GET", "/v1/task/list")
         .header("authorization", "Basic bGVhZDpsZWFk")
         .body(Body::empty())
         .unwrap();
@@ -81,30 +81,30 @@ async fn without_a_key_nobody_is_let_in_once_there_is_one() {
         ("an unknown path", get("/dance")),
         ("an unknown op", post("lock/dance", "{}")),
     ] {
-        told.push(format!("# {what}\n{}", world.tell(request).await));
+        answers.push(format!("# {what}\n{}", world.exchange(request).await));
     }
-    insta::assert_snapshot!(told.join("\n\n"));
+    insta::assert_snapshot!(answers.join("\n\n"));
     for path in ["/metrics", "/v1/events"] {
         assert_eq!(world.send(get(path)).await.status(), 401, "{path}");
         assert_eq!(world.send(with(get(path), &secret)).await.status(), 200, "{path}");
     }
-    assert_eq!(world.send(get("/healthz")).await.status(), 200, "it is for anyone");
-    assert_eq!(readiness(&world).await.0, 200, "it is for anyone");
+    assert_eq!(world.send(get("/healthz")).await.status(), 200, "it is public");
+    assert_eq!(readiness(&world).await.0, 200, "it is public");
     revoke(&world, "lead").await;
     let world = world.with(|_| {});
     assert_eq!(world.send(with(get("/v1/task/list"), &secret)).await.status(), 401, "revoked");
     assert_eq!(
         world.send(get("/v1/task/list")).await.status(),
         401,
-        "the last key is gone, and nothing is open"
+        "without its last key the fleet stays closed"
     );
     let anew = post("key/add", r#"{"name":"me","role":"admin"}"#);
-    assert_eq!(world.send(anew).await.status(), 401, "nobody makes themselves an admin");
+    assert_eq!(world.send(anew).await.status(), 401, "nobody can make themselves an admin");
 }
 
-/// Whoever a proxy on this machine calls for is not on this machine.
+/// A proxy on this machine calls for clients on other machines.
 #[tokio::test]
-async fn without_a_key_nobody_comes_through_a_proxy() {
+async fn without_a_key_a_proxy_is_refused() {
     let world = World::sqlite().await;
     let through = |name: &'static str| {
         let mut request = get("/v1/task/list");
@@ -116,14 +116,14 @@ async fn without_a_key_nobody_comes_through_a_proxy() {
     }
     let secret = key(&world, "lead", Access::Admin).await;
     let world = world.with(|_| {});
-    assert_eq!(world.send(with(through("via"), &secret)).await.status(), 200, "with a key they may");
+    assert_eq!(world.send(with(through("via"), &secret)).await.status(), 200, "with a key it is accepted");
 }
 
 #[tokio::test]
 async fn guessing_keys_is_slow() {
     let world = World::sqlite().await;
     key(&world, "lead", Access::Admin).await;
-    // Twenty at once, and twenty a second: how many that is depends on the machine.
+    // Twenty at once and twenty a second: how many are accepted depends on the machine.
     let mut guesses = 0;
     loop {
         let guess = with(get("/v1/task/list"), &format!("fence_{guesses}"));
@@ -131,13 +131,13 @@ async fn guessing_keys_is_slow() {
             401 => guesses += 1,
             status => break assert_eq!((status, guesses >= 20), (429, true), "{guesses} guesses"),
         }
-        assert!(guesses < 1000, "nobody is slowed down");
+        assert!(guesses < 1000, "guessing is not slowed down");
     }
 }
 
-/// The head of a request is let in, and its body takes its time.
+/// The head of a request is accepted, and its body arrives late.
 #[tokio::test]
-async fn a_key_that_is_revoked_while_a_body_comes_does_nothing() {
+async fn a_key_that_is_revoked_while_a_body_arrives_is_refused() {
     let world = World::sqlite().await.with(|settings| settings.key_trust = Duration::ZERO);
     let secret = key(&world, "ann", Access::Agent).await;
     let (more, rest) = tokio::sync::oneshot::channel::<Bytes>();
@@ -146,21 +146,21 @@ async fn a_key_that_is_revoked_while_a_body_comes_does_nothing() {
         let _ = begun.send(());
         rest.await
     });
-    let request = ask("POST", "/v1/task/add").header("content-type", "application/json");
+    let request = request("POST", "/v1/task/add").header("content-type", "application/json");
     let request = with(request.body(Body::from_stream(body)).unwrap(), &secret);
     let adding = {
         let world = world.clone();
         tokio::spawn(async move { world.send(request).await.status() })
     };
-    reading.await.expect("its head was let in");
+    reading.await.expect("its head was accepted");
     revoke(&world, "ann").await;
     more.send(Bytes::from_static(br#"{"board":"auth","title":"late"}"#)).expect("it is read");
     assert_eq!(adding.await.unwrap(), 401);
 }
 
-/// Once they are too many, guesses are refused before the database is asked; a key that it knows is not.
+/// Past the limit, guesses are refused without a question to the database. Known keys are still accepted.
 #[tokio::test]
-async fn a_guess_too_many_costs_the_database_nothing() {
+async fn guesses_past_the_limit_cost_the_database_nothing() {
     let world = World::sqlite().await.with(|settings| {
         (settings.guess_rate, settings.key_trust) = (1, Duration::ZERO);
     });
@@ -186,7 +186,7 @@ async fn a_guess_too_many_costs_the_database_nothing() {
     assert_eq!(
         world.send(with(get("/v1/task/list"), &secret)).await.status(),
         200,
-        "who has a key is let in"
+        "a known key is accepted"
     );
 }
 
@@ -194,20 +194,22 @@ async fn a_guess_too_many_costs_the_database_nothing() {
 async fn each_key_has_a_rate() {
     let world = World::sqlite().await.with(|settings| settings.key_rate = 5);
     let (one, other) = (key(&world, "one", Access::Reader).await, key(&world, "other", Access::Reader).await);
-    // Five at once, and five a second: how many that is depends on the machine.
-    let mut asked = 0;
-    let told = loop {
-        let told = world.tell(with(get("/v1/task/list"), &one)).await;
-        if !told.starts_with("200") {
-            break told;
+    // Five at once and five a second: how many are accepted depends on the machine.
+    let mut accepted = 0;
+    let refused = loop {
+        let answer = world.exchange(with(get("/v1/task/list"), &one)).await;
+        if !answer.starts_with("200") {
+            break answer;
         }
-        asked += 1;
-        assert!(asked < 1000, "there is no rate");
+        accepted += 1;
+        assert!(accepted < 1000, "there is no rate");
     };
-    assert!(asked >= 5, "{asked}");
+    assert!(accepted >= 5, "{accepted}");
     assert!(
-        told.starts_with("429") && told.contains("\"rate_limited\"") && told.contains("retry-after: 1"),
-        "{told}"
+        refused.starts_with("429")
+            && refused.contains("\"rate_limited\"")
+            && refused.contains("retry-after: 1"),
+        "{refused}"
     );
     assert_eq!(world.send(with(get("/v1/task/list"), &other)).await.status(), 200);
 }
@@ -218,17 +220,17 @@ async fn an_address_of_the_network_needs_a_key() {
     let everywhere = || App::new(world.fleet.clone(), Settings::new("0.0.0.0:0".parse().unwrap()));
     let refused = Server::bind(everywhere()).await.unwrap_err();
     insta::assert_snapshot!(serde_json::to_string(&refused).unwrap());
-    // On loopback under a name of its own, it is behind a proxy.
+    // A loopback server with a name of its own is behind a proxy.
     let mut settings = Settings::new("127.0.0.1:0".parse().unwrap());
     settings.names = vec!["fleet.example".into()];
     let named = || App::new(world.fleet.clone(), settings.clone());
     let refused = Server::bind(named()).await.unwrap_err();
     insta::assert_snapshot!("a_name_needs_a_key", serde_json::to_string(&refused).unwrap());
     key(&world, "lead", Access::Admin).await;
-    Server::bind(named()).await.expect("now it may");
-    Server::bind(everywhere()).await.expect("now it may");
-    // The last key is gone, and the server still there.
+    Server::bind(named()).await.expect("with a key it is allowed");
+    Server::bind(everywhere()).await.expect("with a key it is allowed");
+    // The last key is revoked while the server runs.
     let world = world.with(|settings| settings.listen = "0.0.0.0:0".parse().unwrap());
     revoke(&world, "lead").await;
-    assert_eq!(world.send(get("/v1/task/list")).await.status(), 401, "no key is no reason to be open");
+    assert_eq!(world.send(get("/v1/task/list")).await.status(), 401, "it still needs a key");
 }

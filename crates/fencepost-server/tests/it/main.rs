@@ -1,14 +1,15 @@
-//! The server, in-process: the router with requests put in by hand, on both databases, with a clock that stands still.
-//! What needs a real process and real sockets is in the command line's tests.
+//! The server, in-process: requests go straight to the router, on both databases, with a clock that stands still.
+//! Tests with real processes and sockets are among the command line's tests.
 
-mod background;
+mod access;
 mod connections;
 mod documents;
-mod door;
-mod hooks;
+mod jobs;
 mod keys;
+mod layers;
 mod router;
 mod waiting;
+mod webhooks;
 mod world;
 
 /// Nothing takes this long, on any machine, unless it hangs.

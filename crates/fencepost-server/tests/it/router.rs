@@ -1,8 +1,8 @@
-//! Shapes: what is asked, by which path and method, and what comes back.
+//! Requests and replies: paths, methods, bodies, and errors.
 
 use crate::{
     LIMIT, on_both,
-    world::{World, ask, get, post},
+    world::{World, get, post, request},
 };
 use axum::body::Body;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::{convert::Infallible, time::Duration};
 
 on_both! {
-    async fn a_task_lives_by_http_alone(world: World) {
+    async fn a_task_can_be_worked_on_over_http_alone(world: World) {
         let added = world.ok("task/add", json!({ "board": "auth", "title": "write it" })).await;
         assert_eq!(added["task"]["id"], "auth-1");
         let claimed = world.ok("task/claim", json!({ "run": "r-1" })).await;
@@ -25,8 +25,8 @@ on_both! {
         assert_eq!((status, &refused["error"]["code"]), (409, &json!("already_finished")));
     }
 
-    /// What a reply says is what the engine says, to the letter.
-    async fn replies_and_errors_are_the_engines_own(world: World) {
+    /// Byte for byte.
+    async fn replies_and_errors_are_those_of_the_engine(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         world.ok("task/claim", json!({ "run": "holder" })).await;
         for (name, request) in [
@@ -47,7 +47,16 @@ on_both! {
         }
     }
 
-    async fn readers_are_also_asked_by_get(world: World) {
+    async fn an_op_answers_under_its_former_name(world: World) {
+        world.ok("lock/claim", json!({ "name": "deploy", "run": "r-1" })).await;
+        for (former, name) in [("run/doubt", "run/suspect"), ("admin/settle", "admin/expire")] {
+            let request = if name == "run/suspect" { json!({ "run": "r-1" }) } else { json!({}) };
+            let (answer, former) = (world.ok(name, request.clone()).await, world.ok(former, request).await);
+            assert_eq!(answer, former, "{name}");
+        }
+    }
+
+    async fn ops_that_only_read_also_accept_get(world: World) {
         for title in ["one", "two", "three"] {
             world.ok("task/add", json!({ "board": "auth", "title": title })).await;
         }
@@ -62,7 +71,7 @@ on_both! {
         assert_eq!((waited.0, waited.1["tasks"].as_array().map(Vec::len)), (200, Some(2)), "{}", waited.1);
     }
 
-    async fn the_caller_is_named_by_a_header(world: World) {
+    async fn a_header_names_the_acting_agent(world: World) {
         let mut request = post("task/add", r#"{"board":"auth","title":"one"}"#);
         request.headers_mut().insert("fence-agent", "lead".parse().unwrap());
         assert_eq!(world.send(request).await.status(), 200);
@@ -72,11 +81,11 @@ on_both! {
 }
 
 #[tokio::test]
-async fn every_op_is_there() {
+async fn every_op_has_a_path() {
     let world = World::sqlite().await;
     for entry in op::registry() {
         let path = format!("/v1/{}", entry.name);
-        // An empty list is nobody's request.
+        // An empty list is no valid request of any op.
         let (status, answer) = world.post(entry.name, json!([])).await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("invalid")), "{path}");
         let status = world.send(get(&path)).await.status().as_u16();
@@ -85,10 +94,10 @@ async fn every_op_is_there() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_request_is_said() {
+async fn a_wrong_request_gets_a_clear_error() {
     let world = World::sqlite().await.with(|settings| settings.body_size = 64);
     let raw = |kind: Option<&str>, body: &'static str| {
-        let request = ask("POST", "/v1/task/show");
+        let request = request("POST", "/v1/task/show");
         let request = match kind {
             Some(kind) => request.header("content-type", kind),
             None => request,
@@ -100,100 +109,103 @@ async fn what_is_wrong_with_a_request_is_said() {
         Ok::<_, Infallible>(Bytes::from_static(b"          ")),
         10,
     )));
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (what, request) in [
         ("not JSON", post("task/show", "{\"task\": ")),
-        ("a field of another kind", post("task/show", "{\"task\": 7}")),
+        ("a field of the wrong type", post("task/show", "{\"task\": 7}")),
         ("a field that is missing", post("task/show", "{}")),
-        ("a field that is not there", post("task/show", "{\"task\": \"a-1\", \"x\": 1}")),
+        ("an unknown field", post("task/show", "{\"task\": \"a-1\", \"x\": 1}")),
         ("not an object", post("task/show", "[]")),
         ("two documents", post("task/show", "{\"task\":\"a-1\"}{}")),
         ("another content type", raw(Some("text/plain"), "{}")),
         ("no content type", raw(None, "{}")),
         ("a charset", raw(Some("Application/JSON; charset=utf-8"), "{\"task\":\"a-1\"}")),
         ("nothing at all", raw(None, "")),
-        ("too large, as announced", post("task/show", &long)),
+        ("too large by its announced length", post("task/show", &long)),
         (
-            "too large, as it came",
-            ask("POST", "/v1/task/show").header("content-type", "application/json").body(streamed).unwrap(),
+            "too large as it arrived",
+            request("POST", "/v1/task/show")
+                .header("content-type", "application/json")
+                .body(streamed)
+                .unwrap(),
         ),
         ("an unknown verb", post("lock/dance", "{}")),
         ("an unknown noun", get("/v1/dance")),
         ("an unknown path", get("/dance")),
-        ("GET of what writes", get("/v1/task/add")),
-        ("DELETE of what reads", ask("DELETE", "/v1/task/show").body(Body::empty()).unwrap()),
-        ("POST of what is no op", ask("POST", "/healthz").body(Body::empty()).unwrap()),
-        ("a number that is none", get("/v1/task/list?limit=five")),
+        ("GET of an op that writes", get("/v1/task/add")),
+        ("DELETE of an op that reads", request("DELETE", "/v1/task/show").body(Body::empty()).unwrap()),
+        ("POST of a path that is no op", request("POST", "/healthz").body(Body::empty()).unwrap()),
+        ("a number that is not one", get("/v1/task/list?limit=five")),
         ("a field twice", get("/v1/task/list?limit=1&limit=2")),
-        ("a field that is not there, by GET", get("/v1/task/list?colour=red")),
+        ("an unknown field, by GET", get("/v1/task/list?colour=red")),
     ] {
-        told.push(format!("# {what}\n{}", world.tell(request).await));
+        answers.push(format!("# {what}\n{}", world.exchange(request).await));
     }
-    insta::assert_snapshot!("refusals", told.join("\n\n"));
+    insta::assert_snapshot!("refusals", answers.join("\n\n"));
 }
 
 #[tokio::test]
-async fn what_is_not_text_is_refused() {
+async fn a_body_that_is_not_utf8_is_refused() {
     let world = World::sqlite().await;
-    let request = ask("POST", "/v1/task/show").header("content-type", "application/json");
-    let told = world.tell(request.body(Body::from(&b"{\"task\":\"\xff\"}"[..])).unwrap()).await;
-    insta::assert_snapshot!(told);
+    let request = request("POST", "/v1/task/show").header("content-type", "application/json");
+    let answer = world.exchange(request.body(Body::from(&b"{\"task\":\"\xff\"}"[..])).unwrap()).await;
+    insta::assert_snapshot!(answer);
 }
 
 #[tokio::test]
-async fn a_slow_body_is_not_waited_for() {
+async fn a_slow_body_is_refused() {
     let world = World::sqlite().await.with(|settings| settings.body_time = Duration::from_millis(20));
     let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, Infallible>>());
-    let request = ask("POST", "/v1/task/show").header("content-type", "application/json");
-    insta::assert_snapshot!(world.tell(request.body(never).unwrap()).await);
+    let request = request("POST", "/v1/task/show").header("content-type", "application/json");
+    insta::assert_snapshot!(world.exchange(request.body(never).unwrap()).await);
 }
 
-/// Large bodies share a bounded memory. What does not fit is asked to come back, and what is small always fits.
+/// Large bodies share a memory budget. Past it, large requests are told to retry, and small ones are still served.
 #[tokio::test]
-async fn large_bodies_are_bounded_in_all() {
+async fn the_memory_for_large_bodies_is_limited() {
     let world = World::sqlite().await.with(|settings| {
         (settings.body_size, settings.body_memory) = (100 * 1024, 100 * 1024);
         (settings.body_time, settings.hook_size) = (Duration::from_secs(3600), 1024);
     });
     let piece = Bytes::from(vec![b' '; 90 * 1024]);
     let request = |body: Body| {
-        ask("POST", "/v1/task/list").header("content-type", "application/json").body(body).unwrap()
+        request("POST", "/v1/task/list").header("content-type", "application/json").body(body).unwrap()
     };
-    let half = {
+    let unfinished_request = {
         let (world, piece) = (world.clone(), piece.clone());
         let unfinished =
             futures_util::stream::iter([Ok::<_, Infallible>(piece)]).chain(futures_util::stream::pending());
         tokio::spawn(async move { world.send(request(Body::from_stream(unfinished))).await })
     };
     let buffered = async |n: usize| {
-        let so_much = async {
-            while (world.app.buffered() > 0) != (n > 0) {
+        let reached = async {
+            while (world.app.usage().body_bytes > 0) != (n > 0) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(LIMIT, so_much).await.expect("it is in memory");
+        tokio::time::timeout(LIMIT, reached).await.expect("it is in memory");
     };
     buffered(1).await;
     let large = || request(Body::from([&piece[..], b"{}"].concat()));
-    insta::assert_snapshot!(world.tell(large()).await);
+    insta::assert_snapshot!(world.exchange(large()).await);
     assert_eq!(world.post("task/list", json!({})).await.0, 200, "small requests are served");
-    half.abort();
+    unfinished_request.abort();
     buffered(0).await;
     assert_eq!(world.send(large()).await.status(), 200, "it fits now");
-    assert_eq!(world.app.buffered(), 0);
+    assert_eq!(world.app.usage().body_bytes, 0);
 }
 
-/// What is not read yet is in memory, which is bounded. Claims that find no room for their reply are given back.
+/// Replies that clients have not read share a memory budget. Claims whose reply does not fit are given back.
 #[tokio::test]
-async fn large_replies_are_bounded_in_all() {
+async fn the_memory_for_large_replies_is_limited() {
     let world = World::sqlite().await.with(|settings| settings.reply_memory = 8 * 1024);
     let plan: Vec<_> =
         (0..300).map(|n| json!({ "title": n.to_string(), "body": "x".repeat(1000) })).collect();
     world.ok("task/plan", json!({ "board": "auth", "tasks": plan })).await;
     let large = || post("event/list", r#"{"limit":1000}"#);
     let unread = world.send(large()).await;
-    assert_eq!(unread.status(), 200, "one that is larger than all of it has it alone");
-    insta::assert_snapshot!(world.tell(large()).await);
+    assert_eq!(unread.status(), 200, "one reply may be larger than the whole budget");
+    insta::assert_snapshot!(world.exchange(large()).await);
     assert_eq!(world.post("task/show", json!({ "task": "auth-1" })).await.0, 200, "small replies are sent");
     let claim = json!({ "run": "r", "board": "auth", "count": 50 });
     let (status, refused) = world.post("task/claim_many", claim.clone()).await;
@@ -204,7 +216,7 @@ async fn large_replies_are_bounded_in_all() {
         }
     };
     tokio::time::timeout(LIMIT, given_back).await.expect("nothing stays claimed");
-    // What writes was done: its client asks again.
+    // A write was carried out: its client must retry to know.
     let plan = json!({ "board": "more", "tasks": plan });
     let (status, unknown) = world.post("task/plan", plan).await;
     assert_eq!((status, &unknown["error"]["code"]), (503, &json!("outcome_unknown")), "{unknown}");
@@ -221,13 +233,13 @@ async fn health_is_the_process_and_readiness_the_database() {
     assert_eq!(readiness(&world).await, (200, ready));
 }
 
-/// What is said of the database. One that is slow for as long as 5 s is said not to answer, and asked again.
+/// The answer of the readiness check, retried while the database takes longer than 5 s.
 pub async fn readiness(world: &World) -> (u16, serde_json::Value) {
     let answered = async {
         loop {
-            let said = world.get("/readyz").await;
-            if said.0 != 503 {
-                return said;
+            let answer = world.get("/readyz").await;
+            if answer.0 != 503 {
+                return answer;
             }
         }
     };

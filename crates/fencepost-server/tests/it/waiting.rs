@@ -1,4 +1,4 @@
-//! Waiting at the server: parked, woken, gone, sent away.
+//! Requests that wait and followers of the log: woken, dropped, refused.
 
 use crate::{
     LIMIT, on_both,
@@ -11,33 +11,33 @@ use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
-/// A request that is under way, as a connection would drive it.
+/// A request in progress, as a connection drives it.
 fn send(world: &World, op: &str, body: Value) -> tokio::task::JoinHandle<Response> {
     let (world, request) = (world.clone(), post(op, &body.to_string()));
     tokio::spawn(async move { world.send(request).await })
 }
 
-/// A fleet in which there is work, and none to be had: what is finished or empty is not waited for.
-async fn busy(world: &World) {
+/// A fleet whose only task is claimed. On an empty or finished board a claim does not wait.
+async fn claim_the_only_task(world: &World) {
     world.ok("task/add", json!({ "board": "auth", "title": "held" })).await;
     world.ok("task/claim", json!({ "run": "other" })).await;
 }
 
-/// Waits until so many are parked in the engine.
-async fn parked(world: &World, n: u64) {
-    let parked = async {
+/// Waits until this many calls wait in the engine.
+async fn until_waiting(world: &World, n: u64) {
+    let reached = async {
         while world.fleet.stats().waiting != n {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, parked).await.expect("they park");
+    tokio::time::timeout(LIMIT, reached).await.expect("they wait");
 }
 
 on_both! {
-    async fn a_parked_claim_is_woken(world: World) {
-        busy(&world).await;
+    async fn a_waiting_claim_is_woken(world: World) {
+        claim_the_only_task(&world).await;
         let waiting = send(&world, "task/claim", json!({ "run": "r", "wait_ms": 600_000 }));
-        parked(&world, 1).await;
+        until_waiting(&world, 1).await;
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         let response = waiting.await.unwrap();
         assert_eq!(response.status(), 200);
@@ -46,96 +46,96 @@ on_both! {
     }
 
     async fn hanging_up_ends_a_wait_at_once(world: World) {
-        busy(&world).await;
+        claim_the_only_task(&world).await;
         let waiting = send(&world, "task/claim", json!({ "run": "gone", "wait_ms": 600_000 }));
-        parked(&world, 1).await;
+        until_waiting(&world, 1).await;
         waiting.abort();
-        parked(&world, 0).await;
+        until_waiting(&world, 0).await;
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         let claimed = world.ok("task/claim", json!({ "run": "here" })).await;
-        assert_eq!(claimed["claim"]["token"], "task/auth-2@1", "nobody took it for the one who left");
+        assert_eq!(claimed["claim"]["token"], "task/auth-2@1", "nothing was claimed for the client that hung up");
     }
 
-    async fn who_waits_is_asked_to_come_back_when_the_server_stops(world: World) {
-        busy(&world).await;
+    async fn a_stop_ends_every_wait_and_asks_to_retry(world: World) {
+        claim_the_only_task(&world).await;
         let claims = send(&world, "task/claim", json!({ "run": "r", "wait_ms": 600_000 }));
         let reads = send(&world, "event/list", json!({ "since": "0.0", "kind": "none", "wait_ms": 600_000 }));
-        parked(&world, 2).await;
+        until_waiting(&world, 2).await;
         world.app.stop();
         for waiting in [claims, reads] {
             let response = waiting.await.unwrap();
             assert_eq!(response.status(), 503);
-            assert_eq!(text(response).await, r#"{"error":{"code":"unavailable","message":"the server is stopping","hint":"ask again: nothing was taken for you"}}"#);
+            assert_eq!(text(response).await, r#"{"error":{"code":"unavailable","message":"the server is stopping","hint":"retry: nothing was claimed for you"}}"#);
         }
-        // What does not wait is served to the end.
+        // Calls that do not wait are still served.
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
     }
 
-    async fn so_many_may_wait_and_no_more(world: World) {
-        busy(&world).await;
+    async fn waiting_requests_are_limited(world: World) {
+        claim_the_only_task(&world).await;
         let world = world.with(|settings| settings.waiters = 2);
         let waiting = [
             send(&world, "task/claim", json!({ "run": "a", "wait_ms": 600_000 })),
             send(&world, "task/claim", json!({ "run": "b", "wait_ms": 600_000 })),
         ];
-        parked(&world, 2).await;
-        let told = world.tell(post("task/claim", r#"{"run":"c","wait_ms":600000}"#)).await;
-        insta::assert_snapshot!("too_many_waiters", told);
-        assert_eq!(world.send(get("/v1/events")).await.status(), 429, "a follower waits, too");
+        until_waiting(&world, 2).await;
+        let answer = world.exchange(post("task/claim", r#"{"run":"c","wait_ms":600000}"#)).await;
+        insta::assert_snapshot!("too_many_waiters", answer);
+        assert_eq!(world.send(get("/v1/events")).await.status(), 429, "a follower counts, too");
         let (status, answer) = world.post("task/claim", json!({ "run": "c" })).await;
-        assert_eq!((status, &answer["error"]["code"]), (409, &json!("none_ready")), "who does not wait is served");
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!("none_ready")), "a call that does not wait is served");
         for one in waiting {
             one.abort();
         }
-        parked(&world, 0).await;
+        until_waiting(&world, 0).await;
         let again = send(&world, "task/claim", json!({ "run": "c", "wait_ms": 600_000 }));
-        parked(&world, 1).await;
+        until_waiting(&world, 1).await;
         again.abort();
     }
 
-    /// However many one key asks for, another finds a place.
-    async fn a_key_has_a_share_of_the_places(world: World) {
-        busy(&world).await;
+    /// One key cannot use up the permits of another.
+    async fn waiting_requests_are_limited_for_each_key(world: World) {
+        claim_the_only_task(&world).await;
         let world = world.with(|settings| settings.key_waiters = 2);
         let mut secrets = Vec::new();
         for name in ["eye", "ear"] {
             secrets.push(world.fleet.call(key::Add::new(name, Access::Reader)).await.unwrap().secret);
         }
-        let asks = |secret: &str| {
+        let wait_request = |secret: &str| {
             let mut request = post("task/wait", r#"{"tasks":["auth-1"],"wait_ms":600000}"#);
             request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
             request
         };
         let waits = |secret: &str| {
-            let (world, request) = (world.clone(), asks(secret));
+            let (world, request) = (world.clone(), wait_request(secret));
             tokio::spawn(async move { world.send(request).await })
         };
         let own = [waits(&secrets[0]), waits(&secrets[0])];
-        parked(&world, 2).await;
-        let told = world.tell(asks(&secrets[0])).await;
+        until_waiting(&world, 2).await;
+        let answer = world.exchange(wait_request(&secrets[0])).await;
         insta::allow_duplicates! {
-            insta::assert_snapshot!(told, @r#"
+            insta::assert_snapshot!(answer, @r#"
             429 Too Many Requests
             retry-after: 1
-            {"error":{"code":"rate_limited","message":"2 requests of key `eye` are waiting already, which is its share","hint":"ask again later, or without waiting; fence serve --key-waiters says how many may","retry_after_ms":1000}}
+            {"error":{"code":"rate_limited","message":"key `eye` has reached its limit of 2 waiting requests","hint":"retry later, or without waiting; fence serve --key-waiters sets the limit","retry_after_ms":1000}}
             "#);
         }
         let another = waits(&secrets[1]);
-        parked(&world, 3).await;
+        until_waiting(&world, 3).await;
         own.into_iter().chain([another]).for_each(|waiting| waiting.abort());
-        parked(&world, 0).await;
-        // Without a key it is the address that has a share.
+        until_waiting(&world, 0).await;
+        // Without a key the address is the caller.
         let open = World::sqlite().await.with(|settings| settings.key_waiters = 1);
-        busy(&open).await;
+        claim_the_only_task(&open).await;
         let waiting = send(&open, "task/claim", json!({ "run": "a", "wait_ms": 600_000 }));
-        parked(&open, 1).await;
-        let told = open.tell(post("task/claim", r#"{"run":"b","wait_ms":600000}"#)).await;
-        assert!(told.starts_with("429") && told.contains("1 requests of 127.0.0.1 are waiting"), "{told}");
+        until_waiting(&open, 1).await;
+        let answer = open.exchange(post("task/claim", r#"{"run":"b","wait_ms":600000}"#)).await;
+        assert!(answer.starts_with("429") && answer.contains("127.0.0.1 has reached its limit of 1 waiting"), "{answer}");
         waiting.abort();
     }
 
-    /// The claim is committed, and its answer never reaches the socket.
-    async fn what_is_claimed_for_one_who_is_gone_is_given_back(world: World) {
+    /// The claim is committed, and its reply never reaches the socket.
+    async fn a_claim_whose_client_is_gone_is_given_back(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         for (op, resource, request) in [
             ("task/claim", "task/auth-1", json!({ "run": "gone", "request": "q-1" })),
@@ -147,23 +147,23 @@ on_both! {
             assert_eq!(response.status(), 200, "{op}");
             assert!(claims(&world).await.contains(&resource.to_owned()), "{op} holds it");
             drop(response);
-            given_back(&world).await;
+            until_given_back(&world).await;
         }
         let shown = world.ok("task/show", json!({ "task": "auth-1" })).await;
         assert_eq!(shown["task"]["attempts"], 0, "no attempt is counted");
     }
 
-    async fn what_reached_its_client_stays_claimed(world: World) {
+    async fn a_delivered_claim_stays_claimed(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
         world.ok("task/claim", json!({ "run": "r" })).await;
-        // A give-back takes a millisecond or two: it would have had its turn.
+        // Giving it back would take a millisecond or two.
         for _ in 0..50 {
             assert_eq!(claims(&world).await, ["task/auth-1"]);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Clients that hang up at any moment, while their claims are on the way: nothing stays held by them.
+    /// Clients hang up at any moment, while their claims are in progress.
     async fn clients_that_hang_up_at_any_moment_hold_nothing(world: World) {
         for n in 0..20 {
             world.ok("task/add", json!({ "board": "auth", "title": n.to_string() })).await;
@@ -173,35 +173,37 @@ on_both! {
             let claiming = send(&world, "task/claim", json!({ "run": format!("r-{n}"), "wait_ms": wait }));
             tokio::time::sleep(Duration::from_micros(n * 50)).await;
             claiming.abort();
-            // Who had the answer in hand let go of it unread.
+            // An answer that had arrived is dropped unread.
             drop(claiming.await);
         }
-        given_back(&world).await;
+        until_given_back(&world).await;
     }
 
-    /// An open stream, and a claim that waits, end with the key that they came with.
-    async fn a_key_that_is_revoked_hears_nothing_more(world: World) {
-        busy(&world).await;
+    /// A stream and a waiting claim end when their key is revoked.
+    async fn a_revoked_key_gets_nothing_more(world: World) {
+        claim_the_only_task(&world).await;
         let world = world.with(|settings| settings.key_trust = Duration::ZERO);
         let secret = world.fleet.call(key::Add::new("ann", Access::Agent)).await.unwrap().secret;
         let with = |mut request: Request<Body>| {
             request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
             request
         };
-        let follower = Follower::ask(&world, with(get("/v1/events?since=start&kind=task.claimed"))).await;
+        let mut follower = Follower::send(&world, with(get("/v1/events?since=start&kind=task.claimed"))).await;
         let claiming = {
             let (world, claim) = (world.clone(), with(post("task/claim", r#"{"run":"r","wait_ms":600000}"#)));
             tokio::spawn(async move { world.send(claim).await })
         };
-        parked(&world, 2).await;
+        // On PostgreSQL an event can be read only once older transactions have ended.
+        assert_eq!(follower.next().await["kind"], "task.claimed");
+        until_waiting(&world, 2).await;
         world.fleet.call(key::Revoke::new("ann")).await.unwrap();
         world.fleet.call(task::Add::new("auth", "fresh")).await.unwrap();
         assert_eq!(claiming.await.unwrap().status(), 401);
         let claimed = world.fleet.call(task::Claim::next("auth", "here")).await.unwrap().claim;
-        assert_eq!(claimed.token, "task/auth-2@1", "nobody took it for a revoked key");
-        let heard = follower.rest().await;
-        let claims = heard.matches("task.claimed").count();
-        assert!(claims == 1 && heard.ends_with("\n\n") && heard.contains("event: error\ndata: {\"error\":{\"code\":\"unauthorized\""), "{heard}");
+        assert_eq!(claimed.token, "task/auth-2@1", "nothing was claimed for the revoked key");
+        let rest = follower.rest().await;
+        assert!(!rest.contains("task.claimed"), "{rest}");
+        assert!(rest.ends_with("\n\n") && rest.contains("event: error\ndata: {\"error\":{\"code\":\"unauthorized\""), "{rest}");
     }
 
     async fn the_log_is_followed_as_it_grows(world: World) {
@@ -214,12 +216,12 @@ on_both! {
         let claimed = all.next().await;
         assert_eq!(claimed["kind"], "task.claimed");
         drop((all, new));
-        parked(&world, 0).await;
+        until_waiting(&world, 0).await;
         world.ok("task/done", json!({ "token": "task/auth-1@1" })).await;
         world.ok("task/add", json!({ "board": "auth", "title": "two" })).await;
         let position = claimed["position"].as_str().unwrap();
         let mut resumed = Follower::of(&world, "/v1/events?resource=task/auth-1", Some(position)).await;
-        assert_eq!(resumed.next().await["kind"], "task.completed", "nothing is missed, and nothing told twice");
+        assert_eq!(resumed.next().await["kind"], "task.completed", "nothing is missed and nothing is sent twice");
         world.app.stop();
         insta::assert_snapshot!("follower_at_the_end", resumed.rest().await);
     }
@@ -235,8 +237,8 @@ async fn claims(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// Waits until nothing is claimed. The aim is 2 s; a give-back is a commit, and some disks alone take that long for one.
-async fn given_back(world: &World) {
+/// Waits until nothing is claimed. The aim is 2 s, but giving back is a commit, and some disks take that long for one.
+async fn until_given_back(world: &World) {
     let given_back = async {
         while !claims(world).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -256,10 +258,10 @@ impl Follower {
         if let Some(last) = last {
             request.headers_mut().insert("last-event-id", last.parse().unwrap());
         }
-        Self::ask(world, request).await
+        Self::send(world, request).await
     }
 
-    async fn ask(world: &World, request: Request<Body>) -> Self {
+    async fn send(world: &World, request: Request<Body>) -> Self {
         let response = world.send(request).await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -283,7 +285,7 @@ impl Follower {
         }
     }
 
-    /// What is left, to the end.
+    /// The rest of the stream, to its end.
     async fn rest(self) -> String {
         let rest = tokio::time::timeout(LIMIT, self.body.collect()).await;
         let rest = rest.expect("it ends").unwrap().to_bytes();
@@ -292,45 +294,46 @@ impl Follower {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_is_too_slow_is_cut_off_and_can_come_back() {
+async fn a_slow_follower_is_disconnected_and_can_continue() {
     let world = World::sqlite().await.with(|settings| settings.slow_reader = Duration::from_millis(50));
     let plan: Vec<_> = (0..2000).map(|n| json!({ "title": format!("task {n}") })).collect();
     world.ok("task/plan", json!({ "board": "auth", "tasks": plan })).await;
-    // It asks, and reads nothing until it was given up.
+    // It reads nothing until the server gave up.
     let slow = Follower::of(&world, "/v1/events?since=start", None).await;
-    let given_up = async {
-        while world.app.waiting() > 0 {
+    let gave_up = async {
+        while world.app.usage().waiters > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, given_up).await.expect("it is given up");
+    tokio::time::timeout(LIMIT, gave_up).await.expect("the server gives up");
     let text = slow.rest().await;
-    let (seen, last) = text.rsplit_once("event: error\n").expect("a last word");
+    let (seen, last) = text.rsplit_once("event: error\n").expect("a last message");
     insta::assert_snapshot!(last.trim_end());
     let seen: Vec<_> = seen.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
-    assert!(seen.len() < 1500, "what is kept for it is bounded: {}", seen.len());
+    assert!(seen.len() < 1500, "the buffer is limited: {}", seen.len());
     let mut resumed = Follower::of(&world, "/v1/events", seen.last().copied()).await;
     let all = world.ok("event/list", json!({ "limit": 1000, "since": seen.last() })).await;
     assert_eq!(resumed.next().await["position"], all["events"][0]["position"]);
 }
 
 #[tokio::test]
-async fn a_follower_is_told_what_is_wrong() {
+async fn a_follower_gets_an_error_for_a_wrong_request() {
     let world = World::sqlite().await;
     world.ok("task/add", json!({ "board": "auth", "title": "old" })).await;
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for path in ["/v1/events?limit=5", "/v1/events?from=2026-01-01T00:00:00Z", "/v1/events?colour=red"] {
-        told.push(world.tell(get(path)).await);
+        answers.push(world.exchange(get(path)).await);
     }
     world.pass_in_use(40 * 86_400).await;
     world.ok("event/prune", json!({})).await;
     let pruned = Follower::of(&world, "/v1/events", Some("0.0")).await;
-    told.push(pruned.rest().await);
-    told.push(world.tell(get("/v1/events?since=nonsense%0adata:%20x")).await);
-    insta::assert_snapshot!(told.join("\n\n"));
+    answers.push(pruned.rest().await);
+    answers.push(world.exchange(get("/v1/events?since=nonsense%0adata:%20x")).await);
+    insta::assert_snapshot!(answers.join("\n\n"));
 }
 
-/// On PostgreSQL the order of commits is not that of events: what began first and ends last is not missed.
+/// On PostgreSQL transactions commit in another order than their events are numbered. A transaction that began first and
+/// commits last is not missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_misses_nothing_while_transactions_commit_in_reverse_order() {
     const TRANSACTIONS: usize = 6;
@@ -339,13 +342,13 @@ async fn a_follower_misses_nothing_while_transactions_commit_in_reverse_order() 
     let mut open = Vec::new();
     for n in 0..TRANSACTIONS {
         let (written, commit) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (fleet, told, may_commit) = (world.fleet.clone(), written.clone(), commit.clone());
+        let (fleet, has_written, may_commit) = (world.fleet.clone(), written.clone(), commit.clone());
         let committed = tokio::spawn(async move {
             let work = fleet.transaction(move |tx| {
-                let (told, may_commit) = (told.clone(), may_commit.clone());
+                let (has_written, may_commit) = (has_written.clone(), may_commit.clone());
                 Box::pin(async move {
                     tx.call(task::Add::new(format!("board{n}"), "one")).await?;
-                    told.notify_one();
+                    has_written.notify_one();
                     may_commit.notified().await;
                     Ok(())
                 })

@@ -54,8 +54,8 @@ impl World {
         Self::open(&url, Some(Arc::new(dir))).await
     }
 
-    /// A schema that no other test uses. PostgreSQL keeps what earlier runs left, and process ids come again: hence a
-    /// random part.
+    /// A schema that no other test uses. It has a random part, because PostgreSQL keeps the schemas of earlier runs and
+    /// process ids repeat.
     pub async fn postgres() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let base = std::env::var("FENCE_TEST_POSTGRES").expect(
@@ -83,8 +83,7 @@ impl World {
         Self { router: router(app.clone()), app, ..self.clone() }
     }
 
-    /// Time passes while the fleet is used: what may be forgotten after a while grows old only then. The same as a call in
-    /// every hour.
+    /// Moves the clock as if the fleet had been used in every hour. Retention counts only time in use.
     pub async fn pass_in_use(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
         let at = Clock::Manual(self.clock.clone()).read().0;
@@ -107,26 +106,26 @@ impl World {
         answer.expect("an answer in time").expect("the router never fails")
     }
 
-    /// Asks, and tells what came back: the status, the headers that matter, and the body.
-    pub async fn tell(&self, request: Request<Body>) -> String {
+    /// Sends a request. Returns the status, the relevant headers and the body as text.
+    pub async fn exchange(&self, request: Request<Body>) -> String {
         let response = self.send(request).await;
-        let mut told = response.status().to_string();
+        let mut shown = response.status().to_string();
         for name in ["allow", "connection", "retry-after", "www-authenticate"] {
             if let Some(value) = response.headers().get(name) {
-                told.push_str(&format!("\n{name}: {}", value.to_str().expect("text")));
+                shown.push_str(&format!("\n{name}: {}", value.to_str().expect("text")));
             }
         }
         assert_eq!(response.headers()["content-type"], "application/json");
-        format!("{told}\n{}", text(response).await)
+        format!("{shown}\n{}", text(response).await)
     }
 
-    /// POSTs JSON and gives the status and the reply.
+    /// POSTs JSON and returns the status and the reply.
     pub async fn post(&self, op: &str, body: Value) -> (u16, Value) {
         let response = self.send(post(op, &body.to_string())).await;
         (response.status().as_u16(), serde_json::from_str(&text(response).await).expect("JSON"))
     }
 
-    /// The same, and it must succeed.
+    /// Like [`Self::post`], but the call must succeed.
     #[track_caller]
     pub fn ok(&self, op: &'static str, body: Value) -> impl Future<Output = Value> {
         let at = std::panic::Location::caller();
@@ -152,17 +151,17 @@ pub async fn text(response: Response) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// A request as a client on this machine would send it.
-pub fn ask(method: &str, path: &str) -> axum::http::request::Builder {
+/// A request as a client on this machine sends it.
+pub fn request(method: &str, path: &str) -> axum::http::request::Builder {
     Request::builder().method(method).uri(path).header("host", "127.0.0.1:7373")
 }
 
 pub fn get(path: &str) -> Request<Body> {
-    ask("GET", path).body(Body::empty()).expect("a request")
+    request("GET", path).body(Body::empty()).expect("a request")
 }
 
 pub fn post(op: &str, body: &str) -> Request<Body> {
-    ask("POST", &format!("/v1/{op}"))
+    request("POST", &format!("/v1/{op}"))
         .header("content-type", "application/json")
         .body(Body::from(body.to_owned()))
         .expect("a request")

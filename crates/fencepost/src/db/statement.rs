@@ -50,10 +50,11 @@ impl Stmt {
     pub(crate) fn logs(&self) -> bool {
         self.kind == Kind::Log
     }
-    /// It is labelled as a read, and its text begins like a write. For a check in debug builds.
+    /// Its text begins like a statement of another kind. For a check in debug builds.
     pub(crate) fn is_mislabelled(&self) -> bool {
-        let begins = |verb: &str| self.sql.trim_start().starts_with(verb);
-        !self.writes() && ["insert", "update", "delete"].into_iter().any(begins)
+        let begins = |words: &str| self.sql.trim_start().starts_with(words);
+        (!self.writes() && ["insert", "update", "delete"].into_iter().any(begins))
+            || (!self.logs() && begins("insert into event"))
     }
     pub(crate) fn only_postgres(&self) -> bool {
         self.only_postgres
@@ -96,6 +97,12 @@ impl Batch {
     }
     pub(crate) fn into_statements(self) -> Vec<Stmt> {
         self.0
+    }
+}
+
+impl<const N: usize> From<[Stmt; N]> for Batch {
+    fn from(statements: [Stmt; N]) -> Self {
+        Self(statements.into())
     }
 }
 

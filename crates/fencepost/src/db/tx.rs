@@ -77,7 +77,7 @@ impl<'a> Tx<'a> {
         let statements = batch.into_statements();
         if cfg!(debug_assertions) && self.opening.scope == Scope::Call {
             let wrong = statements.iter().find(|statement| statement.is_mislabelled());
-            assert!(wrong.is_none(), "a statement that writes is labelled as a read: {wrong:?}");
+            assert!(wrong.is_none(), "a statement of another kind than its label: {wrong:?}");
         }
         self.notes.writes += statements.iter().filter(|statement| statement.writes()).count();
         let answers: Vec<Answer> = match &mut self.db {
@@ -87,11 +87,6 @@ impl<'a> Tx<'a> {
             Db::Postgres(session) => session.pipeline(&statements).await?,
         };
         Ok(Answers::new(answers))
-    }
-
-    /// Runs statements in order, in one round trip.
-    pub async fn pipeline(&mut self, statements: Vec<Stmt>) -> Result<Vec<Answer>> {
-        Ok(self.send(statements.into_iter().collect()).await?.into_vec())
     }
 
     /// Allocates numbers from a counter outside of this transaction, so that it does not lock the counter's row. `None`:

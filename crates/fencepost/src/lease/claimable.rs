@@ -73,6 +73,12 @@ pub(crate) trait Claimable: Debug + Sync {
     ) -> BoxFuture<'t, Result<bool>>;
     /// The kinds of events by which its holder ends a claim. Any other event takes the claim away from it.
     fn ended_by_holder(&self) -> &'static [&'static str];
+    /// Whether an event of this verb says that a claim expired. An event is named after the item's new state, and a
+    /// caller can bring about some of these states, too. `from` is the state before, and `reported` says that the holder
+    /// itself reported a failure.
+    fn is_expiry(&self, verb: &str, _from: Option<&str>, _reported: bool) -> bool {
+        verb == "lapsed"
+    }
     /// What must be true of its rows beside the promises that every noun makes.
     fn promises(&self) -> &'static [Promise];
 }

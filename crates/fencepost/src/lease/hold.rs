@@ -2,7 +2,7 @@
 
 use crate::{
     clock::{Millis, Time},
-    db::{Answer, Row, Scope, Tx},
+    db::{Batch, Row, Scope, Stmt, Tx},
     error::{Code, Error, Result},
     ids::{Resource, Token},
 };
@@ -263,9 +263,13 @@ pub(crate) fn check_written(rows: u64, token: &Token) -> Result<()> {
         .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
 }
 
-pub(crate) fn written(answers: Vec<Answer>, token: &Token) -> Result<Vec<Answer>> {
-    check_written(answers[0].affected, token)?;
-    Ok(answers)
+/// Writes rows and their events in one round trip. Gives how many rows were written: none, if the claim that the write
+/// itself checks is over.
+pub(crate) async fn write_logged(tx: &mut Tx<'_>, write: Stmt, events: Stmt) -> Result<u64> {
+    let mut batch = Batch::new();
+    let written = batch.add(write);
+    batch.add(events);
+    Ok(tx.send(batch).await?.affected(written))
 }
 
 /// A fence for a new claim: above every number that was ever given out for this resource.

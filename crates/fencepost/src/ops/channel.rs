@@ -5,7 +5,7 @@ pub(crate) mod reader;
 
 use crate::{
     clock::Time,
-    db::{Row, Stmt, Tx},
+    db::{Batch, Row, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
     limits::check,
@@ -91,12 +91,13 @@ async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -
     check::plain_name("agent", agent)?;
     tx.caller.acting_as("agent", Some(agent))?;
     next_number(tx, channel).await?;
-    let write = Stmt::write(
+    let mut batch = Batch::new();
+    batch.add(enter(agent, channel, tx.now));
+    let changed = batch.add(Stmt::write(
         "update reader set member = ?4, updated_at = ?3 where agent = ?1 and channel = ?2 and member <> ?4",
         params![agent, channel, tx.now, i64::from(member)],
-    );
-    let answers = tx.pipeline(vec![enter(agent, channel, tx.now), write]).await?;
-    if answers[1].affected == 1 {
+    ));
+    if tx.send(batch).await?.affected(changed) == 1 {
         let kind = if member { "channel.joined" } else { "channel.left" };
         let event = Event {
             topic: Some(Topic::Nobody),

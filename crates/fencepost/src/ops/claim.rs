@@ -2,7 +2,7 @@
 
 pub(crate) mod checkpoint;
 
-use super::nouns;
+use super::{event::Entry, nouns};
 use crate::{
     clock::Millis,
     engine::{op::verbs, prelude::Prelude},
@@ -20,6 +20,15 @@ verbs![guard::Guard, renew::Renew, release::Release, list::List, unclaim::Unclai
 /// The nouns that can be claimed: `task`, `message`, …
 pub fn claimable_nouns() -> impl Iterator<Item = &'static str> {
     nouns().iter().map(|noun| noun.noun())
+}
+
+/// The noun whose claim expired, if an event says so.
+pub fn expired_noun(event: &Entry) -> Option<&'static str> {
+    let (noun, verb) = event.kind.split_once('.')?;
+    let noun = nouns().find(noun)?;
+    // A failure that a holder reported has the number of the attempt.
+    let reported = event.details.as_ref().is_some_and(|details| details.get("attempt").is_some());
+    noun.is_expiry(verb, event.from.as_deref(), reported).then(|| noun.noun())
 }
 
 /// What is wrong with a resource.

@@ -3,7 +3,7 @@
 
 use crate::{
     clock::Time,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
     ids::Token,
@@ -275,17 +275,17 @@ pub(crate) async fn finish_unheld(
     // A holder whose time was up did not complete it.
     let event = Event { run: None, agent: None, fence: None, ..after.event("message.completed", &found) };
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
-    let mut statements = Vec::new();
+    let mut batch = Batch::new();
     if !found.mailbox.starts_with("inbox/") {
-        statements.push(Stmt::write("update message_doc set payload = null where message = ?1", params![id]));
+        batch.add(Stmt::write("update message_doc set payload = null where message = ?1", params![id]));
     }
     if let Some(output) = &output {
-        statements.push(Stmt::write(
+        batch.add(Stmt::write(
             "insert into message_output(message, n, fence, output) values (?1, 0, ?2, ?3)",
             params![id, found.fence, output.text()],
         ));
     }
-    tx.pipeline(statements).await?;
+    tx.send(batch).await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     clock::Time,
-    db::{Row, Stmt, Tx},
+    db::{Batch, Row, Slot, Stmt, Tx},
     engine::op::verbs,
     error::Result,
     ids::Resource,
@@ -101,15 +101,13 @@ impl Record {
     }
 }
 
-/// The lock's row, locked if the caller means to write.
 pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
     let rows = tx.query(columns!("where lock.name = ?1"), params![name]).await?;
     rows.into_iter().next().map(Record::read).transpose()
 }
 
-pub(crate) fn load_locked(name: &str) -> Vec<Stmt> {
-    vec![
-        Stmt::lock("select 1 from lock where name = ?1 for update", params![name]),
-        Stmt::read(columns!("where lock.name = ?1"), params![name]),
-    ]
+/// Locks the lock's row, and reads it.
+pub(crate) fn add_locked(batch: &mut Batch, name: &str) -> Slot {
+    batch.add(Stmt::lock("select 1 from lock where name = ?1 for update", params![name]));
+    batch.add(Stmt::read(columns!("where lock.name = ?1"), params![name]))
 }

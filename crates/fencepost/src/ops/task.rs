@@ -4,7 +4,7 @@
 //! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
 //! own file.
 
-mod batch;
+mod new;
 mod now;
 mod record;
 mod state;
@@ -13,7 +13,7 @@ mod view;
 pub use crate::ops::claim::Checkpoint;
 use crate::{
     clock::{Millis, Time},
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::verbs,
     error::{Code, Error, Result},
     ids::TaskId,
@@ -23,15 +23,15 @@ use crate::{
 };
 pub(crate) use now::{Now, overdue};
 pub(crate) use record::{
-    Lock, Record, Was, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set, state, titles,
-    unheld,
+    Lock, Record, Was, add_locked, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set,
+    state, titles, unheld,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use state::State;
 pub(crate) use state::state_now;
-pub(crate) use view::full;
 pub use view::{Dependency, Note as NoteView, Progress as ProgressView, Task};
+pub(crate) use view::{full, full_after};
 
 verbs![
     add::Add,
@@ -182,9 +182,10 @@ pub(crate) async fn change_under(
         fence: held.map(|hold| hold.fence),
         ..task.event(kind, before.status)
     });
-    let mut statements = save(&found.was(), &task, under, tx.now);
-    statements.push(Event::insert_many(tx, events)?);
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let mut batch = Batch::new();
+    let saved = save(&mut batch, &found.was(), &task, under, tx.now);
+    batch.add(Event::insert_many(tx, events)?);
+    if tx.send(batch).await?.affected(saved) == 0 {
         return Err(Error::new(Code::LeaseExpired, format!("the claim on `{id}` ended at this moment")));
     }
     Ok(Changed { task: task.view(tx.now) })
@@ -211,7 +212,8 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let woken = "update task set delayed_until = null
                  where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
     let keys = crate::db::key_set(keys);
-    tx.pipeline(vec![Stmt::write(woken, params![keys.clone()]), record::sync_tags(keys), events]).await?;
+    let woken = Stmt::write(woken, params![keys.clone()]);
+    tx.send(Batch::from([woken, record::sync_tags(keys), events])).await?;
     Ok(due.len() as u64)
 }
 

@@ -5,7 +5,7 @@ use crate::{
     waiting::{answer, next, one_is_held, parked, readable, token, until, waits},
     world::{World, eventually, options},
 };
-use fencepost::{Fleet, Millis, event, run, task};
+use fencepost::{Fleet, Millis, event, mail, run, task};
 use std::time::Duration;
 
 fn schema_of(world: &World) -> String {
@@ -76,6 +76,30 @@ async fn another_nodes_commit_is_told() {
     until_listening(&admin, &schema, &first).await;
     other.call(task::Add::new("auth", "three")).await.unwrap();
     assert_eq!(token(waiter).await, "task/auth-3@1");
+}
+
+/// Completing the head of a strict mailbox lets the next message go: another node's consumer is woken for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completed_message_is_told() {
+    let world = only_told().await;
+    let (schema, other) = (schema_of(&world), world.again().await);
+    let admin = raw(&schema).await;
+    world
+        .story(
+            "
+            mail/configure s strict=true   -> settings.strict=true
+            mail/push s payload=1          -> id=1
+            mail/push s payload=2          -> id=2
+            mail/claim s run=a             -> claims=message/1@1
+        ",
+        )
+        .await;
+    let claim = mail::Claim { wait_ms: Some(Millis::seconds(600)), ..mail::Claim::next("s", "b") };
+    let waiter = waits(&world.fleet, claim);
+    parked(&world.fleet, 1).await;
+    until_listening(&admin, &schema, &[]).await;
+    other.call(mail::Done { token: "message/1@1".into(), ..Default::default() }).await.unwrap();
+    assert_eq!(answer(waiter).await.unwrap().claims[0].claim.token, "message/2@1");
 }
 
 /// What is committed while nobody can listen is found all the same.

@@ -123,29 +123,15 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
         )
         .await?;
     let keys = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
-    macro_rules! delete {
-        ($table:literal, $column:literal) => {
-            Stmt::write(
-                concat!(
-                    "delete from ",
-                    $table,
-                    " where ",
-                    $column,
-                    " in (select cast(value ->> 'k' as bigint) from json_each(?1))"
-                ),
-                params![keys.clone()],
-            )
-        };
-    }
-    tx.pipeline(vec![
-        delete!("edge", "task"),
-        delete!("edge", "depends_on"),
-        delete!("task_doc", "task"),
-        delete!("task_tag", "task"),
-        delete!("note", "task"),
-        delete!("task", "seq"),
-    ])
-    .await?;
+    let deletes = [
+        "delete from edge where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from edge where depends_on in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from task_doc where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from task_tag where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from note where task in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        "delete from task where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+    ];
+    tx.send(deletes.into_iter().map(|sql| Stmt::write(sql, params![keys.clone()])).collect()).await?;
     Ok((rows.len() as u64, highest(&rows)?))
 }
 

@@ -1,6 +1,6 @@
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -42,7 +42,7 @@ impl Op for Restored {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
         let floor = jumped_floor(rows[0].get("floor")?, tx.now);
         tx.notes.due_changed = true;
-        tx.pipeline(vec![
+        let batch = Batch::from([
             Stmt::write("update fleet set floor = ?1, restored = 0", params![floor]),
             Stmt::write(
                 "update fleet set system = nullif(current_setting('fencepost.system', true), ''),
@@ -53,8 +53,8 @@ impl Op for Restored {
             .only_on_postgres(),
             // Transactions are numbered anew in a new cluster; the old log, in its order, comes before all of them.
             Stmt::write("update event set ord = ord - ?1, xact = null", params![EPOCH]).only_on_postgres(),
-        ])
-        .await?;
+        ]);
+        tx.send(batch).await?;
         tx.one(Event::new("fleet.restored", "fleet").insert(tx)).await?;
         Ok(Floor { floor })
     }

@@ -1,7 +1,7 @@
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::ending::end_all,
@@ -67,7 +67,7 @@ impl Op for SetClock {
                 )
             };
         }
-        tx.pipeline(vec![
+        let batch = Batch::from([
             Stmt::write(
                 "update fleet set ahead_ms = coalesce(ahead_ms, 0) - ?1, seen_at = ?2, clock_resets = clock_resets + 1",
                 params![ahead, now],
@@ -82,8 +82,8 @@ impl Op for SetClock {
             earlier!("agent", "strands_at"),
             // The jump took no time.
             Stmt::write("delete from gap where at > ?1", params![now]),
-        ])
-        .await?;
+        ]);
+        tx.send(batch).await?;
         let details = serde_json::json!({ "was_ahead_ms": ahead });
         tx.one(Event::new("fleet.clock_set", "fleet").details(details).insert(tx)).await?;
         tx.notes.due_changed = true;

@@ -71,7 +71,7 @@ impl Given {
                     let held = task::load(tx, &id).await?.filter(|task| is_held(&task.hold));
                     let Some(task) = held else { continue };
                     tasks.push((task.seq, token.clone()));
-                    let view = task::full(tx, vec![task], vec![]).await?.1.remove(0);
+                    let view = task::full(tx, vec![task]).await?.remove(0);
                     trigger.claims.extend(view.claim.clone());
                     trigger.task = Some(view);
                 }

@@ -5,6 +5,7 @@ use crate::{
     db::{Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
+    lease::hold::write_logged,
     limits::{TTL_MAX, check},
     log::Event,
     params,
@@ -59,8 +60,7 @@ impl Op for Join {
             details: Some(serde_json::to_value(&self).map_err(Error::internal)?),
             ..Event::new("agent.joined", format!("agent/{}", self.agent))
         };
-        let statements = vec![
-            Stmt::write(
+        let join = Stmt::write(
                 "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, strands_at)
                  values (?1, coalesce(?2, 'worker'), ?3, nullif(cast(?4 as bigint), 0),
                    coalesce(cast(?5 as bigint), cast(?8 as bigint)), ?6, cast(?7 as bigint),
@@ -80,10 +80,9 @@ impl Op for Join {
                     until,
                     STRAND,
                 ],
-            ),
-            event.insert(tx),
-        ];
-        tx.pipeline(statements).await?;
+            );
+        let event = event.insert(tx);
+        write_logged(tx, join, event).await?;
         let agent = list::of(tx, &self.agent).await?;
         Ok(Joined { agent: agent.ok_or_else(|| Error::internal("an agent that is not there"))? })
     }

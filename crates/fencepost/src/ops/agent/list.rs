@@ -2,7 +2,7 @@ use super::{Record, Role, agents, by_name};
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
@@ -126,32 +126,47 @@ macro_rules! waiting {
 
 async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
     let overdue = task::overdue(tx, None).await?;
-    let statements = vec![
-        Stmt::read(agents!("order by name limit 10000"), params![]),
-        Stmt::read(runs!("agent is not null limit 10000"), params![tx.now]),
-        Stmt::read(
+    let reads = Reads {
+        agents: Stmt::read(agents!("order by name limit 10000"), params![]),
+        runs: Stmt::read(runs!("agent is not null limit 10000"), params![tx.now]),
+        waiting: Stmt::read(
             waiting!("offered_to is not null", "assignee is not null"),
             params![tx.now, overdue.keys()],
         ),
-    ];
-    read(tx, statements, &overdue).await
+    };
+    read(tx, reads, &overdue).await
 }
 
 /// The one of this name.
 pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
     let overdue = task::overdue(tx, None).await?;
-    let statements = vec![
-        by_name(name),
-        Stmt::read(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
-        Stmt::read(waiting!("offered_to = ?3", "assignee = ?3"), params![tx.now, overdue.keys(), name]),
-    ];
-    Ok(read(tx, statements, &overdue).await?.agents.pop())
+    let reads = Reads {
+        agents: by_name(name),
+        runs: Stmt::read(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
+        waiting: Stmt::read(
+            waiting!("offered_to = ?3", "assignee = ?3"),
+            params![tx.now, overdue.keys(), name],
+        ),
+    };
+    Ok(read(tx, reads, &overdue).await?.agents.pop())
 }
 
-async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>, overdue: &Overdue<task::Record>) -> Result<Agents> {
-    let answers = tx.pipeline(statements).await?;
-    let mut agents = Vec::with_capacity(answers[0].rows.len());
-    for row in &answers[0].rows {
+/// Which agents are read, their living runs, and the tasks that wait for them.
+struct Reads {
+    agents: Stmt,
+    runs: Stmt,
+    waiting: Stmt,
+}
+
+async fn read(tx: &mut Tx<'_>, reads: Reads, overdue: &Overdue<task::Record>) -> Result<Agents> {
+    let mut batch = Batch::new();
+    let agents = batch.add(reads.agents);
+    let runs = batch.add(reads.runs);
+    let waiting = batch.add(reads.waiting);
+    let mut answers = tx.send(batch).await?;
+    let rows = answers.take(agents).rows;
+    let mut agents = Vec::with_capacity(rows.len());
+    for row in &rows {
         let agent = Record::read(row)?;
         agents.push(Agent {
             online: agent.left_at.is_none() && agent.heard_until > tx.now,
@@ -169,9 +184,10 @@ async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>, overdue: &Overdue<task::Re
     }
     let at: std::collections::HashMap<String, usize> =
         agents.iter().enumerate().map(|(i, agent)| (agent.name.clone(), i)).collect();
-    let runs = answers[1].rows.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
-    let mut held = run::list::claims(tx, &runs).await?;
-    for row in &answers[1].rows {
+    let runs = answers.take(runs).rows;
+    let keys = runs.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
+    let mut held = run::list::claims(tx, &keys).await?;
+    for row in &runs {
         if let Some(&i) = at.get(&row.get::<String>("agent")?) {
             agents[i].online = agents[i].left_at.is_none();
             agents[i].runs.push(Doing {
@@ -185,7 +201,8 @@ async fn read(tx: &mut Tx<'_>, statements: Vec<Stmt>, overdue: &Overdue<task::Re
     }
     agents.iter_mut().for_each(|agent| agent.runs.sort_by(|a, b| (a.since, &a.run).cmp(&(b.since, &b.run))));
     let mut unknown = BTreeMap::<String, Vec<String>>::new();
-    let waiting = answers[2].rows.iter().map(|row| Ok((row.get("board")?, row.get("n")?, row.get("agent")?)));
+    let waiting = answers.take(waiting).rows;
+    let waiting = waiting.iter().map(|row| Ok((row.get("board")?, row.get("n")?, row.get("agent")?)));
     let mut waiting = waiting.collect::<Result<Vec<(String, i64, String)>>>()?;
     waiting.extend(
         overdue

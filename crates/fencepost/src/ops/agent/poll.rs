@@ -8,13 +8,13 @@ use super::{
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Answer, Row, Stmt, Subscription, Tx},
+    db::{Answers, Batch, Row, Slot, Stmt, Subscription, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
-    lease::run::Holder,
+    lease::{hold::write_logged, run::Holder},
     limits::{NAME_MAX, TTL_MAX, check},
     log::Event,
     ops::inbox,
@@ -104,16 +104,9 @@ impl Op for Poll {
     erased!();
 
     fn prelude(&self) -> Prelude {
-        let mut reads = Vec::new();
-        if self.check().is_ok() {
-            // Two polls of one agent must not both find room for one more.
-            reads.push(Stmt::lock(
-                "select 1 from agent where name = ?1 and max_concurrent is not null for update",
-                params![&self.agent],
-            ));
-            reads.extend(self.looks());
-        }
-        Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads)
+        let is_sound = self.check().is_ok();
+        let reads = if is_sound { self.opening().0 } else { Batch::new() };
+        Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads.into_statements())
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -129,7 +122,9 @@ impl Op for Poll {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = tx.opening.due.clone();
-        let Looked { agent, found, run } = self.looked(tx.pipeline(self.looks()).await?)?;
+        let mut batch = Batch::new();
+        let first = FirstReads::add(&mut batch, self);
+        let Looked { agent, found, run } = first.take(&mut tx.send(batch).await?, self)?;
         if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
@@ -144,8 +139,8 @@ impl Op for Poll {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Polled> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
-        let answers = std::mem::take(&mut tx.opening.read);
-        let looked = self.looked(answers.into_iter().skip(1).collect())?;
+        let (_, first) = self.opening();
+        let looked = first.take(&mut Answers::new(std::mem::take(&mut tx.opening.read)), &self)?;
         if let Some(again) = self.given_before(tx, looked.run.as_ref()).await? {
             return Ok(again);
         }
@@ -163,6 +158,35 @@ impl Op for Poll {
     }
 }
 
+/// The statements that a poll reads first.
+#[derive(Debug, Clone, Copy)]
+struct FirstReads {
+    agent: Slot,
+    found: Slot,
+    run: Slot,
+}
+
+impl FirstReads {
+    /// Its own run comes last: what went to it before anything else was looked at is seen there.
+    fn add(batch: &mut Batch, poll: &Poll) -> Self {
+        Self {
+            agent: batch.add(by_name(&poll.agent)),
+            found: batch.add(trigger::looks(&poll.agent)),
+            run: batch.add(poll.own_run()),
+        }
+    }
+
+    fn take(self, answers: &mut Answers, poll: &Poll) -> Result<Looked> {
+        let agent = answers.take(self.agent).rows.first().map(Record::read).transpose()?;
+        let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
+            return Err(not_found(&poll.agent));
+        };
+        let found = answers.take(self.found).rows.into_iter().next();
+        let found = found.ok_or_else(|| Error::internal("nothing was looked at"))?;
+        Ok(Looked { agent, found, run: answers.take(self.run).rows.into_iter().next() })
+    }
+}
+
 /// What a poll looks at first.
 struct Looked {
     agent: Record,
@@ -173,21 +197,16 @@ struct Looked {
 }
 
 impl Poll {
-    /// Its own run comes last: what went to it before anything else was looked at is seen there.
-    fn looks(&self) -> Vec<Stmt> {
-        vec![by_name(&self.agent), trigger::looks(&self.agent), self.own_run()]
-    }
-
-    fn looked(&self, answers: Vec<Answer>) -> Result<Looked> {
-        let mut answers = answers.into_iter().map(|answer| answer.rows);
-        let (agent, found, run) = (answers.next(), answers.next(), answers.next());
-        let agent = agent.unwrap_or_default().first().map(Record::read).transpose()?;
-        let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
-            return Err(not_found(&self.agent));
-        };
-        let found = found.and_then(|rows| rows.into_iter().next());
-        let found = found.ok_or_else(|| Error::internal("nothing was looked at"))?;
-        Ok(Looked { agent, found, run: run.and_then(|rows| rows.into_iter().next()) })
+    /// The call opens with these.
+    fn opening(&self) -> (Batch, FirstReads) {
+        let mut batch = Batch::new();
+        // Two polls of one agent must not both find room for one more.
+        batch.add(Stmt::lock(
+            "select 1 from agent where name = ?1 and max_concurrent is not null for update",
+            params![&self.agent],
+        ));
+        let first = FirstReads::add(&mut batch, self);
+        (batch, first)
     }
 
     fn own_run(&self) -> Stmt {
@@ -354,8 +373,8 @@ impl Poll {
             "update run set trigger_type = ?2, given = ?3, host = ?4 where key = ?1 and trigger_type is null",
             params![run_key, trigger.kind.as_str(), given, self.host.as_deref()],
         );
-        let statements = vec![update, event.insert(tx)];
-        if tx.pipeline(statements).await?[0].affected == 0 {
+        let event = event.insert(tx);
+        if write_logged(tx, update, event).await? == 0 {
             return Err(Error::raced(format!("run `{}` was given something at this moment", self.run)));
         }
         Ok(())

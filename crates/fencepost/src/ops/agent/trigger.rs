@@ -6,14 +6,14 @@ use super::{
 };
 use crate::{
     clock::{Millis, Time},
-    db::{Row, Stmt, Tx, by_keys, set},
+    db::{Batch, Row, Stmt, Tx, by_keys, set},
     error::{Error, Result},
     json::Json,
     lease::run::Holder,
     ops::{
         channel::{self, reader::Mentions},
         claim, inbox,
-        mail::{self, Message},
+        mail::{self, Message, claim::Halves},
         task::{self, Status, Task},
     },
     params,
@@ -204,13 +204,14 @@ impl For<'_> {
 
     /// The rows to be claimed, and the key of its run: in one round trip.
     async fn pick(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<(Vec<Row>, i64)> {
-        let enter = self.entered.is_none().then(|| self.holder.enter(tx.now));
-        let mut answers = tx.pipeline(enter.into_iter().chain([pick]).collect()).await?;
-        let rows = answers.pop().unwrap_or_default().rows;
-        if let Some(entered) = answers.pop() {
-            self.entered = Some(self.holder.key(&entered.rows)?);
+        let mut batch = Batch::new();
+        let entered = self.entered.is_none().then(|| batch.add(self.holder.enter(tx.now)));
+        let picked = batch.add(pick);
+        let mut answers = tx.send(batch).await?;
+        if let Some(entered) = entered {
+            self.entered = Some(self.holder.key(&answers.take(entered).rows)?);
         }
-        Ok((rows, self.enter(tx).await?))
+        Ok((answers.take(picked).rows, self.enter(tx).await?))
     }
 
     async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
@@ -242,7 +243,7 @@ impl For<'_> {
         let mut found = mail::Record::read_all(rows)?;
         let Some(first) = found.first() else { return Ok(Vec::new()) };
         // What was lost comes back with what it was lost with, and with nothing else: that may be to blame.
-        match mail::claim::Batch::lost_with(first).filter(|_| first.lapsed > 0) {
+        match Halves::lost_with(first).filter(|_| first.lapsed > 0) {
             Some(together) => found = mail::Record::read_all(tx.one(together).await?.rows)?,
             None => {
                 let lapsed = found.iter().position(|message| message.lapsed > 0);
@@ -253,8 +254,8 @@ impl For<'_> {
             return Ok(Vec::new());
         }
         let found = mail::Record::that_fit(found);
-        let batch = mail::claim::Batch::of(&found, run_key);
-        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max, batch).await?;
+        let halves = Halves::of(&found, run_key);
+        let claimed = mail::claim::take(tx, found, self.holder, run_key, self.max, halves).await?;
         Ok(claimed.into_iter().map(|claimed| (claimed.claim, claimed.message)).collect())
     }
 
@@ -331,7 +332,7 @@ pub(super) async fn finished_tasks<'m>(
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(task::full(tx, found, vec![]).await?.1)
+    task::full(tx, found).await
 }
 
 fn offered(agent: &str) -> Stmt {
@@ -375,17 +376,18 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
             Ok(serde_json::json!({ "resource": format!("task/{board}-{n}"), "at": at }))
         })
         .collect::<Result<Vec<_>>>()?)?;
-    let leads = Stmt::read(
+    let mut batch = Batch::new();
+    batch.add(by_keys!(write, keys.as_slice(), "update task set told = 1 where seq", ""));
+    let own = batch.add(Stmt::read(
         "select event.resource from json_each(?1) as item cross join event
          where event.resource = item.value ->> 'resource' and event.kind in ('task.completed', 'task.failed')
          and event.at = cast(item.value ->> 'at' as bigint)
          and coalesce(event.details, '') not like '%lapsed_:true%'
          and event.agent in (select name from agent where role = 'lead')",
         params![ids],
-    );
-    let told = by_keys!(write, keys.as_slice(), "update task set told = 1 where seq", "");
-    let answers = tx.pipeline(vec![told, leads]).await?;
-    let own = answers[1].rows.iter().map(|row| row.get("resource")).collect::<Result<BTreeSet<String>>>()?;
+    ));
+    let own = tx.send(batch).await?.take(own).rows;
+    let own = own.iter().map(|row| row.get("resource")).collect::<Result<BTreeSet<String>>>()?;
     let mut notices = Vec::new();
     for row in &rows {
         let id = format!("{}-{}", row.get::<String>("board")?, row.get::<i64>("n")?);

@@ -1,7 +1,7 @@
 use crate::{
     caller::Access,
     clock::Time,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::{Overdue, but},
@@ -54,30 +54,28 @@ impl List {
         name: Option<&str>,
         overdue: &Overdue<task::Record>,
     ) -> Result<Vec<Board>> {
-        let answers = tx
-            .pipeline(vec![
-                Stmt::read(
-                    "select name, created_at from board where cast(?1 as text) is null or name = ?1 order by name",
-                    params![name],
-                ),
-                Stmt::read(
-                    concat!(
-                        "select board, state, count(*) as n, count(case when ready = 1 then 1 end) as ready
-                         from (select board, ",
-                        task::state_now!("?3"),
-                        " as state, case when ",
-                        task::is_ready!("?3"),
-                        " then 1 else 0 end as ready
-                           from task where (cast(?1 as text) is null or board = ?1) and ",
-                        but!("seq", "?2"),
-                        ") as task group by board, state"
-                    ),
-                    params![name, overdue.keys(), tx.now],
-                ),
-            ])
-            .await?;
+        let mut batch = Batch::new();
+        let names = batch.add(Stmt::read(
+            "select name, created_at from board where cast(?1 as text) is null or name = ?1 order by name",
+            params![name],
+        ));
+        let counts = batch.add(Stmt::read(
+            concat!(
+                "select board, state, count(*) as n, count(case when ready = 1 then 1 end) as ready
+                 from (select board, ",
+                task::state_now!("?3"),
+                " as state, case when ",
+                task::is_ready!("?3"),
+                " then 1 else 0 end as ready
+                   from task where (cast(?1 as text) is null or board = ?1) and ",
+                but!("seq", "?2"),
+                ") as task group by board, state"
+            ),
+            params![name, overdue.keys(), tx.now],
+        ));
+        let mut answers = tx.send(batch).await?;
         let mut boards = Vec::new();
-        for row in &answers[0].rows {
+        for row in answers.take(names).rows {
             let (name, created_at) = (row.get("name")?, row.get("created_at")?);
             boards.push(Board { name, created_at, tasks: BTreeMap::new(), ready: 0 });
         }
@@ -87,7 +85,7 @@ impl List {
                 board.ready += ready;
             }
         };
-        for row in &answers[1].rows {
+        for row in answers.take(counts).rows {
             add(&row.get::<String>("board")?, row.get("state")?, row.get("n")?, row.get("ready")?);
         }
         for task in overdue.iter() {

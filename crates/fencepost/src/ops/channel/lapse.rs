@@ -4,7 +4,7 @@ use super::reader::{Record, columns};
 use crate::{
     db::{Stmt, Tx, key_set, set},
     error::Result,
-    lease::expiry::ITEMS,
+    lease::{expiry::ITEMS, hold::write_logged},
     log::Event,
     params,
 };
@@ -65,5 +65,5 @@ async fn free(tx: &mut Tx<'_>, held: Vec<Record>) -> Result<u64> {
     );
     let events = freed.iter().map(|(held, free, kind)| free.event(kind, held)).collect();
     let events = Event::insert_many(tx, events)?;
-    Ok(tx.pipeline(vec![update, events]).await?[0].affected)
+    write_logged(tx, update, events).await
 }

@@ -1,7 +1,7 @@
 use super::create::Channel;
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::check,
@@ -35,23 +35,22 @@ impl Op for List {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Channels> {
         check::optional_name("agent", self.agent.as_deref())?;
-        let answers = tx
-            .pipeline(vec![
-                Stmt::read(
-                    "select name, description, next_n, creator, created_at from channel
-                     where cast(?1 as text) is null or exists (
-                       select 1 from reader where reader.agent = ?1 and reader.channel = name and member = 1)
-                     order by name limit 1000",
-                    params![self.agent.as_deref()],
-                ),
-                Stmt::read(
-                    "select channel, agent from reader where member = 1 order by channel, agent limit 10000",
-                    params![],
-                ),
-            ])
-            .await?;
-        let mut channels = answers[0].rows.iter().map(Channel::read).collect::<Result<Vec<_>>>()?;
-        for row in &answers[1].rows {
+        let mut batch = Batch::new();
+        let channels = batch.add(Stmt::read(
+            "select name, description, next_n, creator, created_at from channel
+             where cast(?1 as text) is null or exists (
+               select 1 from reader where reader.agent = ?1 and reader.channel = name and member = 1)
+             order by name limit 1000",
+            params![self.agent.as_deref()],
+        ));
+        let members = batch.add(Stmt::read(
+            "select channel, agent from reader where member = 1 order by channel, agent limit 10000",
+            params![],
+        ));
+        let mut answers = tx.send(batch).await?;
+        let channels = answers.take(channels).rows;
+        let mut channels = channels.iter().map(Channel::read).collect::<Result<Vec<_>>>()?;
+        for row in answers.take(members).rows {
             let name: String = row.get("channel")?;
             if let Some(channel) = channels.iter_mut().find(|channel| channel.name == name) {
                 channel.members.push(row.get("agent")?);

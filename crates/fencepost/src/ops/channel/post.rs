@@ -1,7 +1,7 @@
 use super::{PostView, not_found, posts};
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -165,7 +165,8 @@ impl Post {
         let Mentions { known, unknown } = mentions;
         let mentions: Vec<String> = known.into_iter().collect();
         let names = (!mentions.is_empty()).then(|| json!(mentions).to_string());
-        let mut statements = vec![Stmt::write(
+        let mut batch = Batch::new();
+        batch.add(Stmt::write(
             "insert into post(channel, n, author, body, reply_to, mentions, idempotency_key, at)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             params![
@@ -178,15 +179,15 @@ impl Post {
                 self.key.as_deref(),
                 tx.now
             ],
-        )];
+        ));
         if !mentions.is_empty() {
             let rows = set(mentions.iter().map(|name| json!({ "name": name })))?;
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into mention(agent, channel, n, at)
                  select value ->> 'name', cast(?1 as text), cast(?2 as bigint), cast(?3 as bigint) from json_each(?4)",
                 params![&self.channel, n, tx.now, rows.clone()],
             ));
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into reader(agent, channel, mentioned_n, since, updated_at)
                  select value ->> 'name', cast(?1 as text), cast(?2 as bigint), cast(?3 as bigint), cast(?3 as bigint)
                  from json_each(?4) where true order by value ->> 'name'
@@ -212,8 +213,8 @@ impl Post {
             details: Some(json!({ "n": n })),
             ..Event::new("mentions.posted", format!("mentions/{name}/{}", self.channel))
         }));
-        statements.push(Event::insert_many(tx, events)?);
-        tx.pipeline(statements).await?;
+        batch.add(Event::insert_many(tx, events)?);
+        tx.send(batch).await?;
         let post = PostView {
             channel: self.channel,
             n,

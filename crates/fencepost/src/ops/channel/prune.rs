@@ -5,22 +5,23 @@
 //! the channel stays, one row for each pair: without it everything would be unread again.
 
 use crate::{
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     error::Result,
     params,
 };
 use serde_json::json;
 
 /// One batch; gives how many.
-pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u64> {
-    let forget = Stmt::write(
+pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, most: i64) -> Result<u64> {
+    let mut batch = Batch::new();
+    batch.add(Stmt::write(
         "update reader set read_n = mentioned_n, since = null where (agent, channel) in (
            select agent, channel from reader where run is null and mentioned_n > read_n
            and exists (select 1 from agent where agent.name = reader.agent and heard_until < ?1)
            /*pg for update skip locked*/)",
         params![before],
-    );
-    let oldest = Stmt::read(
+    ));
+    let oldest = batch.add(Stmt::read(
             "select post.channel, post.n from (
                select name, (select min(n) from (
                  select channel.next_n - 1 as n
@@ -34,9 +35,9 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u6
                from channel) as cut
              join post on post.channel = cut.name and post.n < cut.kept_from
              order by post.channel, post.n limit ?2",
-            params![before, batch],
-        );
-    let rows = tx.pipeline(vec![forget, oldest]).await?.remove(1).rows;
+            params![before, most],
+        ));
+    let rows = tx.send(batch).await?.take(oldest).rows;
     if rows.is_empty() {
         return Ok(0);
     }
@@ -44,17 +45,16 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u6
         .iter()
         .map(|row| Ok(json!({ "channel": row.get::<String>("channel")?, "n": row.get::<i64>("n")? })));
     let gone = set(gone.collect::<Result<Vec<_>>>()?)?;
-    macro_rules! delete {
-        ($table:literal) => {
-            Stmt::write(
-                concat!(
-                    "delete from ",
-                    $table,
-                    " where (channel, n) in (select value ->> 'channel', cast(value ->> 'n' as bigint) from json_each(?1))"
-                ),
-                params![gone.clone()],
-            )
-        };
-    }
-    Ok(tx.pipeline(vec![delete!("mention"), delete!("post")]).await?[1].affected)
+    let mut batch = Batch::new();
+    batch.add(Stmt::write(
+        "delete from mention where (channel, n) in (
+           select value ->> 'channel', cast(value ->> 'n' as bigint) from json_each(?1))",
+        params![gone.clone()],
+    ));
+    let posts = batch.add(Stmt::write(
+        "delete from post where (channel, n) in (
+           select value ->> 'channel', cast(value ->> 'n' as bigint) from json_each(?1))",
+        params![gone],
+    ));
+    Ok(tx.send(batch).await?.affected(posts))
 }

@@ -11,7 +11,7 @@ use crate::{
     },
     error::{Error, Result},
     ids::{Resource, Token},
-    lease::hold::require,
+    lease::hold::{require, write_logged},
     limits::check,
     params,
 };
@@ -115,9 +115,8 @@ async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result
     }
     let after = Record { read: page.cursor, ..found.clone() };
     let details = serde_json::json!({ "from": from, "to": page.posts.last().map(|post| post.n) });
-    let event = after.event("mentions.read", found).details(details);
-    let statements = vec![after.save(found, None, tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = after.event("mentions.read", found).details(details).insert(tx);
+    if write_logged(tx, after.save(found, None, tx.now), event).await? == 0 {
         return Err(Error::raced("the mentions were claimed at this moment"));
     }
     Ok(())

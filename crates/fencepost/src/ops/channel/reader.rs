@@ -3,10 +3,14 @@
 use super::{PostView, posts};
 use crate::{
     clock::{Millis, Time},
-    db::{Answer, Delivered, Row, Stmt, Tx, set},
+    db::{Answers, Batch, Delivered, Row, Slot, Stmt, Tx, set},
     error::{Error, Result},
     ids::{Resource, Token},
-    lease::{ClaimState, Hold, Last, hold::next_fence, run::Holder},
+    lease::{
+        ClaimState, Hold, Last,
+        hold::{next_fence, write_logged},
+        run::Holder,
+    },
     log::Event,
     params,
     topic::Topic,
@@ -167,14 +171,16 @@ pub(crate) async fn load(tx: &mut Tx<'_>, agent: &str, channel: &str) -> Result<
 }
 
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> Result<Option<Record>> {
-    let statements = vec![
-        Stmt::lock(
-            "select 1 from reader where agent = ?1 and channel = ?2 for update",
-            params![agent, channel],
-        ),
-        Stmt::read(columns!("where reader.agent = ?1 and reader.channel = ?2"), params![agent, channel]),
-    ];
-    let rows = tx.pipeline(statements).await?.remove(1).rows;
+    let mut batch = Batch::new();
+    batch.add(Stmt::lock(
+        "select 1 from reader where agent = ?1 and channel = ?2 for update",
+        params![agent, channel],
+    ));
+    let found = batch.add(Stmt::read(
+        columns!("where reader.agent = ?1 and reader.channel = ?2"),
+        params![agent, channel],
+    ));
+    let rows = tx.send(batch).await?.take(found).rows;
     rows.into_iter().next().map(Record::read).transpose()
 }
 
@@ -218,51 +224,60 @@ pub(crate) async fn claim_for(
         let attempts = before.attempts + 1;
         let taken = Record { fence, hold: Some(hold.clone()), given: Some(to), attempts, ..before.clone() };
         let event = taken.event("mentions.claimed", &before);
-        let mut statements = vec![taken.save(&before, Some(run_key), tx.now), event.insert(tx)];
-        statements.extend(mentioned(&taken));
-        let mut answers = tx.pipeline(statements).await?;
-        if answers[0].affected == 0 {
+        let mut batch = Batch::new();
+        let saved = batch.add(taken.save(&before, Some(run_key), tx.now));
+        batch.add(event.insert(tx));
+        let mentioned = Mentioned::add(&mut batch, &taken);
+        let mut answers = tx.send(batch).await?;
+        if answers.affected(saved) == 0 {
             return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
         }
-        let given = Mentions::read(&taken, answers.split_off(2), &mut room)?;
+        let given = mentioned.read(&taken, &mut answers, &mut room)?;
         tx.notes.delivered.push(Delivered { token: taken.token(), delivery: taken.delivery });
         claimed.push((hold, taken, given));
     }
     Ok(claimed)
 }
 
-/// The posts of a claim in which its agent is mentioned: their numbers, and the first of them in full.
-fn mentioned(held: &Record) -> [Stmt; 2] {
-    let params = || params![&held.agent, &held.channel, held.read + 1, held.last_given()];
-    [
-        Stmt::read(
-            "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4 order by n limit 1000",
-            params(),
-        ),
-        Stmt::read(
-            posts!(
-                "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
-                   and n >= ?3 and n <= ?4 order by n limit ?5)
-                 order by n"
-            ),
-            params().into_iter().chain(params![POSTS]).collect(),
-        ),
-    ]
+/// The statements that read the posts of a claim in which its agent is mentioned.
+#[derive(Debug, Clone, Copy)]
+struct Mentioned {
+    numbers: Slot,
+    /// The first of them in full.
+    posts: Slot,
 }
 
-impl Mentions {
-    /// What [`mentioned`] found. Posts are left out where the room for all channels ends.
-    fn read(held: &Record, answers: Vec<Answer>, room: &mut usize) -> Result<Self> {
-        let mut rows = answers.into_iter().map(|answer| answer.rows);
-        let (numbers, texts) = (rows.next().unwrap_or_default(), rows.next().unwrap_or_default());
-        let mut posts = Vec::with_capacity(texts.len());
-        for mut row in texts {
+impl Mentioned {
+    fn add(batch: &mut Batch, held: &Record) -> Self {
+        let (first, last) = (held.read + 1, held.last_given());
+        Self {
+            numbers: batch.add(Stmt::read(
+                "select n from mention where agent = ?1 and channel = ?2 and n >= ?3 and n <= ?4
+                 order by n limit 1000",
+                params![&held.agent, &held.channel, first, last],
+            )),
+            posts: batch.add(Stmt::read(
+                posts!(
+                    "where channel = ?2 and n in (select n from mention where agent = ?1 and channel = ?2
+                       and n >= ?3 and n <= ?4 order by n limit ?5)
+                     order by n"
+                ),
+                params![&held.agent, &held.channel, first, last, POSTS],
+            )),
+        }
+    }
+
+    /// Leaves out posts where the room for all channels ends.
+    fn read(self, held: &Record, answers: &mut Answers, room: &mut usize) -> Result<Mentions> {
+        let mut posts = Vec::new();
+        for mut row in answers.take(self.posts).rows {
             let post = PostView::read(&mut row)?;
             let Some(left) = room.checked_sub(post.body.len()) else { break };
             *room = left;
             posts.push(post);
         }
-        Ok(Self {
+        let numbers = answers.take(self.numbers).rows;
+        Ok(Mentions {
             channel: held.channel.clone(),
             from: held.read + 1,
             to: held.last_given(),
@@ -277,8 +292,10 @@ pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentio
     let mut room = POSTS_SIZE;
     let mut given = Vec::with_capacity(held.len());
     for held in held {
-        let answers = tx.pipeline(mentioned(held).into()).await?;
-        given.push(Mentions::read(held, answers, &mut room)?);
+        let mut batch = Batch::new();
+        let mentioned = Mentioned::add(&mut batch, held);
+        let mut answers = tx.send(batch).await?;
+        given.push(mentioned.read(held, &mut answers, &mut room)?);
     }
     Ok(given)
 }
@@ -287,9 +304,8 @@ pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentio
 pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     let after = Record { read: before.last_given(), attempts: 0, ..before.free("done") };
     let alive = before.hold.as_ref().map(|hold| hold.run_key);
-    let event = after.event("mentions.read", before);
-    let statements = vec![after.save(before, alive, tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = after.event("mentions.read", before).insert(tx);
+    if write_logged(tx, after.save(before, alive, tx.now), event).await? == 0 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())

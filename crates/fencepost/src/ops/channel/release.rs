@@ -9,7 +9,10 @@ use crate::{
     error::{Code, Error, Result},
     ids::Token,
     lease::claimable::Unclaimed,
-    lease::{Hold, Last, hold::require},
+    lease::{
+        Hold, Last,
+        hold::{require, write_logged},
+    },
     log::Event,
 };
 
@@ -26,9 +29,8 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     let found = found.ok_or_else(|| Error::internal("a token without a place in the channel"))?;
     // It does not count.
     let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
-    let event = free.event("mentions.released", &found);
-    let statements = vec![free.save(&found, Some(run_key), tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = free.event("mentions.released", &found).insert(tx);
+    if write_logged(tx, free.save(&found, Some(run_key), tx.now), event).await? == 0 {
         return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
     }
     Ok(free.state().into())
@@ -38,9 +40,9 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
 pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()> {
     let mut free = held.free("fail");
     let given_up = free.fail(held.given);
-    let event = free.event(if given_up { "mentions.failed" } else { "mentions.released" }, held);
-    let statements = vec![free.save(held, Some(run), tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let kind = if given_up { "mentions.failed" } else { "mentions.released" };
+    let event = free.event(kind, held).insert(tx);
+    if write_logged(tx, free.save(held, Some(run), tx.now), event).await? == 0 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
@@ -63,9 +65,8 @@ async fn return_one(tx: &mut Tx<'_>, handed: &Delivered) -> Result<u64> {
         return Ok(0);
     };
     let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("undeliver") };
-    let event = free.event("mentions.undelivered", &found);
-    let statements = vec![free.save(&found, Some(hold.run_key), tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = free.event("mentions.undelivered", &found).insert(tx);
+    if write_logged(tx, free.save(&found, Some(hold.run_key), tx.now), event).await? == 0 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
@@ -85,6 +86,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &str, reason: Option<&str>) -> 
         details: reason.map(|reason| serde_json::json!({ "reason": reason })),
         ..free.event("mentions.unclaimed", &found)
     };
-    tx.pipeline(vec![free.save(&found, None, tx.now), event.insert(tx)]).await?;
+    let event = event.insert(tx);
+    write_logged(tx, free.save(&found, None, tx.now), event).await?;
     Ok(Unclaimed { held_by: run, status: free.state().into() })
 }

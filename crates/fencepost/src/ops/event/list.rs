@@ -2,7 +2,7 @@ use super::Entry;
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Row, Stmt, Tx},
+    db::{Batch, Row, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::{Code, Error, Result},
     ids::{Resource, TaskId},
@@ -171,28 +171,26 @@ impl Op for List {
             (Some(last), Some(_)) => (of_resource!("order by /*pg ord desc,*/ id desc limit ?6"), last),
         };
         let filter = (self.kind.as_deref(), self.resource.as_deref());
-        let mut answers = tx
-            .pipeline(vec![
-                // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between
-                // where they end and here that was not seen yet.
-                Stmt::read(
-                    "select ord, id from event
-                     /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
-                     order by /*pg ord desc,*/ id desc limit 1",
-                    params![],
-                ),
-                Stmt::read(page, params![from.ord, from.id, filter.0, noun, filter.1, room]),
-                // After the events: what was pruned before they were read is then told, not passed over.
-                Stmt::read(
-                    "select pruned_xact, pruned_id, epoch,
-                       /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
-                    params![],
-                ),
-            ])
-            .await?;
-        let pruned = answers.remove(2).rows.remove(0);
-        let mut rows = answers.remove(1).rows;
-        let end = answers.remove(0).rows.first().map(position).transpose()?.unwrap_or_default();
+        let mut batch = Batch::new();
+        // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between where they
+        // end and here that was not seen yet.
+        let end = batch.add(Stmt::read(
+            "select ord, id from event
+             /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
+             order by /*pg ord desc,*/ id desc limit 1",
+            params![],
+        ));
+        let page = batch.add(Stmt::read(page, params![from.ord, from.id, filter.0, noun, filter.1, room]));
+        // After the events: what was pruned before they were read is then told, not passed over.
+        let pruned = batch.add(Stmt::read(
+            "select pruned_xact, pruned_id, epoch,
+               /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
+            params![],
+        ));
+        let mut answers = tx.send(batch).await?;
+        let pruned = answers.take(pruned).rows.remove(0);
+        let mut rows = answers.take(page).rows;
+        let end = answers.take(end).rows.first().map(position).transpose()?.unwrap_or_default();
         if self.last.is_some() {
             rows.reverse();
         }

@@ -1,7 +1,7 @@
 use super::{Item, Status, mailbox};
 use crate::{
     caller::Access,
-    db::{Tx, by_keys},
+    db::{Batch, Tx, by_keys},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
@@ -89,14 +89,15 @@ impl Op for List {
             return Ok(Items { items: Vec::new(), more });
         }
         let keys = found.iter().map(|message| message.id).collect::<Vec<_>>();
-        let said = by_keys!(
+        let mut batch = Batch::new();
+        let said = batch.add(by_keys!(
             read,
             keys.as_slice(),
             "select message, output from message_output where n = 0 and message",
             ""
-        );
-        let (mut said, mut views) = mail::view::full(tx, found, vec![said]).await?;
-        for mut row in said.remove(0).rows {
+        ));
+        let (mut answers, mut views) = mail::view::full_after(tx, batch, found).await?;
+        for mut row in answers.take(said).rows {
             let message: i64 = row.get("message")?;
             let output = Json::stored(row.take("output")?)?;
             views

@@ -1,7 +1,7 @@
 use super::{Content, Item, mailbox};
 use crate::{
     caller::Access,
-    db::Tx,
+    db::{Answers, Batch, Slot, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -69,13 +69,15 @@ impl Op for Send {
     fn prelude(&self) -> Prelude {
         // A malformed name is the op's to refuse.
         let is_name = check::plain_name("agent", &self.agent).is_ok();
-        let known = is_name.then(|| agent::known(&self.agent));
-        Prelude::nothing().once(self.request.as_deref()).reading(known.into_iter().collect())
+        let reads = if is_name { self.opening().0 } else { Batch::new() };
+        Prelude::nothing().once(self.request.as_deref()).reading(reads.into_statements())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Sent> {
         check::plain_name("agent", &self.agent)?;
         check::request(self.request.as_deref())?;
+        let (_, known) = self.opening();
+        let known = Answers::new(std::mem::take(&mut tx.opening.read)).take(known).rows;
         let content = Content {
             source: self.source.unwrap_or_else(|| "api".into()),
             text: self.text,
@@ -96,8 +98,16 @@ impl Op for Send {
             true => super::show(tx, message.id).await?.item,
             false => Item::of(Message { payload, ..message }),
         };
-        let agent_unknown = tx.opening.read.first().is_none_or(|known| known.rows.is_empty());
-        Ok(Sent { item, existing, agent_unknown })
+        Ok(Sent { item, existing, agent_unknown: known.is_empty() })
+    }
+}
+
+impl Send {
+    /// The call opens with this: the agent's row, if there is one.
+    fn opening(&self) -> (Batch, Slot) {
+        let mut batch = Batch::new();
+        let known = batch.add(agent::known(&self.agent));
+        (batch, known)
     }
 }
 

@@ -1,8 +1,8 @@
-use super::{Record, load_locked};
+use super::{Record, add_locked};
 use crate::{
     caller::Access,
     clock::Millis,
-    db::{Delivered, Stmt, Subscription, Tx},
+    db::{Batch, Delivered, Stmt, Subscription, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -10,7 +10,11 @@ use crate::{
     error::{Code, Error, Result},
     ids::{Owner, Resource, Token},
     lease::run,
-    lease::{Hold, hold::next_fence, run::Holder},
+    lease::{
+        Hold,
+        hold::{next_fence, write_logged},
+        run::Holder,
+    },
     limits::check,
     log::Event,
     ops::claim,
@@ -98,13 +102,12 @@ impl Op for Claim {
             return self.repeated(tx, lock.filter(|lock| Some(lock.fence) == fence)).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl_ms)?;
-        let mut statements = vec![holder.enter(tx.now)];
-        statements.extend(load_locked(&self.name));
-        let mut answers = tx.pipeline(statements).await?;
-        let found =
-            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
-        let run_key = holder.key(&answers[0].rows)?;
-        match found {
+        let mut batch = Batch::new();
+        let entered = batch.add(holder.enter(tx.now));
+        let found = add_locked(&mut batch, &self.name);
+        let mut answers = tx.send(batch).await?;
+        let run_key = holder.key(&answers.take(entered).rows)?;
+        match answers.take(found).rows.into_iter().next().map(Record::read).transpose()? {
             Some(lock) => self.take(tx, lock, holder, run_key).await,
             None => self.first(tx, holder, run_key).await,
         }
@@ -126,8 +129,8 @@ impl Claim {
         let taken =
             Record { fence, hold: Some(holder.hold(run_key, fence, self.max_ms, tx.now)), ..free.clone() };
         events.push(taken.event("lock.claimed", &free));
-        let statements = vec![taken.save(&lock, Some(run_key), tx.now), Event::insert_many(tx, events)?];
-        let written = tx.pipeline(statements).await?.remove(0).affected;
+        let events = Event::insert_many(tx, events)?;
+        let written = write_logged(tx, taken.save(&lock, Some(run_key), tx.now), events).await?;
         self.reply(tx, &taken, written)
     }
 
@@ -146,7 +149,7 @@ impl Claim {
         );
         let taken = Record { hold: Some(hold), ..free.clone() };
         let event = taken.event("lock.claimed", &free).insert(tx);
-        let written = tx.pipeline(vec![insert, event]).await?.remove(0).affected;
+        let written = write_logged(tx, insert, event).await?;
         self.reply(tx, &taken, written)
     }
 

@@ -4,7 +4,7 @@ use super::{Record, columns};
 use crate::{
     db::{Stmt, Tx, key_set, set},
     error::Result,
-    lease::expiry::ITEMS,
+    lease::{expiry::ITEMS, hold::write_logged},
     log::Event,
     params,
 };
@@ -52,5 +52,5 @@ async fn free(tx: &mut Tx<'_>, locks: Vec<Record>) -> Result<u64> {
     );
     let events = freed.iter().map(|(lock, free)| free.event("lock.lapsed", lock)).collect();
     let events = Event::insert_many(tx, events)?;
-    Ok(tx.pipeline(vec![update, events]).await?[0].affected)
+    write_logged(tx, update, events).await
 }

@@ -1,12 +1,15 @@
 //! Giving a lock back: by its token, or by an operator.
 
-use super::{Record, load_locked};
+use super::{Record, add_locked};
 use crate::{
-    db::{Delivered, Tx},
+    db::{Batch, Delivered, Tx},
     error::{Code, Error, Result},
     ids::Token,
     lease::claimable::Unclaimed,
-    lease::{Hold, Last, hold::require},
+    lease::{
+        Hold, Last,
+        hold::{require, write_logged},
+    },
     log::Event,
 };
 
@@ -20,9 +23,8 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     let run_key = require(state.as_ref(), token, tx.now)?.run_key;
     let lock = lock.ok_or_else(|| not_found(name))?;
     let free = lock.free("release");
-    let event = free.event("lock.released", &lock);
-    let statements = vec![free.save(&lock, Some(run_key), tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = free.event("lock.released", &lock).insert(tx);
+    if write_logged(tx, free.save(&lock, Some(run_key), tx.now), event).await? == 0 {
         return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment")));
     }
     Ok("free".into())
@@ -46,9 +48,8 @@ async fn return_one(tx: &mut Tx<'_>, delivered: &Delivered) -> Result<u64> {
         return Ok(0);
     };
     let free = lock.free("undeliver");
-    let event = free.event("lock.undelivered", &lock);
-    let statements = vec![free.save(&lock, Some(hold.run_key), tx.now), event.insert(tx)];
-    if tx.pipeline(statements).await?[0].affected == 0 {
+    let event = free.event("lock.undelivered", &lock).insert(tx);
+    if write_logged(tx, free.save(&lock, Some(hold.run_key), tx.now), event).await? == 0 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(1)
@@ -65,13 +66,16 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -
         details: reason.map(|reason| serde_json::json!({ "reason": reason })),
         ..free.event("lock.unclaimed", &lock)
     };
-    tx.pipeline(vec![free.save(&lock, None, tx.now), event.insert(tx)]).await?;
+    let event = event.insert(tx);
+    write_logged(tx, free.save(&lock, None, tx.now), event).await?;
     Ok(Unclaimed { held_by: Some(run), status: "free".into() })
 }
 
 async fn find(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> {
-    let mut answers = tx.pipeline(load_locked(name)).await?;
-    answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
+    let mut batch = Batch::new();
+    let found = add_locked(&mut batch, name);
+    let found = tx.send(batch).await?.take(found).rows;
+    found.into_iter().next().map(Record::read).transpose()
 }
 
 fn not_found(name: &str) -> Error {

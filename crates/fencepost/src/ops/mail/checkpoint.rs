@@ -10,7 +10,7 @@ use crate::{
         prelude::Prelude,
     },
     error::{Error, Result},
-    lease::hold::written,
+    lease::hold::{check_written, write_logged},
     limits::{BODY_MAX, NAME_MAX, check},
     ops::claim::{Checkpoint, checkpoint::stands},
     params,
@@ -66,9 +66,8 @@ impl Op for SaveCheckpoint {
         }
         let text = serde_json::to_string(&new).map_err(Error::internal)?;
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
-        let statements = vec![
-            // The claim is checked by the write itself.
-            Stmt::write(
+        // The write itself checks the claim.
+        let save = Stmt::write(
                 "update message_doc set checkpoint_n = ?2, checkpoint = ?3
                  where message = ?1 and (checkpoint_n is null or checkpoint_n < ?2)
                  and exists (
@@ -76,10 +75,9 @@ impl Op for SaveCheckpoint {
                    where message.id = ?1 and message.fence = ?4 and run.ended_at is null and run.expires_at > ?5
                    and (message.until_at is null or message.until_at > ?5))",
                 params![id, new.ordinal, text, token.fence, tx.now],
-            ),
-            found.event("message.checkpoint", &found).details(details).insert(tx),
-        ];
-        written(tx.pipeline(statements).await?, &token)?;
+            );
+        let event = found.event("message.checkpoint", &found).details(details).insert(tx);
+        check_written(write_logged(tx, save, event).await?, &token)?;
         Ok(Saved { checkpoint: new })
     }
 }

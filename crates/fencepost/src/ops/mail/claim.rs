@@ -2,12 +2,12 @@ use super::{
     Message, Status, by_name,
     record::{Record, columns, unheld},
     rows_of,
-    view::full,
+    view::{full, full_after},
 };
 use crate::{
     caller::Access,
     clock::Millis,
-    db::{Delivered, Row, Stmt, Subscription, Tx, by_keys, set},
+    db::{Batch, Delivered, Row, Stmt, Subscription, Tx, by_keys, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -116,7 +116,7 @@ impl Op for Claim {
         };
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), ttl)?;
         names.iter().try_for_each(|name| tx.caller.may_take(name, holder.agent.as_deref()))?;
-        let (entered, found) = pick(tx, Some(holder.enter(tx.now)), &names, count).await?;
+        let (entered, found) = pick(tx, holder.enter(tx.now), &names, count).await?;
         let run_key = holder.key(&entered)?;
         Ok(Claimed { claims: take(tx, found, &holder, run_key, self.max_ms, None).await? })
     }
@@ -125,13 +125,13 @@ impl Op for Claim {
 /// Several messages that one trigger gives. What halves they come back in, should its run be lost twice, is written as
 /// they are claimed: later nobody could tell which of them were together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Batch {
+pub(crate) struct Halves {
     number: i64,
     /// The last message of the first half.
     middle: i64,
 }
 
-impl Batch {
+impl Halves {
     pub fn of(messages: &[Record], run_key: i64) -> Option<Self> {
         let mut ids: Vec<i64> = messages.iter().map(|message| message.id).collect();
         ids.sort_unstable();
@@ -159,7 +159,7 @@ pub(crate) async fn take(
     holder: &Holder,
     run_key: i64,
     max: Option<Millis>,
-    batch: Option<Batch>,
+    halves: Option<Halves>,
 ) -> Result<Vec<ClaimedMessage>> {
     let mut taken = Vec::with_capacity(found.len());
     for message in found {
@@ -175,12 +175,14 @@ pub(crate) async fn take(
     }
     let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
     let until = max.map(|max| tx.now.plus(max));
-    let statements = vec![update(tx, &keys, run_key, until, batch), event(tx, &keys, holder)];
+    let mut batch = Batch::new();
+    let saved = batch.add(update(tx, &keys, run_key, until, halves));
+    batch.add(event(tx, &keys, holder));
     tx.notes.delivered.extend(
         taken.iter().map(|message| Delivered { token: claim_token(message), delivery: message.delivery }),
     );
-    let (answers, views) = full(tx, taken, statements).await?;
-    if answers[0].affected < keys.len() as u64 {
+    let (answers, views) = full_after(tx, batch, taken).await?;
+    if answers.affected(saved) < keys.len() as u64 {
         return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(reply(views).claims)
@@ -210,7 +212,7 @@ fn update(
     keys: &[i64],
     run_key: i64,
     until: Option<crate::clock::Time>,
-    batch: Option<Batch>,
+    halves: Option<Halves>,
 ) -> Stmt {
     by_keys!(
         write,
@@ -224,13 +226,13 @@ fn update(
         tx.opening.due.floor,
         tx.now,
         until,
-        batch.map(|batch| batch.number),
-        batch.map_or(0, |batch| batch.middle)
+        halves.map(|halves| halves.number),
+        halves.map_or(0, |halves| halves.middle)
     )
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
-    by_keys!(write,
+    by_keys!(log,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.claimed', 'message/' || id, 'pending', 'processing', cast(?3 as text),
@@ -248,31 +250,30 @@ fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
 /// what is ready: from a million it costs what it costs from a thousand.
 pub(super) async fn pick(
     tx: &mut Tx<'_>,
-    before: Option<Stmt>,
+    before: Stmt,
     names: &[&str],
     count: i64,
 ) -> Result<(Vec<Row>, Vec<Record>)> {
     tx.notes.subscriptions =
         vec![Subscription::new(("mail", names), names.iter().map(|name| Topic::mail(name)))];
-    let own = before.is_some();
-    let mut statements: Vec<Stmt> = before.into_iter().chain([heads(names)?]).collect();
+    let mut batch = Batch::new();
+    let before = batch.add(before);
+    let heads = batch.add(heads(names)?);
     // Of one mailbox the order is known: no need to ask for it first.
-    if let [name] = names {
-        statements.push(next_of(name, count));
-    }
-    let mut answers = tx.pipeline(statements).await?.into_iter();
-    let before = if own { answers.next().unwrap_or_default().rows } else { Vec::new() };
+    let next = if let [name] = names { Some(batch.add(next_of(name, count))) } else { None };
+    let mut answers = tx.send(batch).await?;
+    let before = answers.take(before).rows;
     let (mut open, mut paused) = (Vec::new(), Vec::new());
-    for row in answers.next().unwrap_or_default().rows {
+    for row in answers.take(heads).rows {
         let name: String = row.get("name")?;
         match row.get::<Option<String>>("paused")? {
             Some(reason) => paused.push((name, reason)),
             None => open.push(name),
         }
     }
-    let mut found = match answers.next() {
+    let mut found = match next {
         Some(_) if open.is_empty() => Vec::new(),
-        Some(answer) => Record::read_all(answer.rows)?,
+        Some(next) => Record::read_all(answers.take(next).rows)?,
         None => of_several(tx, &open, count).await?,
     };
     if let Some(lapsed) = found.iter().position(|message| message.lapsed > 0) {
@@ -384,6 +385,5 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
     }
     let tokens: Vec<_> = held.iter().map(|message| (message.id, claim_token(message))).collect();
     tx.notes.delivered = redeliver(tx, &super::claimable::REDELIVERY, &tokens).await?;
-    let (_, views) = full(tx, held, vec![]).await?;
-    Ok(reply(views))
+    Ok(reply(full(tx, held).await?))
 }

@@ -138,6 +138,15 @@ impl Claimable for Messages {
             "message.discarded",
         ]
     }
+    /// A caller can discard only messages that nobody holds.
+    fn is_expiry(&self, verb: &str, from: Option<&str>, reported: bool) -> bool {
+        match verb {
+            "lapsed" | "held" => true,
+            "failed" => !reported,
+            "discarded" => from == Some("processing"),
+            _ => false,
+        }
+    }
     fn promises(&self) -> &'static [Promise] {
         PROMISES
     }

@@ -6,9 +6,10 @@ use super::{
 use crate::{
     caller::Access,
     clock::Millis,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased, refuses},
     error::{Code, Error, Result},
+    lease::hold::write_logged,
     limits::{ATTEMPTS_MAX, TTL_MAX, check},
     log::Event,
     params,
@@ -78,42 +79,39 @@ impl Op for Configure {
             ..Event::new("mailbox.configured", format!("mailbox/{}", self.mailbox))
         };
         let details = serde_json::to_value(&self).map_err(Error::internal)?;
-        let statements = vec![
-            Stmt::write(
-                "update mailbox set ttl_ms = coalesce(?2, ttl_ms), max_attempts = coalesce(?3, max_attempts),
+        let update = Stmt::write(
+            "update mailbox set ttl_ms = coalesce(?2, ttl_ms), max_attempts = coalesce(?3, max_attempts),
                    backoff_ms = coalesce(?4, backoff_ms), replay = coalesce(?5, replay),
                    retain_ms = coalesce(?6, retain_ms),
                    retain_count = nullif(coalesce(?7, retain_count), 0) where name = ?1",
-                params![
-                    &self.mailbox,
-                    self.ttl_ms,
-                    self.max_attempts,
-                    self.backoff_ms,
-                    self.replay.map(Replay::as_str),
-                    self.retain_ms,
-                    self.retain_count,
-                ],
-            ),
-            event.details(details).insert(tx),
-        ];
-        tx.pipeline(statements).await?;
+            params![
+                &self.mailbox,
+                self.ttl_ms,
+                self.max_attempts,
+                self.backoff_ms,
+                self.replay.map(Replay::as_str),
+                self.retain_ms,
+                self.retain_count,
+            ],
+        );
+        let event = event.details(details).insert(tx);
+        write_logged(tx, update, event).await?;
         Ok(Changed { mailbox: show(tx, &self.mailbox).await? })
     }
 }
 
 /// The mailbox's row, locked: as it was, or `None` if it was made just now.
 async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Option<Mailbox>> {
-    let statements = vec![
-        Stmt::write(
-            "insert into mailbox(name, in_order, created_at) values (?1, ?2, ?3) on conflict (name) do nothing",
-            params![name, strict.unwrap_or_default(), tx.now],
-        ),
-        Stmt::lock("select 1 from mailbox where name = ?1 for update", params![name]),
-        Stmt::read(mailboxes!("where name = ?1"), params![name]),
-    ];
-    let answers = tx.pipeline(statements).await?;
-    let row = by_name(&answers[2].rows)?.remove(name);
-    Ok(row.filter(|_| answers[0].affected == 0))
+    let mut batch = Batch::new();
+    let made = batch.add(Stmt::write(
+        "insert into mailbox(name, in_order, created_at) values (?1, ?2, ?3) on conflict (name) do nothing",
+        params![name, strict.unwrap_or_default(), tx.now],
+    ));
+    batch.add(Stmt::lock("select 1 from mailbox where name = ?1 for update", params![name]));
+    let row = batch.add(Stmt::read(mailboxes!("where name = ?1"), params![name]));
+    let mut answers = tx.send(batch).await?;
+    let row = by_name(&answers.take(row).rows)?.remove(name);
+    Ok(row.filter(|_| answers.affected(made) == 0))
 }
 
 /// Twice the same changes nothing.
@@ -128,8 +126,8 @@ pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>
             ..Event::new(kind, format!("mailbox/{name}"))
         };
         let pause = Stmt::write("update mailbox set paused = ?2 where name = ?1", params![name, reason]);
-        let statements = vec![pause, event.insert(tx)];
-        tx.pipeline(statements).await?;
+        let event = event.insert(tx);
+        write_logged(tx, pause, event).await?;
     }
     Ok(Changed { mailbox: show(tx, name).await? })
 }

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, by_keys, set},
+    db::{Batch, Stmt, Tx, by_keys, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -152,7 +152,8 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     });
     let outputs: Vec<_> = outputs.collect();
     let keys: Vec<i64> = changes.iter().map(|(_, after, _)| after.id).collect();
-    let mut statements = vec![
+    let mut batch = Batch::new();
+    let completed = batch.add(
         // `coalesce` hides the index of what is held: a file that someone analysed while little was held would be read
         // by it, with the whole batch parsed anew for every row (100 completions: 9 ms instead of 3).
         Stmt::write(
@@ -172,15 +173,16 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
             ),
             params![set(rows)?, tx.now],
         ),
-        // An inbox keeps what was said for as long as its history.
-        by_keys!(write,
-            keys.as_slice(),
-            "update message_doc set payload = null where message",
-            "and not exists (select 1 from message
-               where message.id = message_doc.message and message.mailbox like 'inbox/%')"
-        ),
-    ];
-    statements.extend(pass_on(changes.iter().map(|(_, after, _)| after)));
+    );
+    // An inbox keeps what was said for as long as its history.
+    batch.add(by_keys!(
+        write,
+        keys.as_slice(),
+        "update message_doc set payload = null where message",
+        "and not exists (select 1 from message
+           where message.id = message_doc.message and message.mailbox like 'inbox/%')"
+    ));
+    batch.extend(pass_on(changes.iter().map(|(_, after, _)| after)));
     // What is completed together was claimed by one run, or by a few.
     let mut by_run: BTreeMap<(&str, Option<&str>), Vec<i64>> = BTreeMap::new();
     for (before, after, _) in changes {
@@ -189,25 +191,24 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
         by_run.entry((run, hold.and_then(|hold| hold.agent.as_deref()))).or_default().push(after.id);
     }
     for ((run, agent), keys) in &by_run {
-        statements.push(event(tx, keys, run, *agent));
+        batch.add(event(tx, keys, run, *agent));
     }
     if !outputs.is_empty() {
-        statements.push(Stmt::write(
+        batch.add(Stmt::write(
             "insert into message_output(message, n, fence, output)
              select cast(value ->> 'k' as bigint), cast(value ->> 'n' as bigint), cast(value ->> 'fence' as bigint),
                value ->> 'output' from json_each(?1) order by key",
             params![set(outputs)?],
         ));
     }
-    let written = tx.pipeline(statements).await?[0].affected;
-    if written < changes.len() as u64 {
+    if tx.send(batch).await?.affected(completed) < changes.len() as u64 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())
 }
 
 fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
-    by_keys!(write,
+    by_keys!(log,
         keys,
         "insert into event(at, kind, resource, from_state, to_state, run, agent, fence, request, topic, asked)
          select cast(?2 as bigint), 'message.completed', 'message/' || id, 'processing', 'processed',

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    db::{Stmt, Tx, by_keys, key_set},
+    db::{Batch, Stmt, Tx, by_keys, key_set},
     error::Result,
     lease::overdue::Overdue,
     params,
@@ -70,15 +70,15 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Ov
     if !tx.opening.due.is_due(tx.now) {
         return Ok(Overdue::default());
     }
-    let statements = vec![
+    let batch = Batch::from([
         Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![mailbox, tx.now]),
         Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![mailbox]),
         Stmt::read(
             columns!("where (cast(?1 as text) is null or message.mailbox = ?1) and message.until_at <= ?2"),
             params![mailbox, tx.now],
         ),
-    ];
-    let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
+    ]);
+    let rows = tx.send(batch).await?.into_rows().collect();
     let lost = now(tx, Record::read_all(rows)?).await?;
     let next = turns(tx, &lost).await?;
     Ok(lost.into_iter().chain(next).collect())

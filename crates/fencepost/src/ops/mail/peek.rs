@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
@@ -50,7 +50,7 @@ impl Op for Peek {
         let ready = unheld!(
             "where message.ready = 1 and message.mailbox = ?1 order by message.priority desc, message.id limit ?2"
         );
-        let mut statements = vec![Stmt::read(ready, params![&self.mailbox, count])];
+        let mut batch = Batch::from([Stmt::read(ready, params![&self.mailbox, count])]);
         if tx.opening.due.is_due(tx.now) {
             let woken = unheld!(concat!(
                 "where ",
@@ -60,9 +60,9 @@ impl Op for Peek {
                 " order by message.priority desc, message.id limit ?2"
             ));
             let params = params![&self.mailbox, count, tx.now, overdue.keys()];
-            statements.push(Stmt::read(woken, params));
+            batch.add(Stmt::read(woken, params));
         }
-        let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows).collect();
+        let rows = tx.send(batch).await?.into_rows().collect();
         let mut found = overdue.merge(Record::read_all(rows)?, |message| message.is_ready(tx.now));
         found.sort_by_key(|message| (Reverse(message.priority), message.id));
         found.truncate(usize::try_from(count).unwrap_or(usize::MAX));
@@ -70,6 +70,6 @@ impl Op for Peek {
             return Ok(Peeked { messages: Vec::new() });
         }
         let found = Record::that_fit(found);
-        Ok(Peeked { messages: full(tx, found, vec![]).await?.1 })
+        Ok(Peeked { messages: full(tx, found).await? })
     }
 }

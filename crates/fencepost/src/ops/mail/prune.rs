@@ -3,27 +3,27 @@
 use super::mailboxes;
 use crate::{
     clock::Time,
-    db::{Row, Stmt, Tx, key_set},
+    db::{Batch, Row, Stmt, Tx, key_set},
     error::Result,
     params,
 };
 
 /// One batch; gives how many. Their numbers never come back, so their fences need not be remembered. `now` leaves out time
 /// that does not count and is not stored in `gap` yet.
-pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, batch: i64) -> Result<u64> {
+pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, most: i64) -> Result<u64> {
     let mut ids = keys(
         tx.query(
             "select id from message
              where prune_at <= ?1 and prune_at + (
                select cast(coalesce(sum(ms), 0) as bigint) from gap where gap.at > message.finished_at) <= ?1
              order by prune_at limit ?2 /*pg for update skip locked*/",
-            params![now, batch],
+            params![now, most],
         )
         .await?,
     )?;
     let counted = tx.query(mailboxes!("where retain_count is not null order by name"), params![]).await?;
     for row in counted {
-        let left = batch - ids.len() as i64;
+        let left = most - ids.len() as i64;
         if left == 0 {
             break;
         }
@@ -50,28 +50,20 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, batch: i64) -> Result<u64>
     ids.sort_unstable();
     ids.dedup();
     let keys = key_set(ids);
-    macro_rules! delete {
-        ($table:literal, $column:literal) => {
-            Stmt::write(
-                concat!(
-                    "delete from ",
-                    $table,
-                    " where ",
-                    $column,
-                    " in (select cast(value ->> 'k' as bigint) from json_each(?1))"
-                ),
-                params![keys.clone()],
-            )
-        };
-    }
-    let answers = tx
-        .pipeline(vec![
-            delete!("message_output", "message"),
-            delete!("message_doc", "message"),
-            delete!("message", "id"),
-        ])
-        .await?;
-    Ok(answers[2].affected)
+    let mut batch = Batch::new();
+    batch.add(Stmt::write(
+        "delete from message_output where message in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        params![keys.clone()],
+    ));
+    batch.add(Stmt::write(
+        "delete from message_doc where message in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        params![keys.clone()],
+    ));
+    let messages = batch.add(Stmt::write(
+        "delete from message where id in (select cast(value ->> 'k' as bigint) from json_each(?1))",
+        params![keys],
+    ));
+    Ok(tx.send(batch).await?.affected(messages))
 }
 
 fn keys(rows: Vec<Row>) -> Result<Vec<i64>> {

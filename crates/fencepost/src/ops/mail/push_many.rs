@@ -6,7 +6,7 @@ use super::{
 use crate::{
     caller::Access,
     clock::Millis,
-    db::{Stmt, Tx, numbered, set},
+    db::{Batch, Stmt, Tx, by_keys, numbered, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -137,10 +137,12 @@ pub(crate) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany
     if tx.opening.is_repeat("message.pushed", None)? {
         return repeated(tx, &items, &keys).await;
     }
-    let mut answers =
-        tx.pipeline(vec![rows_of(items.iter().map(|item| item.mailbox.as_str()))?, by_key(&keys)?]).await?;
-    let mut mailboxes = by_name(&answers[0].rows)?;
-    let known = find(answers.remove(1).rows, &keys)?;
+    let mut batch = Batch::new();
+    let mailboxes = batch.add(rows_of(items.iter().map(|item| item.mailbox.as_str()))?);
+    let known = batch.add(by_key(&keys)?);
+    let mut answers = tx.send(batch).await?;
+    let mut mailboxes = by_name(&answers.take(mailboxes).rows)?;
+    let known = find(answers.take(known).rows, &keys)?;
     let missing: BTreeSet<&str> = items.iter().map(|item| item.mailbox.as_str()).collect();
     let missing: Vec<&str> = missing.into_iter().filter(|name| !mailboxes.contains_key(*name)).collect();
     if !missing.is_empty() {
@@ -210,13 +212,13 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         messages.push(message);
     }
     let rows = set(rows)?;
-    let mut statements = Vec::new();
+    let mut batch = Batch::new();
     if !lanes.is_empty() {
-        statements.push(lane::lock(rows.clone()));
+        batch.add(lane::lock(rows.clone()));
     }
     // Numbers are given out in the order of the list. On PostgreSQL rows are written in the order of their keys: two
     // that push the same keys would else wait for each other.
-    statements.push(Stmt::write(
+    let inserted = batch.add(Stmt::write(
         concat!("insert into message(/*pg id,*/ mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
            behind, delayed_until, updated_at)
          /*pg overriding system value*/
@@ -233,7 +235,7 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
          on conflict (mailbox, idempotency_key) where idempotency_key is not null do nothing returning id"),
         params![tx.now, rows],
     ));
-    let inserted = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
+    let inserted = tx.send(batch).await?.take(inserted).rows;
     let mut ids = inserted.iter().map(|row| row.get("id")).collect::<Result<Vec<i64>>>()?;
     if ids.len() < items.len() {
         return Err(Error::raced("a message with the same key was pushed at this moment"));
@@ -255,16 +257,14 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
         event.topic = Some(Topic::mail(&message.mailbox));
         event
     });
-    let statements = vec![
-        Stmt::write(
-            "insert into message_doc(message, payload, headers)
-             select cast(value ->> 'message' as bigint), value ->> 'payload', value ->> 'headers'
-             from json_each(?1) order by key",
-            params![set(docs)?],
-        ),
-        Event::insert_many(tx, events.collect())?,
-    ];
-    tx.pipeline(statements).await?;
+    let docs = Stmt::write(
+        "insert into message_doc(message, payload, headers)
+         select cast(value ->> 'message' as bigint), value ->> 'payload', value ->> 'headers'
+         from json_each(?1) order by key",
+        params![set(docs)?],
+    );
+    let events = Event::insert_many(tx, events.collect())?;
+    tx.send(Batch::from([docs, events])).await?;
     Ok(messages)
 }
 
@@ -300,16 +300,17 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<Pu
         .filter_map(|did| did.resource.strip_prefix("message/")?.parse().ok())
         .collect();
     let ids: Vec<i64> = pushed.iter().copied().collect();
-    let mut statements = vec![by_key(keys)?];
-    statements.push(crate::db::by_keys!(read, ids.as_slice(), columns!("where message.id"), ""));
-    let mut answers = tx.pipeline(statements).await?;
-    let own = Record::read_all(answers.remove(1).rows)?;
+    let mut batch = Batch::new();
+    let known = batch.add(by_key(keys)?);
+    let own = batch.add(by_keys!(read, ids.as_slice(), columns!("where message.id"), ""));
+    let mut answers = tx.send(batch).await?;
+    let own = Record::read_all(answers.take(own).rows)?;
     let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();
     if own.len() < pushed.len() {
         return Err(Error::new(Code::AlreadyFinished, "what this request pushed was removed since")
             .hint("it was pushed, and finished: there is no need to push it again"));
     }
-    let mut known = find(answers.remove(0).rows, keys)?;
+    let mut known = find(answers.take(known).rows, keys)?;
     let existing = known.values().map(|message| message.id).filter(|id| !pushed.contains(id)).collect();
     for message in known.values() {
         own.remove(&message.id);

@@ -3,7 +3,7 @@
 use super::{Message, Status, lane, not_found};
 use crate::{
     clock::Time,
-    db::{Row, Stmt, Tx, by_keys, key_set, set},
+    db::{Batch, Row, Stmt, Tx, by_keys, key_set, set},
     error::{Error, Result},
     ids::{Resource, Token},
     lease::{ClaimState, Closed, Hold, Last, Under, hold::require, overdue::Item},
@@ -238,9 +238,9 @@ pub(super) async fn require_message(tx: &mut Tx<'_>, id: i64) -> Result<Record> 
 /// Locks first, reads after: a read that waited for the lock would show the runs as they were before. Lanes come
 /// before their messages, so that whoever passes the turn on does not wait for one who waits for the lane.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
-    let mut statements = vec![lane::lock_of(ids), lock(ids)];
-    statements.push(by_keys!(read, ids, columns!("where message.id"), ""));
-    let rows = tx.pipeline(statements).await?.pop().unwrap_or_default().rows;
+    let mut batch = Batch::from([lane::lock_of(ids), lock(ids)]);
+    let found = batch.add(by_keys!(read, ids, columns!("where message.id"), ""));
+    let rows = tx.send(batch).await?.take(found).rows;
     rows.into_iter().map(|row| Record::read(row).map(|message| (message.id, message))).collect()
 }
 
@@ -283,7 +283,8 @@ pub(crate) async fn save(
         Under::NewClaim => 1,
         Under::Claim => 2,
     };
-    let update = Stmt::write(
+    let mut batch = Batch::new();
+    let saved = batch.add(Stmt::write(
         concat!("update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
            attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
            delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),
@@ -300,11 +301,10 @@ pub(crate) async fn save(
            and ended_at is null and expires_at > ?2))
          and (?3 < 2 or until_at is null or until_at > ?2)"),
         params![set(rows)?, tx.now, authority],
-    );
-    let mut statements = vec![update, Event::insert_many(tx, events)?];
-    statements.extend(pass_on(changes.iter().map(|(_, after)| after)));
-    let written = tx.pipeline(statements).await?[0].affected;
-    if written < changes.len() as u64 {
+    ));
+    batch.add(Event::insert_many(tx, events)?);
+    batch.extend(pass_on(changes.iter().map(|(_, after)| after)));
+    if tx.send(batch).await?.affected(saved) < changes.len() as u64 {
         return Err(Error::raced("a run ended at this moment"));
     }
     Ok(())

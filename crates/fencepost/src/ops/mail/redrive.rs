@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::{Row, Stmt, Tx, by_keys},
+    db::{Batch, Row, Stmt, Tx, by_keys},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -92,7 +92,7 @@ impl Op for Redrive {
         let events = events("message.redriven", &changes);
         save(tx, &changes, Under::Nobody, events).await?;
         if !finished.is_empty() {
-            tx.pipeline(behind_again(&finished)).await?;
+            tx.send(behind_again(&finished)).await?;
         }
         Ok(Redriven { messages: changes.iter().map(|(before, _)| before.id).collect(), more })
     }
@@ -112,8 +112,9 @@ fn bring_back(message: &Record, tx: &Tx<'_>) -> Record {
 }
 
 /// It had left its lane. It waits for whose turn it is meanwhile, if it is anyone's, and comes next.
-fn behind_again(messages: &[i64]) -> Vec<Stmt> {
-    vec![by_keys!(write, messages, "update message set behind = 1 where id", ""), lane::resume(messages)]
+fn behind_again(messages: &[i64]) -> Batch {
+    let behind = by_keys!(write, messages, "update message set behind = 1 where id", "");
+    Batch::from([behind, lane::resume(messages)])
 }
 
 /// Messages by their numbers, or a batch of those of a mailbox that are set aside.
@@ -135,7 +136,7 @@ pub(super) async fn chosen(
     let mailbox = mailbox.unwrap_or_default();
     check::path_name("mailbox", mailbox)?;
     super::require(tx, mailbox).await?;
-    let statements = vec![
+    let batch = Batch::from([
         Stmt::read(
             "select id from message where status = 'failed' and mailbox = ?1 order by id limit ?2",
             params![mailbox, BATCH + 1],
@@ -145,8 +146,8 @@ pub(super) async fn chosen(
              and mailbox = ?1 order by id limit ?2",
             params![mailbox, BATCH + 1],
         ),
-    ];
-    let rows = tx.pipeline(statements).await?.into_iter().flat_map(|answer| answer.rows);
+    ]);
+    let rows = tx.send(batch).await?.into_rows();
     let mut ids = rows.map(|row: Row| row.get("id")).collect::<Result<Vec<i64>>>()?;
     // Reads show these as failed or held, too.
     let overdue = overdue(tx, Some(mailbox)).await?;

@@ -34,8 +34,7 @@ impl Op for Show {
 pub(crate) async fn of(tx: &mut Tx<'_>, id: i64) -> Result<Message> {
     let message = require_message(tx, id).await?;
     let message = now(tx, vec![message]).await?;
-    let (_, mut views) = full(tx, message, vec![]).await?;
-    let mut message = views.remove(0);
+    let mut message = full(tx, message).await?.remove(0);
     let outputs =
         tx.query("select output from message_output where message = ?1 order by n", params![id]).await?;
     for mut row in outputs {

@@ -75,7 +75,7 @@ impl Op for Take {
             return repeated(tx).await;
         }
         names.iter().try_for_each(|name| tx.caller.may_take(name, tx.caller.agent.as_deref()))?;
-        let (_, mut found) = pick(tx, Some(lane::lock_next(&names, count)?), &names, count).await?;
+        let (_, mut found) = pick(tx, lane::lock_next(&names, count)?, &names, count).await?;
         if found.iter().any(|message| message.lane.is_some()) {
             let ids: Vec<i64> = found.iter().map(|message| message.id).collect();
             let busy = tx.one(lane::taken(&ids)).await?.rows;
@@ -99,7 +99,7 @@ impl Op for Take {
         let events = changes.iter().map(|(before, after)| after.event("message.taken", before)).collect();
         save(tx, &changes, Under::Nobody, events).await?;
         let taken = changes.into_iter().map(|(_, after)| after).collect();
-        Ok(Taken { messages: full(tx, taken, vec![]).await?.1 })
+        Ok(Taken { messages: full(tx, taken).await? })
     }
 }
 
@@ -114,5 +114,5 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
     if taken.is_empty() {
         return Err(Error::new(Code::AlreadyFinished, "what this request took was removed since"));
     }
-    Ok(Taken { messages: full(tx, taken, vec![]).await?.1 })
+    Ok(Taken { messages: full(tx, taken).await? })
 }

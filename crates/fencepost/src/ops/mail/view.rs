@@ -3,7 +3,7 @@
 use super::{Record, Status};
 use crate::{
     clock::Time,
-    db::{Answer, Stmt, Tx, by_keys},
+    db::{Answers, Batch, Tx, by_keys},
     error::{Error, Result},
     json::Json,
     ops::claim::{self, Checkpoint},
@@ -90,25 +90,28 @@ impl Default for Message {
     }
 }
 
-/// Messages with what is long about them. `first` are run before, in the same round trip; their answers come first.
-pub(crate) async fn full(
+/// Messages with what is long about them.
+pub(crate) async fn full(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Message>> {
+    Ok(full_after(tx, Batch::new(), messages).await?.1)
+}
+
+/// The same, read after the statements of a batch in the same round trip. Gives the answers of those, too.
+pub(crate) async fn full_after(
     tx: &mut Tx<'_>,
+    mut batch: Batch,
     messages: Vec<Record>,
-    first: Vec<Stmt>,
-) -> Result<(Vec<Answer>, Vec<Message>)> {
-    let (own, keys) = (first.len(), messages.iter().map(|message| message.id).collect::<Vec<_>>());
-    let mut statements = first;
-    statements.push(by_keys!(
+) -> Result<(Answers, Vec<Message>)> {
+    let keys: Vec<i64> = messages.iter().map(|message| message.id).collect();
+    let docs = batch.add(by_keys!(
         read,
         keys.as_slice(),
         "select message, payload, headers, checkpoint from message_doc where message",
         ""
     ));
-    let mut answers = tx.pipeline(statements).await?;
-    let docs = answers.split_off(own);
+    let mut answers = tx.send(batch).await?;
     let at: HashMap<i64, usize> = keys.iter().enumerate().map(|(i, &id)| (id, i)).collect();
     let mut views: Vec<Message> = messages.into_iter().map(|message| message.view(tx.now)).collect();
-    for mut row in docs.into_iter().flat_map(|answer| answer.rows) {
+    for mut row in answers.take(docs).rows {
         let view = &mut views[at[&row.get("message")?]];
         view.payload = row.take::<Option<String>>("payload")?.map(Json::stored).transpose()?;
         if let Some(headers) = row.take::<Option<String>>("headers")? {

@@ -75,8 +75,7 @@ impl Op for Unmatched {
         if found.is_empty() {
             return Ok(Kept { messages: Vec::new(), more });
         }
-        let (_, views) = mail::view::full(tx, found, vec![]).await?;
-        let messages = views.into_iter().map(|message| Stray {
+        let messages = mail::view::full(tx, found).await?.into_iter().map(|message| Stray {
             id: message.id,
             content: message.payload.as_ref().and_then(|payload: &Json| payload.read().ok()),
             created_at: message.created_at,

@@ -2,7 +2,7 @@ use super::{Run, list};
 pub use crate::lease::claimable::Outcome;
 use crate::{
     caller::Access,
-    db::{Batch, Row, RunRow, Stmt, Tx},
+    db::{Answers, Batch, Row, RunRow, Slot, Stmt, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -72,11 +72,9 @@ impl Op for Settle {
     erased!();
 
     fn prelude(&self) -> Prelude {
-        let reads = match check_name(&self.run) {
-            Ok(()) => vec![ending::locked(&self.run), given_to(&self.run), nouns().tokens_of_name(&self.run)],
-            Err(_) => Vec::new(),
-        };
-        Prelude::renews(&self.run, None).reading(reads)
+        let is_name = check_name(&self.run).is_ok();
+        let reads = if is_name { self.opening().0 } else { Batch::new() };
+        Prelude::renews(&self.run, None).reading(reads.into_statements())
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Settled> {
@@ -90,9 +88,11 @@ impl Op for Settle {
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
             return self.over(tx).await;
         };
-        let held = tx.opening.read.pop().unwrap_or_default().rows;
+        let (_, first) = self.opening();
+        let mut answers = Answers::new(std::mem::take(&mut tx.opening.read));
+        let held = answers.take(first.held).rows;
         let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
-        let read = tx.opening.read.pop().unwrap_or_default().rows;
+        let read = answers.take(first.given).rows;
         let mut given = self.given(read.first())?;
         let (trigger, host) = read
             .first()
@@ -160,7 +160,23 @@ fn given_to(run: &str) -> Stmt {
     )
 }
 
+/// The statements that a settlement reads first.
+#[derive(Debug, Clone, Copy)]
+struct FirstReads {
+    given: Slot,
+    held: Slot,
+}
+
 impl Settle {
+    /// The call opens with these.
+    fn opening(&self) -> (Batch, FirstReads) {
+        let mut batch = Batch::new();
+        batch.add(ending::locked(&self.run));
+        let given = batch.add(given_to(&self.run));
+        let held = batch.add(nouns().tokens_of_name(&self.run));
+        (batch, FirstReads { given, held })
+    }
+
     fn given(&self, row: Option<&Row>) -> Result<Given> {
         let Some(row) = row else {
             return Err(Error::new(Code::NotReady, format!("run `{}` was given no trigger", self.run))

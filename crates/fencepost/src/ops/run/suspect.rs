@@ -60,7 +60,7 @@ impl Op for Suspect {
         let event = event.insert(tx);
         tx.notes.due_changed = true;
         let shorten = "update run set expires_at = ?2 where key = ?1";
-        tx.pipeline(vec![Stmt::write(shorten, params![run.key, expires_at]), event]).await?;
+        tx.send([Stmt::write(shorten, params![run.key, expires_at]), event].into()).await?;
         Ok(Suspected { run: RunRow { expires_at, ..run }.view(tx.now) })
     }
 }

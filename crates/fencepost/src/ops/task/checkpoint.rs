@@ -5,13 +5,13 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Error, Result},
-    lease::{Under, hold::written},
+    lease::{Under, hold::check_written},
     limits::{BODY_MAX, NAME_MAX, check},
     ops::claim::checkpoint::stands,
     params,
@@ -67,16 +67,17 @@ impl Op for SaveCheckpoint {
         }
         let mut task = found.clone();
         task.updated_at = tx.now;
-        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+        let mut batch = Batch::new();
+        let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
         let text = serde_json::to_string(&new).map_err(Error::internal)?;
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });
-        statements.push(Stmt::write(
+        batch.add(Stmt::write(
             "update task_doc set checkpoint_n = ?2, checkpoint = ?3
              where task = ?1 and (checkpoint_n is null or checkpoint_n < ?2)",
             params![task.seq, new.ordinal, text],
         ));
-        statements.push(task.event("task.checkpoint", task.status).details(details).insert(tx));
-        written(tx.pipeline(statements).await?, &token)?;
+        batch.add(task.event("task.checkpoint", task.status).details(details).insert(tx));
+        check_written(tx.send(batch).await?.affected(saved), &token)?;
         Ok(Saved { checkpoint: new })
     }
 }

@@ -1,8 +1,8 @@
-use super::{Record, Status, Task, Was, full, not_found, save, save_set, unheld};
+use super::{Record, Status, Task, Was, add_locked, full, full_after, not_found, save, save_set, unheld};
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Delivered, Stmt, Subscription, Tx},
+    db::{Batch, Delivered, Stmt, Subscription, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -138,16 +138,16 @@ impl Wanted {
     /// The named task, if it is this run's to take.
     async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
         self.check()?;
-        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::new("task", &id)))? {
+        if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::new("task", id)))? {
             return repeated(tx).await;
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
-        let mut statements = vec![holder.enter(tx.now)];
-        statements.extend(super::record::locked(id));
-        let mut answers = tx.pipeline(statements).await?;
-        let run_key = holder.key(&answers[0].rows)?;
-        let found =
-            answers.pop().unwrap_or_default().rows.into_iter().next().map(Record::read).transpose()?;
+        let mut batch = Batch::new();
+        let entered = batch.add(holder.enter(tx.now));
+        let found = add_locked(&mut batch, id);
+        let mut answers = tx.send(batch).await?;
+        let run_key = holder.key(&answers.take(entered).rows)?;
+        let found = answers.take(found).rows.into_iter().next().map(Record::read).transpose()?;
         let found = found.ok_or_else(|| not_found(id))?;
         tx.notes.subscriptions =
             vec![Subscription::new((id, &holder.agent), topics(holder.agent.as_deref()))];
@@ -162,8 +162,8 @@ impl Wanted {
             // The token goes to one who may have it already: that is a delivery, but none to take back.
             redeliver(tx, &super::claimable::REDELIVERY, &[(found.seq, hold.token(&found.resource()))])
                 .await?;
-            let (_, mut views) = full(tx, vec![found], vec![]).await?;
-            return Ok(vec![Claimed { claim, task: views.remove(0) }]);
+            let task = full(tx, vec![found]).await?.remove(0);
+            return Ok(vec![Claimed { claim, task }]);
         }
         let mut events = Vec::new();
         let mut free = found.clone();
@@ -183,25 +183,18 @@ impl Wanted {
         }
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
         let mut found = Vec::new();
-        let mut entered = None;
+        let mut run_key = None;
         // The agent's own come first, and only the pool if there are none: locking a row of each would hide
         // one of them from the others.
         let agent = holder.agent.clone();
         for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
-            let mut statements = vec![self.pick(mine, count)];
-            if entered.is_none() {
-                statements.insert(0, holder.enter(tx.now));
-            }
-            let mut answers = tx.pipeline(statements).await?;
-            found = answers
-                .pop()
-                .unwrap_or_default()
-                .rows
-                .into_iter()
-                .map(Record::read)
-                .collect::<Result<Vec<_>>>()?;
-            if let Some(first) = answers.pop() {
-                entered = Some(holder.key(&first.rows)?);
+            let mut batch = Batch::new();
+            let entered = run_key.is_none().then(|| batch.add(holder.enter(tx.now)));
+            let picked = batch.add(self.pick(mine, count));
+            let mut answers = tx.send(batch).await?;
+            found = answers.take(picked).rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+            if let Some(entered) = entered {
+                run_key = Some(holder.key(&answers.take(entered).rows)?);
             }
             if !found.is_empty() {
                 break;
@@ -210,7 +203,7 @@ impl Wanted {
         if let Some(lapsed) = found.iter().position(|task| task.lapsed) {
             found.truncate(lapsed.max(1));
         }
-        match entered {
+        match run_key {
             Some(run_key) if !found.is_empty() => {
                 let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
                 take(tx, found, &holder, run_key, self.max, Vec::new()).await
@@ -384,15 +377,18 @@ pub(crate) async fn take(
         changes.push((was, taken));
     }
     let events = Event::insert_many(tx, events)?;
-    let (mut statements, written) = match changes.as_slice() {
-        [(was, after)] => (save(was, after, Under::NewClaim, tx.now), None),
-        many => (Vec::new(), Some(save_set(tx, many, Under::NewClaim).await?.len())),
-    };
-    statements.push(events);
-    let wanted = changes.len();
+    let mut batch = Batch::new();
+    let mut written = 0;
+    let mut saved = None;
+    match changes.as_slice() {
+        [(was, after)] => saved = Some(save(&mut batch, was, after, Under::NewClaim, tx.now)),
+        many => written = save_set(tx, many, Under::NewClaim).await?.len() as u64,
+    }
+    batch.add(events);
+    let wanted = changes.len() as u64;
     let taken = changes.into_iter().map(|(_, after)| after).collect();
-    let (answers, views) = full(tx, taken, statements).await?;
-    if written.unwrap_or(answers[0].affected as usize) < wanted {
+    let (answers, views) = full_after(tx, batch, taken).await?;
+    if saved.map_or(written, |saved| answers.affected(saved)) < wanted {
         return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
@@ -459,8 +455,8 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
             None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
             None => return Err(over().with("fence", fence)),
         };
-        let (_, mut views) = full(tx, vec![task], vec![]).await?;
-        claimed.push(Claimed { claim, task: views.remove(0) });
+        let task = full(tx, vec![task]).await?.remove(0);
+        claimed.push(Claimed { claim, task });
     }
     if claimed.is_empty() {
         return Err(over());

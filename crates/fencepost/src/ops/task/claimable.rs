@@ -126,6 +126,9 @@ impl Claimable for Tasks {
     fn ended_by_holder(&self) -> &'static [&'static str] {
         &["task.completed", "task.failed", "task.retrying", "task.released", "task.accepted", "task.rejected"]
     }
+    fn is_expiry(&self, verb: &str, _from: Option<&str>, reported: bool) -> bool {
+        verb == "lapsed" || (verb == "failed" && !reported)
+    }
     fn promises(&self) -> &'static [Promise] {
         PROMISES
     }

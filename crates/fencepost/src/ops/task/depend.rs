@@ -1,7 +1,7 @@
 use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, record, save};
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -47,11 +47,11 @@ impl Op for Depend {
             return Ok(Changed { task: found.view(tx.now) });
         }
         let mut task = found.clone();
-        let mut statements = Vec::new();
+        let mut batch = Batch::new();
         if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
             let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
-            statements.extend(save(&found.was(), &task, Under::Nobody, tx.now));
-            statements.push(lapsed);
+            save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
+            batch.add(lapsed);
         }
         task.unfinished()?;
         task.unheld()?;
@@ -64,12 +64,12 @@ impl Op for Depend {
             params![task.seq, other.seq],
         );
         if tx.one(insert).await?.affected == 0 {
-            tx.pipeline(statements).await?;
+            tx.send(batch).await?;
             return Ok(Changed { task: task.view(tx.now) });
         }
         let task = Record { waiting_on: task.waiting_on + waits, updated_at: tx.now, ..task };
-        statements.extend(recount(&task, event));
-        tx.pipeline(statements).await?;
+        recount(&mut batch, &task, event);
+        tx.send(batch).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }
@@ -86,15 +86,13 @@ pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Re
 }
 
 /// The count follows the edges, and the tags' copies follow the count.
-pub(super) fn recount(task: &Record, event: Stmt) -> Vec<Stmt> {
-    vec![
-        Stmt::write(
-            "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
-            params![task.seq, task.waiting_on, task.updated_at],
-        ),
-        record::sync_tags(crate::db::key_set([task.seq])),
-        event,
-    ]
+pub(super) fn recount(batch: &mut Batch, task: &Record, event: Stmt) {
+    batch.add(Stmt::write(
+        "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
+        params![task.seq, task.waiting_on, task.updated_at],
+    ));
+    batch.add(record::sync_tags(crate::db::key_set([task.seq])));
+    batch.add(event);
 }
 
 /// Would `task` then wait for itself? Follows what `other` waits for.

@@ -1,7 +1,7 @@
 use super::{Changed, Record, Status, load_locked, save};
 use crate::{
     caller::Access,
-    db::{Answer, Stmt, Tx, by_keys, set},
+    db::{Batch, Row, Stmt, Tx, by_keys, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -10,7 +10,7 @@ use crate::{
     ids::{TaskId, Token},
     lease::{
         Under,
-        hold::{is_repeat, require},
+        hold::{check_written, is_repeat, require},
     },
     limits::{OUTPUT_MAX, check},
     log::Event,
@@ -63,17 +63,19 @@ impl Op for Done {
         let found = held(found, &token, tx)?;
         let was = found.was();
         let task = complete(found, output, tx);
-        let mut statements = save(&was, &task, Under::Claim, tx.now);
-        statements.push(super::release::ended(&task, &was, "task.completed", None).insert(tx));
+        let mut batch = Batch::new();
+        let saved = save(&mut batch, &was, &task, Under::Claim, tx.now);
+        batch.add(super::release::ended(&task, &was, "task.completed", None).insert(tx));
         if let Some(output) = output {
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "update task_doc set output = ?2 where task = ?1",
                 params![task.seq, output],
             ));
         }
-        statements.push(dependents(&[task.seq]));
-        let mut answers = crate::lease::hold::written(tx.pipeline(statements).await?, &token)?;
-        unblock(tx, answers.pop()).await?;
+        let waiting = batch.add(dependents(&[task.seq]));
+        let mut answers = tx.send(batch).await?;
+        check_written(answers.affected(saved), &token)?;
+        unblock(tx, answers.take(waiting).rows).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }
@@ -134,9 +136,9 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
 
 /// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
 /// of: whoever waits for one of them is woken by that.
-pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Result<()> {
+pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Vec<Row>) -> Result<()> {
     let mut fewer: BTreeMap<i64, (Record, i64)> = BTreeMap::new();
-    for row in dependents.unwrap_or_default().rows {
+    for row in dependents {
         let task = Record::read(row)?;
         fewer.entry(task.seq).or_insert((task, 0)).1 += 1;
     }
@@ -144,21 +146,22 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Option<Answer>) -> Resu
         return Ok(());
     }
     let rows = set(fewer.iter().map(|(seq, (_, count))| serde_json::json!({ "k": seq, "count": count })))?;
-    let mut statements = vec![Stmt::write(
+    let mut batch = Batch::new();
+    batch.add(Stmt::write(
         "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
          from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
         params![rows],
-    )];
+    ));
     let tagged = fewer.values().filter(|(task, _)| !task.tags.is_empty()).map(|(task, _)| task.seq);
     let tagged: Vec<i64> = tagged.collect();
     if !tagged.is_empty() {
-        statements.push(super::record::sync_tags(crate::db::key_set(tagged)));
+        batch.add(super::record::sync_tags(crate::db::key_set(tagged)));
     }
     let free = fewer.values().filter(|(task, count)| task.waiting_on == *count && !task.status.is_finished());
     let events: Vec<_> = free.map(|(task, _)| task.event("task.unblocked", task.status)).collect();
     if !events.is_empty() {
-        statements.push(Event::insert_many(tx, events)?);
+        batch.add(Event::insert_many(tx, events)?);
     }
-    tx.pipeline(statements).await?;
+    tx.send(batch).await?;
     Ok(())
 }

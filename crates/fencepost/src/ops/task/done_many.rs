@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -136,16 +136,15 @@ async fn write(
         .iter()
         .map(|(was, after)| super::release::ended(after, was, "task.completed", None))
         .collect();
-    let statements = vec![
-        Event::insert_many(tx, events)?,
-        Stmt::write(
-            "update task_doc set output = item.value ->> 'output' from json_each(?1) as item
-             where task_doc.task = cast(item.value ->> 'task' as bigint)",
-            params![set(outputs)?],
-        ),
-        dependents(&changes.iter().map(|(_, after)| after.seq).collect::<Vec<_>>()),
-    ];
-    let waiting = tx.pipeline(statements).await?.pop();
+    let mut batch = Batch::new();
+    batch.add(Event::insert_many(tx, events)?);
+    batch.add(Stmt::write(
+        "update task_doc set output = item.value ->> 'output' from json_each(?1) as item
+         where task_doc.task = cast(item.value ->> 'task' as bigint)",
+        params![set(outputs)?],
+    ));
+    let waiting = batch.add(dependents(&changes.iter().map(|(_, after)| after.seq).collect::<Vec<_>>()));
+    let waiting = tx.send(batch).await?.take(waiting).rows;
     unblock(tx, waiting).await
 }
 

@@ -1,7 +1,7 @@
 use super::{Changed, Record, change};
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -122,7 +122,7 @@ impl Edit {
 
     async fn write(&self, tx: &mut Tx<'_>, seq: i64) -> Result<()> {
         let tags = self.tags.as_ref().map(|tags| serde_json::json!(tags).to_string());
-        let mut statements = vec![
+        let mut batch = Batch::from([
             Stmt::write(
                 "update task set title = coalesce(?2, title), kind = coalesce(?3, kind),
                    priority = coalesce(?4, priority), max_attempts = coalesce(?5, max_attempts),
@@ -141,23 +141,23 @@ impl Edit {
                 "update task_doc set body = coalesce(?2, body), done_when = coalesce(?3, done_when) where task = ?1",
                 params![seq, self.body.as_deref(), self.done_when.as_deref()],
             ),
-        ];
+        ]);
         if let Some(tags) = &self.tags {
-            statements.push(Stmt::write("delete from task_tag where task = ?1", params![seq]));
+            batch.add(Stmt::write("delete from task_tag where task = ?1", params![seq]));
             let rows = set(tags.iter().map(|tag| serde_json::json!({ "tag": tag })))?;
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into task_tag(task, tag, board, priority, ready)
                  select task.seq, item.value ->> 'tag', task.board, task.priority, task.ready
                  from json_each(?2) as item join task on task.seq = ?1 where true on conflict do nothing",
                 params![seq, rows],
             ));
         } else if self.priority.is_some() {
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "update task_tag set priority = ?2 where task = ?1",
                 params![seq, self.priority],
             ));
         }
-        tx.pipeline(statements).await?;
+        tx.send(batch).await?;
         Ok(())
     }
 }

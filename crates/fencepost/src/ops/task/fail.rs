@@ -6,7 +6,7 @@ use super::{
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::Tx,
+    db::{Batch, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     lease::{
         Under,
-        hold::{is_repeat, written},
+        hold::{check_written, is_repeat},
     },
     limits::{TEXT_MAX, TTL_MAX, check},
 };
@@ -71,9 +71,10 @@ impl Op for Fail {
         let task = self.apply(&found, tx.now);
         let kind = if task.status == Status::Failed { "task.failed" } else { "task.retrying" };
         let details = serde_json::json!({ "reason": self.reason, "attempt": task.attempts });
-        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
-        statements.push(super::release::ended(&task, &found.was(), kind, Some(details)).insert(tx));
-        written(tx.pipeline(statements).await?, &token)?;
+        let mut batch = Batch::new();
+        let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
+        batch.add(super::release::ended(&task, &found.was(), kind, Some(details)).insert(tx));
+        check_written(tx.send(batch).await?.affected(saved), &token)?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }

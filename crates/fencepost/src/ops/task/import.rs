@@ -3,13 +3,13 @@ mod past;
 
 use super::{
     MAX_ATTEMPTS, Record, Status,
-    batch::{Batch, Inserts, Known, On, Wait, at, inserts, resolve},
+    new::{Inserts, Known, NewTasks, On, Wait, at, inserts, resolve},
     plan,
 };
 use crate::{
     caller::Access,
     clock::Time,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -391,7 +391,7 @@ async fn write(
     past: &Past,
 ) -> Result<()> {
     let new = (0..items.len()).filter(|i| known.by_item[*i].is_none() && !past.gone.contains_key(i));
-    let (mut batch, mut notes, mut written) = (Batch::default(), Vec::new(), Vec::new());
+    let (mut new_tasks, mut notes, mut written) = (NewTasks::default(), Vec::new(), Vec::new());
     let mut boards: BTreeMap<&str, i64> = BTreeMap::new();
     for i in new {
         let (id, life) = (&ids[i], &lives[i]);
@@ -412,22 +412,25 @@ async fn write(
         let waits = after[i]
             .iter()
             .filter_map(|on| known.wait(on, |other| (!past.gone.contains_key(&other)).then(|| wait(other))));
-        let row = batch.push(tx, id, &items[i], life.status, waits);
+        let row = new_tasks.push(tx, id, &items[i], life.status, waits);
         life.fill(row, tx.now)?;
-        batch.event(life.event(id, items[i].key.as_deref()));
+        new_tasks.event(life.event(id, items[i].key.as_deref()));
         notes.extend(life.notes(id, tx.now, tx.caller.agent.as_deref()));
         let next = boards.entry(&id.board).or_default();
         *next = (*next).max(id.n + 1);
         written.push(id);
     }
-    let mut statements = batch.writes(tx, &INSERTS)?;
-    let insert = statements.remove(0);
-    // What belongs to the tasks finds them by their numbers, so these must be ours first.
-    if tx.pipeline(vec![raise_counters(tx, &boards)?, insert]).await?[1].affected < written.len() as u64 {
+    let (insert, belonging) = new_tasks.writes(tx, &INSERTS)?;
+    // The writes of what belongs to the tasks find them by their numbers, so these must be ours first.
+    let mut batch = Batch::new();
+    batch.add(raise_counters(tx, &boards)?);
+    let inserted = batch.add(insert);
+    if tx.send(batch).await?.affected(inserted) < written.len() as u64 {
         return Err(Error::raced("a task with the same id or idempotency key was added at this moment"));
     }
+    let mut batch: Batch = belonging.into_iter().collect();
     if !notes.is_empty() {
-        statements.push(Stmt::write(
+        batch.add(Stmt::write(
             "insert into note(task, kind, at, agent, body)
              select task.seq, item.value ->> 'kind', cast(item.value ->> 'at' as bigint), item.value ->> 'agent',
                item.value ->> 'text'
@@ -437,8 +440,8 @@ async fn write(
             params![set(notes)?],
         ));
     }
-    statements.push(above_the_floor(&written)?);
-    tx.pipeline(statements).await?;
+    batch.add(above_the_floor(&written)?);
+    tx.send(batch).await?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::{Record, columns, lapse, state, unheld};
 use crate::{
     clock::Time,
-    db::{Stmt, Tx, set},
+    db::{Batch, Row, Stmt, Tx, set},
     error::Result,
     lease::overdue::Overdue,
     params,
@@ -89,20 +89,23 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
     if !tx.opening.due.is_due(now) {
         return Ok(Overdue::default());
     }
-    let statements = vec![
-        silent(now),
+    let mut batch = Batch::new();
+    let silent = batch.add(silent(now));
+    batch.extend([
         Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![board, now]),
         Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![board]),
         Stmt::read(
             columns!("where (cast(?1 as text) is null or task.board = ?1) and task.until_at <= ?2"),
             params![board, now],
         ),
-    ];
-    let mut answers = tx.pipeline(statements).await?;
-    let silent = answers.remove(0).rows.iter().map(|row| row.get("name")).collect::<Result<HashSet<_>>>()?;
+    ]);
+    let mut answers = tx.send(batch).await?;
+    let silent = answers.take(silent).rows;
+    let silent = silent.iter().map(|row| row.get("name")).collect::<Result<HashSet<_>>>()?;
+    let mut found: Vec<Row> = answers.into_rows().collect();
     if !silent.is_empty() {
         let names = set(silent.iter().map(|name| serde_json::json!({ "name": name })))?;
-        let stranded = vec![
+        let stranded = Batch::from([
             Stmt::read(
                 waiting_for!("offered_to", "task.status = 'offered' and task.parked is null"),
                 params![board, names.clone()],
@@ -112,10 +115,9 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
                 waiting_for!("assignee", "task.status = 'pending' and task.delayed_until <= ?3"),
                 params![board, names, now],
             ),
-        ];
-        answers.extend(tx.pipeline(stranded).await?);
+        ]);
+        found.extend(tx.send(stranded).await?.into_rows());
     }
     let rule = Now { at: now, silent };
-    let rows = answers.into_iter().flat_map(|answer| answer.rows);
-    rows.map(|row| Record::read(row).map(|task| rule.of(task))).collect()
+    found.into_iter().map(|row| Record::read(row).map(|task| rule.of(task))).collect()
 }

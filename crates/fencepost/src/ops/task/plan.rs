@@ -1,11 +1,10 @@
 use super::{
-    PRIORITY, Record, Status, Task,
-    batch::{Batch, Inserts, Known, Wait, at, inserts, resolve},
-    columns, full,
+    PRIORITY, Record, Status, Task, columns, full,
+    new::{Inserts, Known, NewTasks, Wait, at, inserts, resolve},
 };
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -133,32 +132,35 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
             None => TaskId { board: board.into(), n: number[&i] },
         })
         .collect();
-    let mut batch = Batch::default();
+    let mut new_tasks = NewTasks::default();
     for &i in &fresh {
         let (item, status) = (&items[i], items[i].status());
         let new = |other: usize| Some(Wait { on: ids[other].clone(), completed: false });
         let waits = after[i].iter().filter_map(|on| known.wait(on, new));
-        batch.push(tx, &ids[i], item, status, waits);
+        new_tasks.push(tx, &ids[i], item, status, waits);
         let mut event = Event::new("task.added", format!("task/{}", ids[i]));
         (event.to, event.agent) = (Some(status.as_str()), item.creator.clone());
         event.topic =
             Some(item.to.as_deref().or(item.offer.as_deref()).map_or_else(Topic::pool, Topic::agent));
-        batch.event(event);
+        new_tasks.event(event);
     }
-    let alone = !batch.has_edges() && fresh.len() == items.len();
-    let mut statements = batch.writes(tx, &INSERTS)?;
-    statements.push(select(&ids)?);
-    let mut answers = tx.pipeline(statements).await.map_err(|error| match error.is_duplicate() {
+    let alone = !new_tasks.has_edges() && fresh.len() == items.len();
+    let (insert, belonging) = new_tasks.writes(tx, &INSERTS)?;
+    let mut batch = Batch::new();
+    let inserted = batch.add(insert);
+    batch.extend(belonging);
+    let added = batch.add(select(&ids)?);
+    let mut answers = tx.send(batch).await.map_err(|error| match error.is_duplicate() {
         true => Error::raced("a task with the same number was imported at this moment"),
         false => error,
     })?;
-    if answers[0].affected < fresh.len() as u64 {
+    if answers.affected(inserted) < fresh.len() as u64 {
         return Err(Error::raced("a task with the same idempotency key was added at this moment"));
     }
-    let added = answers.pop().unwrap_or_default().rows.into_iter().map(Record::read);
+    let added = answers.take(added).rows.into_iter().map(Record::read);
     let added = added.collect::<Result<Vec<_>>>()?;
     if !alone {
-        return Ok(Planned { tasks: full(tx, added, vec![]).await?.1, existing });
+        return Ok(Planned { tasks: full(tx, added).await?, existing });
     }
     // Nothing is known of them but what was given: no need to ask, while the board's counter is held.
     let views = added.into_iter().zip(items).map(|(task, item)| Task {
@@ -247,7 +249,7 @@ impl Item {
 async fn by_ids(tx: &mut Tx<'_>, ids: &[TaskId]) -> Result<Vec<Task>> {
     let records = tx.one(select(ids)?).await?.rows;
     let records = records.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    Ok(full(tx, records, vec![]).await?.1)
+    full(tx, records).await
 }
 
 fn select(ids: &[TaskId]) -> Result<Stmt> {

@@ -5,13 +5,13 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::Tx,
+    db::{Batch, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::Result,
-    lease::{Under, hold::written},
+    lease::{Under, hold::check_written},
     limits::{TEXT_MAX, check},
 };
 use schemars::JsonSchema;
@@ -57,11 +57,12 @@ impl Op for Progress {
         }
         let mut task = found.clone();
         task.updated_at = tx.now;
-        let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
+        let mut batch = Batch::new();
+        let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
         let details = serde_json::json!({ "text": self.text });
-        statements.push(task.event("task.progress", task.status).details(details).insert(tx));
-        statements.push(note::insert(tx, task.seq, "progress", found.hold.as_ref(), &self.text));
-        written(tx.pipeline(statements).await?, &token)?;
+        batch.add(task.event("task.progress", task.status).details(details).insert(tx));
+        batch.add(note::insert(tx, task.seq, "progress", found.hold.as_ref(), &self.text));
+        check_written(tx.send(batch).await?.affected(saved), &token)?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }

@@ -1,7 +1,7 @@
 use super::{Record, Task, columns, overdue};
 use crate::{
     caller::Access,
-    db::{Stmt, Tx, by_keys},
+    db::{Batch, Stmt, Tx, by_keys},
     engine::op::{OnRetry, Op, erased},
     error::Result,
     lease::overdue::but,
@@ -49,7 +49,7 @@ impl Op for Ready {
         check::optional_name("agent", self.agent.as_deref())?;
         let agent = tx.caller.acting_as("agent", self.agent.as_deref())?;
         let overdue = overdue(tx, board).await?;
-        let mut statements = Vec::new();
+        let mut batch = Batch::new();
         if let Some(agent) = agent.as_deref() {
             let sql = columns!(concat!(
                 "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
@@ -57,9 +57,9 @@ impl Op for Ready {
                 but!("task.seq", "?4"),
                 " order by task.priority desc, task.seq limit ?3"
             ));
-            statements.push(Stmt::read(sql, params![agent, board, limit, overdue.keys()]));
+            batch.add(Stmt::read(sql, params![agent, board, limit, overdue.keys()]));
         }
-        statements.push(match board {
+        batch.add(match board {
             Some(board) => Stmt::read(
                 columns!(
                     "where task.ready = 1 and task.board between ?1 and ?1
@@ -82,11 +82,9 @@ impl Op for Ready {
             " order by task.assignee is null, task.priority desc, task.seq limit ?4"
         ));
         if tx.opening.due.is_due(tx.now) {
-            statements
-                .push(Stmt::read(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
+            batch.add(Stmt::read(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
         }
-        let answers = tx.pipeline(statements).await?;
-        let rows = answers.into_iter().flat_map(|answer| answer.rows);
+        let rows = tx.send(batch).await?.into_rows();
         let found = rows.map(Record::read).collect::<Result<Vec<_>>>()?;
         let mut tasks = overdue.merge(found, |task| {
             board.is_none_or(|board| task.id.board == board)

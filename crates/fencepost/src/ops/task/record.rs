@@ -3,7 +3,7 @@
 use super::{Now, Status, Task, reopen::reopened};
 use crate::{
     clock::Time,
-    db::{Row, Stmt, Tx, Value, set},
+    db::{Batch, Row, Slot, Stmt, Tx, Value, set},
     error::{Code, Error, Result},
     ids::{Resource, TaskId},
     lease::{Claim, ClaimState, Closed, Hold, Last, Under, overdue::Item},
@@ -301,15 +301,16 @@ pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>>
 
 /// Locks first, reads after: a read that waited for the lock would show the run as it was before.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
-    let mut answers = tx.pipeline(locked(id)).await?;
-    answers.remove(1).rows.into_iter().next().map(Record::read).transpose()
+    let mut batch = Batch::new();
+    let found = add_locked(&mut batch, id);
+    tx.send(batch).await?.take(found).rows.into_iter().next().map(Record::read).transpose()
 }
 
-pub(crate) fn locked(id: &TaskId) -> Vec<Stmt> {
-    vec![
-        Stmt::lock("select 1 from task where board = ?1 and n = ?2 for update", params![&id.board, id.n]),
-        Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), params![&id.board, id.n]),
-    ]
+/// Locks a task's row, and reads it.
+pub(crate) fn add_locked(batch: &mut Batch, id: &TaskId) -> Slot {
+    let key = params![&id.board, id.n];
+    batch.add(Stmt::lock("select 1 from task where board = ?1 and n = ?2 for update", key.clone()));
+    batch.add(Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), key))
 }
 
 /// How a set of tasks is locked: against being changed, or only against being finished unseen. (Whoever finishes one
@@ -326,23 +327,23 @@ pub(crate) async fn load_set<'i>(
     ids: impl Iterator<Item = &'i TaskId>,
     lock: Lock,
 ) -> Result<HashMap<TaskId, Record>> {
-    macro_rules! lock {
-        ($how:literal) => {
-            concat!(
-                "select 1 from json_each(?1) as item
-                 join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
-                 order by task.seq ",
-                $how
-            )
-        };
-    }
     let rows = ids_set(ids)?;
     let lock = match lock {
-        Lock::ToWrite => lock!("for update of task"),
-        Lock::ToDependOn => lock!("for key share of task"),
+        Lock::ToWrite => {
+            "select 1 from json_each(?1) as item
+             join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+             order by task.seq for update of task"
+        }
+        Lock::ToDependOn => {
+            "select 1 from json_each(?1) as item
+             join task on task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)
+             order by task.seq for key share of task"
+        }
     };
-    let statements = vec![Stmt::lock(lock, params![rows.clone()]), Stmt::read(BY_IDS, params![rows])];
-    by_id(tx.pipeline(statements).await?.remove(1).rows)
+    let mut batch = Batch::new();
+    batch.add(Stmt::lock(lock, params![rows.clone()]));
+    let found = batch.add(Stmt::read(BY_IDS, params![rows]));
+    by_id(tx.send(batch).await?.take(found).rows)
 }
 
 /// The same without locks, to read.
@@ -412,7 +413,7 @@ macro_rules! save {
 }
 
 /// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
-pub(crate) fn save(was: &Was, after: &Record, under: Under, now: Time) -> Vec<Stmt> {
+pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, now: Time) -> Slot {
     let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
     let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
     let mut params = params![
@@ -455,11 +456,11 @@ pub(crate) fn save(was: &Was, after: &Record, under: Under, now: Time) -> Vec<St
             under
         )
     };
-    let mut statements = vec![Stmt::write(sql, params)];
+    let saved = batch.add(Stmt::write(sql, params));
     if !after.tags.is_empty() && was.ready != after.ready() {
-        statements.push(sync_tags(crate::db::key_set([after.seq])));
+        batch.add(sync_tags(crate::db::key_set([after.seq])));
     }
-    statements
+    saved
 }
 
 /// The tags' copies of `ready` follow the tasks of this key set.

@@ -4,14 +4,14 @@ use super::{
     Lock, Record, Status, Was, claimable::task_id, columns, load_locked, load_set, not_found, save, save_set,
 };
 use crate::{
-    db::{Delivered, Tx, by_keys},
+    db::{Batch, Delivered, Tx, by_keys},
     error::{Error, Result},
     ids::{TaskId, Token},
     lease::claimable::Unclaimed,
     lease::{
         Hold, Under,
         expiry::ITEMS,
-        hold::{is_repeat, require, written},
+        hold::{check_written, is_repeat, require, write_logged},
     },
     log::Event,
     params,
@@ -47,12 +47,13 @@ pub(crate) async fn release(
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     give_back(&mut task, "release", &[note]);
     task.lapsed = false;
-    let mut statements = save(&found.was(), &task, Under::Claim, tx.now);
-    statements.push(ended(&task, &found.was(), "task.released", None).insert(tx));
+    let mut batch = Batch::new();
+    let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
+    batch.add(ended(&task, &found.was(), "task.released", None).insert(tx));
     if let (Some(note), Some(hold)) = (note, &found.hold) {
-        statements.push(super::note::insert(tx, task.seq, "note", Some(hold), note));
+        batch.add(super::note::insert(tx, task.seq, "note", Some(hold), note));
     }
-    written(tx.pipeline(statements).await?, token)?;
+    check_written(tx.send(batch).await?.affected(saved), token)?;
     Ok(task.status.as_str().into())
 }
 
@@ -93,18 +94,20 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
     if !hold.is_alive(tx.now) {
         // It was lost already: the attempt counts.
         let lapsed = super::lapse::lapse(&mut task, tx.now);
-        let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
-        statements.push(lapsed.insert(tx));
-        tx.pipeline(statements).await?;
+        let mut batch = Batch::new();
+        save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
+        batch.add(lapsed.insert(tx));
+        tx.send(batch).await?;
         return Ok(Unclaimed { held_by: None, status: task.status.as_str().into() });
     }
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
-    let mut statements = save(&found.was(), &task, Under::Nobody, tx.now);
+    let mut batch = Batch::new();
+    save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
     // Who took it away is the caller, not the holder.
     let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
-    statements.push(event.insert(tx));
-    tx.pipeline(statements).await?;
+    batch.add(event.insert(tx));
+    tx.send(batch).await?;
     Ok(Unclaimed { held_by: Some(run), status: task.status.as_str().into() })
 }
 
@@ -143,7 +146,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     let events = Event::insert_many(tx, events.collect())?;
     let count =
         by_keys!(write, written.as_slice(), "update task set given_back = given_back + 1 where seq", "");
-    tx.pipeline(vec![count, events]).await.map(drop)
+    write_logged(tx, count, events).await.map(drop)
 }
 
 /// An event of a claim that ended: it names the run and the fence that the task no longer carries.

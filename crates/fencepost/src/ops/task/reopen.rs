@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::Tx,
+    db::{Batch, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -62,7 +62,7 @@ impl Op for Reopen {
         let found = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
         refuse_unless_completed(&id, found.status)?;
         let repeat = tx.opening.is_repeat("task.added", None)?;
-        let done = full(tx, vec![found], vec![]).await?.1.remove(0);
+        let done = full(tx, vec![found]).await?.remove(0);
         let item = Item {
             title: done.title,
             body: done.body,
@@ -92,18 +92,18 @@ impl Op for Reopen {
             let event =
                 Event { topic: Some(Topic::Nobody), ..Event::new("task.reopened", format!("task/{id}")) };
             let event = event.details(json!({ "as": task.id })).because(self.reason.as_deref());
-            let mut statements = vec![event.insert(tx)];
+            let mut batch = Batch::from([event.insert(tx)]);
             if let Some(reason) = &self.reason {
                 let new = TaskId::check("task", &task.id)?;
                 let new = load(tx, &new).await?.ok_or_else(|| not_found(&new))?;
-                statements.push(note::insert(tx, new.seq, "note", None, reason));
+                batch.add(note::insert(tx, new.seq, "note", None, reason));
                 task.notes.push(super::NoteView {
                     at: tx.now,
                     agent: tx.caller.agent.clone(),
                     text: reason.clone(),
                 });
             }
-            tx.pipeline(statements).await?;
+            tx.send(batch).await?;
         }
         Ok(Added { task, existing })
     }

@@ -1,7 +1,7 @@
-use super::{Changed, Now, full, load, not_found, reopen};
+use super::{Changed, Now, full_after, load, not_found, reopen};
 use crate::{
     caller::Access,
-    db::{Stmt, Tx},
+    db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     ids::TaskId,
@@ -30,13 +30,14 @@ impl Op for Show {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
         let task = Now::read(tx).await?.of(task);
-        let again = Stmt::read(
+        let mut batch = Batch::new();
+        let again = batch.add(Stmt::read(
             "select board, n from task where idempotency_key = ?1 and idempotency_key is not null",
             params![reopen::key(&id)],
-        );
-        let (answers, mut views) = full(tx, vec![task], vec![again]).await?;
+        ));
+        let (mut answers, mut views) = full_after(tx, batch, vec![task]).await?;
         let mut task = views.remove(0);
-        let again = answers[0].rows.first();
+        let again = answers.take(again).rows.into_iter().next();
         let again = again.map(|row| Ok::<_, Error>(TaskId { board: row.get("board")?, n: row.get("n")? }));
         task.reopened_as = again.transpose()?.map(|id| id.to_string());
         Ok(Changed { task })

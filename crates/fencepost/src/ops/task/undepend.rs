@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    db::Tx,
+    db::{Batch, Tx},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -61,7 +61,9 @@ impl Op for Undepend {
         let task = Record { waiting_on: task.waiting_on - waited, updated_at: tx.now, ..task };
         let details = serde_json::json!({ "after": other.id.to_string() });
         let event = task.event("task.freed", task.status).details(details).because(self.reason.as_deref());
-        tx.pipeline(recount(&task, event.insert(tx))).await?;
+        let mut batch = Batch::new();
+        recount(&mut batch, &task, event.insert(tx));
+        tx.send(batch).await?;
         Ok(Changed { task: task.view(tx.now) })
     }
 }

@@ -3,7 +3,7 @@
 use super::{Now, Record, Status, by_ids};
 use crate::{
     clock::Time,
-    db::{Answer, Stmt, Tx, by_keys},
+    db::{Answers, Batch, Tx, by_keys},
     error::{Error, Result},
     ids::TaskId,
     ops::claim::{self, Checkpoint},
@@ -181,50 +181,47 @@ async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) ->
     Ok(())
 }
 
-/// The statements that [`full`] reads: everything long about a set of tasks.
-fn statements(tasks: &[Record]) -> Vec<Stmt> {
-    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
-    vec![
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select task, body, done_when, origin, output, checkpoint from task_doc where task",
-            ""
-        ),
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select edge.task, other.board, other.n, other.title, other.status, task_doc.output
-             from edge join task as other on other.seq = edge.depends_on
-             left join task_doc on task_doc.task = other.seq and other.status = 'completed'
-             where edge.task",
-            "order by other.seq"
-        ),
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select task, kind, at, agent, run, fence, body from note where task",
-            "order by id desc limit ?2",
-            HISTORY * tasks.len() as i64
-        ),
-    ]
+/// Tasks with all that a worker needs.
+pub(crate) async fn full(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<Vec<Task>> {
+    Ok(full_after(tx, Batch::new(), tasks).await?.1)
 }
 
-/// Tasks with all that a worker needs. `first` are run before, in the same round trip; their answers come first.
-pub(crate) async fn full(
+/// The same, read after the statements of a batch in the same round trip. Gives the answers of those, too.
+pub(crate) async fn full_after(
     tx: &mut Tx<'_>,
+    mut batch: Batch,
     tasks: Vec<Record>,
-    first: Vec<Stmt>,
-) -> Result<(Vec<Answer>, Vec<Task>)> {
-    let own = first.len();
-    let mut answers = tx.pipeline(first.into_iter().chain(statements(&tasks)).collect()).await?;
-    let long = answers.split_off(own);
+) -> Result<(Answers, Vec<Task>)> {
+    let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
+    let docs = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select task, body, done_when, origin, output, checkpoint from task_doc where task",
+        ""
+    ));
+    let dependencies = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select edge.task, other.board, other.n, other.title, other.status, task_doc.output
+         from edge join task as other on other.seq = edge.depends_on
+         left join task_doc on task_doc.task = other.seq and other.status = 'completed'
+         where edge.task",
+        "order by other.seq"
+    ));
+    let notes = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select task, kind, at, agent, run, fence, body from note where task",
+        "order by id desc limit ?2",
+        HISTORY * tasks.len() as i64
+    ));
+    let mut answers = tx.send(batch).await?;
     let at: HashMap<i64, usize> = tasks.iter().enumerate().map(|(i, task)| (task.seq, i)).collect();
     let mut views: Vec<Task> = tasks.into_iter().map(|task| task.view(tx.now)).collect();
     let json = |text: Option<String>| {
         text.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)
     };
-    for row in &long[0].rows {
+    for row in answers.take(docs).rows {
         let view = &mut views[at[&row.get("task")?]];
         view.body = row.get("body")?;
         view.done_when = row.get("done_when")?;
@@ -234,17 +231,18 @@ pub(crate) async fn full(
         view.checkpoint =
             checkpoint.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
     }
-    let mut others = Vec::with_capacity(long[1].rows.len());
-    for row in &long[1].rows {
+    let dependencies = answers.take(dependencies).rows;
+    let mut others = Vec::with_capacity(dependencies.len());
+    for row in &dependencies {
         let id = TaskId { board: row.get("board")?, n: row.get("n")? };
         others.push((at[&row.get("task")?], id, Status::read(&row.get::<String>("status")?)?));
     }
     as_they_are(tx, &mut others).await?;
-    for (row, (task, id, status)) in long[1].rows.iter().zip(others) {
+    for (row, (task, id, status)) in dependencies.iter().zip(others) {
         let (id, title, output) = (id.to_string(), row.get("title")?, row.get("output")?);
         views[task].after.push(Dependency { id, title, status, output });
     }
-    for row in long[2].rows.iter().rev() {
+    for row in answers.take(notes).rows.iter().rev() {
         let view = &mut views[at[&row.get("task")?]];
         let kind: String = row.get("kind")?;
         if kind == "progress" {

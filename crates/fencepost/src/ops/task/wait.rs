@@ -2,7 +2,7 @@ use super::{Now, Record, State, Status, by_ids, is_ready, not_found, overdue, st
 use crate::{
     caller::Access,
     clock::{Millis, Time},
-    db::{Row, Stmt, Tx},
+    db::{Batch, Row, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     ids::TaskId,
@@ -259,20 +259,20 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
         " order by seq limit ?2"
     );
     let now = tx.now;
-    let some = |sql| Stmt::read(sql, params![board, LISTED, overdue.keys(), now]);
-    let answers = tx
-        .pipeline(vec![
-            Stmt::read(COUNTS, params![board, tx.now]),
-            some(some!("status = 'failed'")),
-            some(some!("status = 'cancelled'")),
-            some(held),
-            some(some!("ready = 1")),
-            some(some!("ready = 2")),
-            some(some!("ready = 0 and run is null and finished_at is null")),
-            some(woken),
-        ])
-        .await?;
-    let counts = &answers[0].rows[0];
+    let mut batch = Batch::new();
+    let counts = batch.add(Stmt::read(COUNTS, params![board, now]));
+    let mut some = |sql| batch.add(Stmt::read(sql, params![board, LISTED, overdue.keys(), now]));
+    let ranked = [
+        (Rank::Failed, some(some!("status = 'failed'"))),
+        (Rank::Cancelled, some(some!("status = 'cancelled'"))),
+        (Rank::Held, some(held)),
+        (Rank::Free, some(some!("ready = 1"))),
+        (Rank::Assigned, some(some!("ready = 2"))),
+        (Rank::Waiting, some(some!("ready = 0 and run is null and finished_at is null"))),
+    ];
+    let woken = some(woken);
+    let mut answers = tx.send(batch).await?;
+    let counts = &answers.take(counts).rows[0];
     let count = |name| counts.get::<i64>(name);
     if count("boards")? == 0 {
         return Err(crate::ops::board::not_found(board));
@@ -281,15 +281,18 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     let (held, lost, free) = (count("held")?, count("lost")?, count("free")?);
     let (failed, cancelled) = (count("failed")?, count("cancelled")?);
     let mut listed = BTreeMap::new();
-    for (rank, answer) in answers[1..].iter().enumerate() {
-        for row in &answer.rows {
-            let task = waiting(row)?;
-            // The last are the woken, which stand among what cannot be claimed, too.
-            let rank = if rank < 6 { rank } else { 3 + usize::from(task.status == Status::Pending) };
-            listed.insert(row.get::<i64>("seq")?, (rank, task));
+    for (rank, slot) in ranked {
+        for row in answers.take(slot).rows {
+            listed.insert(row.get::<i64>("seq")?, (rank, waiting(&row)?));
         }
     }
-    listed.extend(overdue.iter().map(|task| (task.seq, (rank(task), Waiting::of(task)))));
+    // The woken stand among what waits, too.
+    for row in answers.take(woken).rows {
+        let task = waiting(&row)?;
+        let rank = if task.status == Status::Pending { Rank::Assigned } else { Rank::Free };
+        listed.insert(row.get::<i64>("seq")?, (rank, task));
+    }
+    listed.extend(overdue.iter().map(|task| (task.seq, (Rank::of(task), Waiting::of(task)))));
     let mut listed: Vec<_> = listed.into_iter().collect();
     listed.sort_by_key(|(seq, (rank, _))| (*rank, *seq));
     let tasks = listed.into_iter().map(|(_, (_, task))| task).take(LISTED as usize).collect();
@@ -303,15 +306,29 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     })
 }
 
-/// What failed comes first, then what was cancelled, what is held, what could be claimed, and what else waits.
-fn rank(task: &Record) -> usize {
-    match (task.status, task.ready()) {
-        (Status::Failed, _) => 0,
-        (Status::Cancelled, _) => 1,
-        (Status::InProgress | Status::Reviewing, _) => 2,
-        (_, 1) => 3,
-        (_, 2) => 4,
-        _ => 5,
+/// The order in which tasks are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Failed,
+    Cancelled,
+    Held,
+    /// Anyone could claim it.
+    Free,
+    /// Its assignee could claim it.
+    Assigned,
+    Waiting,
+}
+
+impl Rank {
+    fn of(task: &Record) -> Self {
+        match (task.status, task.ready()) {
+            (Status::Failed, _) => Rank::Failed,
+            (Status::Cancelled, _) => Rank::Cancelled,
+            (Status::InProgress | Status::Reviewing, _) => Rank::Held,
+            (_, 1) => Rank::Free,
+            (_, 2) => Rank::Assigned,
+            _ => Rank::Waiting,
+        }
     }
 }
 

@@ -48,8 +48,7 @@ impl Op for Why {
         let id = TaskId::check("task", &self.task)?;
         let task = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
         let task = Now::read(tx).await?.of(task);
-        let (_, mut views) = full(tx, vec![task.clone()], vec![]).await?;
-        let view = views.remove(0);
+        let view = full(tx, vec![task.clone()]).await?.remove(0);
         let reasons = reasons(&task, &view);
         Ok(Because { ready: reasons.is_empty(), reasons, task: view })
     }

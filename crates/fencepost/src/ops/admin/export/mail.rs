@@ -2,7 +2,7 @@
 
 use super::{Read, number, that_fit};
 use crate::{
-    db::{Row, Tx, by_keys},
+    db::{Batch, Row, Tx, by_keys},
     error::{Error, Result},
     ids::{EXPORTED, exported_id},
     ops::{
@@ -41,27 +41,26 @@ const TRIES: usize = 20;
 /// Reads these messages, and gives those that changed meanwhile: on PostgreSQL each statement sees a moment of its own, and
 /// a completion clears the payload as it adds the outputs.
 async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>) -> Result<Vec<i64>> {
-    let statements = vec![
-        by_keys!(read, keys, columns!("where message.id"), ""),
-        by_keys!(
-            read,
-            keys,
-            "select message, payload, headers, checkpoint from message_doc where message",
-            ""
-        ),
-        by_keys!(
-            read,
-            keys,
-            "select message, output from message_output where message",
-            "order by message, n"
-        ),
-        by_keys!(read, keys, "select id, fence, status from message where id", ""),
-    ];
-    let mut answers = tx.pipeline(statements).await?.into_iter().map(|answer| answer.rows);
-    let mut rows = || answers.next().unwrap_or_default();
-    let (records, docs, outputs) = (Record::read_all(rows())?, rows(), rows());
+    let mut batch = Batch::new();
+    let records = batch.add(by_keys!(read, keys, columns!("where message.id"), ""));
+    let docs = batch.add(by_keys!(
+        read,
+        keys,
+        "select message, payload, headers, checkpoint from message_doc where message",
+        ""
+    ));
+    let outputs = batch.add(by_keys!(
+        read,
+        keys,
+        "select message, output from message_output where message",
+        "order by message, n"
+    ));
+    let after = batch.add(by_keys!(read, keys, "select id, fence, status from message where id", ""));
+    let mut answers = tx.send(batch).await?;
+    let records = Record::read_all(answers.take(records).rows)?;
+    let rows_after = answers.take(after).rows;
     let mut after = HashMap::new();
-    for row in rows() {
+    for row in &rows_after {
         after.insert(row.get::<i64>("id")?, (row.get::<i64>("fence")?, row.get::<String>("status")?));
     }
     let is_same = |message: &Record| {
@@ -72,12 +71,12 @@ async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>
     let (same, changed): (Vec<_>, Vec<_>) = records.into_iter().partition(is_same);
     let mut found: HashMap<i64, MailItem> =
         mail::now(tx, same).await?.into_iter().map(|message| (message.id, item(message))).collect();
-    for row in docs {
+    for row in answers.take(docs).rows {
         if let Some(item) = found.get_mut(&row.get("message")?) {
             item.add_texts(row)?;
         }
     }
-    for mut row in outputs {
+    for mut row in answers.take(outputs).rows {
         if let Some(item) = found.get_mut(&row.get("message")?) {
             item.outputs.push(row.take("output")?);
         }

@@ -2,7 +2,7 @@
 
 use super::{Read, names, number, that_fit};
 use crate::{
-    db::{Row, Tx, by_keys},
+    db::{Batch, Row, Tx, by_keys},
     error::{Error, Result},
     lease::Hold,
     ops::task::{
@@ -26,45 +26,43 @@ pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[St
     let Some(last) = keys.last() else { return Ok((Vec::new(), None)) };
     let last = more.then(|| last.to_string());
     let now = Now::read(tx).await?;
-    let statements = vec![
-        by_keys!(read, keys.as_slice(), columns!("where task.seq"), "order by task.seq"),
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select task_doc.task, body, done_when, origin, output, checkpoint, told
-             from task_doc join task on task.seq = task_doc.task where task_doc.task",
-            ""
-        ),
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select edge.task, other.board || '-' || other.n as id from edge
-             join task as other on other.seq = edge.depends_on where edge.task",
-            "order by other.seq"
-        ),
-        // The latest of each kind: as many as an import takes, and as are shown.
-        by_keys!(
-            read,
-            keys.as_slice(),
-            "select task, kind, at, agent, body from (
-               select id, task, kind, at, agent, body,
-                 row_number() over (partition by task, kind order by id desc) as nth from note where task",
-            ") as notes where nth <= ?2 order by id",
-            NOTES_MAX
-        ),
-    ];
-    let mut answers = tx.pipeline(statements).await?.into_iter().map(|answer| answer.rows);
-    let mut rows = || answers.next().unwrap_or_default();
-    let records = rows().into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    let mut batch = Batch::new();
+    let records = batch.add(by_keys!(read, keys.as_slice(), columns!("where task.seq"), "order by task.seq"));
+    let docs = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select task_doc.task, body, done_when, origin, output, checkpoint, told
+         from task_doc join task on task.seq = task_doc.task where task_doc.task",
+        ""
+    ));
+    let after = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select edge.task, other.board || '-' || other.n as id from edge
+         join task as other on other.seq = edge.depends_on where edge.task",
+        "order by other.seq"
+    ));
+    // The latest of each kind: as many as an import takes, and as are shown.
+    let notes = batch.add(by_keys!(
+        read,
+        keys.as_slice(),
+        "select task, kind, at, agent, body from (
+           select id, task, kind, at, agent, body,
+             row_number() over (partition by task, kind order by id desc) as nth from note where task",
+        ") as notes where nth <= ?2 order by id",
+        NOTES_MAX
+    ));
+    let mut answers = tx.send(batch).await?;
+    let records = answers.take(records).rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
     let at: HashMap<i64, usize> = records.iter().enumerate().map(|(i, task)| (task.seq, i)).collect();
     let mut items: Vec<Item> = records.into_iter().map(|task| item(now.of(task))).collect();
-    for row in rows() {
+    for row in answers.take(docs).rows {
         items[at[&row.get("task")?]].add_texts(&row)?;
     }
-    for row in rows() {
+    for row in answers.take(after).rows {
         items[at[&row.get("task")?]].after.push(row.get("id")?);
     }
-    for row in rows() {
+    for row in answers.take(notes).rows {
         let line = Line::Full(FullLine {
             text: row.get("body")?,
             agent: row.get("agent")?,

@@ -3,8 +3,9 @@
 use super::{AgentItem, ChannelItem, Import, Taken, differs};
 use crate::{
     clock::Millis,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     error::Result,
+    lease::hold::write_logged,
     limits::{TEXT_MAX, TTL_MAX, check},
     log::Event,
     ops::agent::{self, STRAND},
@@ -94,7 +95,8 @@ impl Import {
              from json_each(?3) where true order by value ->> 'name' on conflict (name) do nothing",
             params![tx.now, tx.now.plus(FIRST_POLL), set(rows)?],
         );
-        tx.pipeline(vec![insert, Event::insert_many(tx, events)?]).await?;
+        let events = Event::insert_many(tx, events)?;
+        write_logged(tx, insert, events).await?;
         Ok(taken)
     }
 
@@ -132,27 +134,27 @@ impl Import {
         if self.dry_run {
             return Ok(taken);
         }
-        let mut statements = Vec::new();
+        let mut batch = Batch::new();
         if !rows.is_empty() {
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into channel(name, description, next_n, creator, created_at)
                  select value ->> 'name', value ->> 'description', 1, value ->> 'creator',
                    cast(value ->> 'created' as bigint)
                  from json_each(?1) where true order by value ->> 'name' on conflict (name) do nothing",
                 params![set(rows)?],
             ));
-            statements.push(Event::insert_many(tx, events)?);
+            batch.add(Event::insert_many(tx, events)?);
         }
         // Who is known in the channel joined or left it here, and that stands.
         if !members.is_empty() {
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into reader(agent, channel, member, updated_at)
                  select value ->> 'agent', value ->> 'channel', 1, cast(?1 as bigint) from json_each(?2) where true
                  order by value ->> 'agent', value ->> 'channel' on conflict (agent, channel) do nothing",
                 params![tx.now, set(members)?],
             ));
         }
-        tx.pipeline(statements).await?;
+        tx.send(batch).await?;
         Ok(taken)
     }
 }

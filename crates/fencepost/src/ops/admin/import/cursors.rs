@@ -4,6 +4,7 @@ use super::{Import, Taken};
 use crate::{
     db::{Stmt, Tx, set},
     error::Result,
+    lease::hold::write_logged,
     log::Event,
     params,
     topic::Topic,
@@ -85,7 +86,8 @@ impl Import {
              where reader.read_n < excluded.read_n and reader.run is null",
             params![tx.now, set(moved)?],
         );
-        tx.pipeline(vec![update, Event::insert_many(tx, events)?]).await?;
+        let events = Event::insert_many(tx, events)?;
+        write_logged(tx, update, events).await?;
         Ok(taken)
     }
 }

@@ -3,7 +3,7 @@
 use super::{Import, MailItem, MailState, Taken, differs};
 use crate::{
     clock::Time,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     error::{Code, Error, Result},
     ids::{EXPORTED, exported_number},
     json::Json,
@@ -162,10 +162,12 @@ impl Import {
                 return Err(Error::invalid(&format!("mail[{i}].key"), twice));
             }
         }
-        let mailboxes = rows_of(self.mail.iter().map(|item| item.mailbox.as_str()))?;
-        let mut answers = tx.pipeline(vec![push_many::by_key(&keys)?, mailboxes]).await?;
-        let mailboxes = by_name(&answers.remove(1).rows)?;
-        let mut known = push_many::find(answers.remove(0).rows, &keys)?;
+        let mut batch = Batch::new();
+        let known = batch.add(push_many::by_key(&keys)?);
+        let mailboxes = batch.add(rows_of(self.mail.iter().map(|item| item.mailbox.as_str()))?);
+        let mut answers = tx.send(batch).await?;
+        let mailboxes = by_name(&answers.take(mailboxes).rows)?;
+        let mut known = push_many::find(answers.take(known).rows, &keys)?;
         known.extend(self.mail_of_this_fleet(tx, &keys).await?);
         let (mut new, mut pushes) = (Vec::new(), Vec::new());
         for (i, item) in self.mail.iter().enumerate() {
@@ -220,11 +222,12 @@ impl Import {
 /// Gives new messages the times, states, checkpoints and outputs that they had.
 async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
     let dates = new.iter().map(|(id, item)| json!({ "id": id, "at": item.times(tx.now).0.0 }));
-    let mut statements = vec![Stmt::write(
+    let mut batch = Batch::new();
+    batch.add(Stmt::write(
         "update message set created_at = cast(item.value ->> 'at' as bigint) from json_each(?1) as item
          where message.id = cast(item.value ->> 'id' as bigint)",
         params![set(dates)?],
-    )];
+    ));
     let mut checkpoints = Vec::new();
     for (id, item) in new {
         if let Some(checkpoint) = &item.checkpoint {
@@ -232,13 +235,13 @@ async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
         }
     }
     if !checkpoints.is_empty() {
-        statements.push(Stmt::write(
+        batch.add(Stmt::write(
             "update message_doc set checkpoint_n = cast(item.value ->> 'n' as bigint), checkpoint = item.value ->> 'text'
              from json_each(?1) as item where message_doc.message = cast(item.value ->> 'id' as bigint)",
             params![set(checkpoints)?],
         ));
     }
-    tx.pipeline(statements).await?;
+    tx.send(batch).await?;
     let changed: Vec<_> = new.iter().filter(|(_, item)| !item.is_as_pushed(tx.now)).collect();
     if changed.is_empty() {
         return Ok(());

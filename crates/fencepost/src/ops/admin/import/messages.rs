@@ -3,7 +3,7 @@
 use super::{Dealt, Import, MessageItem, Taken, differs};
 use crate::{
     clock::Time,
-    db::{Stmt, Tx, set},
+    db::{Tx, set},
     error::{Error, Result},
     ids::TaskId,
     json::Json,
@@ -153,15 +153,14 @@ async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
         changes.push((before, after));
     }
     record::save(tx, &changes, Under::Nobody, events).await?;
-    let mut statements = Vec::new();
     if !outputs.is_empty() {
-        statements.push(Stmt::write(
+        tx.execute(
             "insert into message_output(message, n, fence, output)
              select cast(value ->> 'id' as bigint), 0, cast(value ->> 'fence' as bigint), value ->> 'output'
              from json_each(?1) order by key",
             params![set(outputs)?],
-        ));
+        )
+        .await?;
     }
-    tx.pipeline(statements).await?;
     Ok(())
 }

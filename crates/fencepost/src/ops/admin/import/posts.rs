@@ -2,7 +2,7 @@
 
 use super::{Import, PostItem, Taken, differs};
 use crate::{
-    db::{Row, Stmt, Tx, set},
+    db::{Batch, Row, Stmt, Tx, set},
     error::{Error, Result},
     ids::exported_number,
     limits::{BODY_MAX, check},
@@ -53,7 +53,7 @@ impl Import {
         }
         let mut next = self.lock_channels(tx).await?;
         let known = self.known_posts(tx).await?;
-        let mut batch = Batch::default();
+        let mut new = NewPosts::default();
         for (i, post) in self.posts.iter().enumerate() {
             let key = self.key(&post.id);
             if let Some(there) = known.get(&(post.channel.clone(), key.clone())) {
@@ -73,7 +73,7 @@ impl Import {
                 None => None,
                 Some(id) => {
                     let at = (post.channel.clone(), self.key(id));
-                    let to = batch.numbers.get(&at).copied().or_else(|| known.get(&at).map(|there| there.n));
+                    let to = new.numbers.get(&at).copied().or_else(|| known.get(&at).map(|there| there.n));
                     // Who only asks what would happen has brought nothing with an earlier call.
                     Some(to.or(self.dry_run.then_some(0)).ok_or_else(|| {
                         let problem = format!("is `{id}`, which is no earlier post of `{}`", post.channel);
@@ -81,18 +81,18 @@ impl Import {
                     })?)
                 }
             };
-            if batch.numbers.insert((post.channel.clone(), key.clone()), n).is_some() {
+            if new.numbers.insert((post.channel.clone(), key.clone()), n).is_some() {
                 return Err(Error::invalid(
                     &format!("posts[{i}].id"),
                     format!("`{}` is given twice", post.id),
                 ));
             }
             *next += 1;
-            batch.push(tx, post, n, reply_to, key);
+            new.push(tx, post, n, reply_to, key);
             taken.imported.push(post.id.clone());
         }
-        if !self.dry_run && !batch.posts.is_empty() {
-            batch.write(tx, &next).await?;
+        if !self.dry_run && !new.posts.is_empty() {
+            new.write(tx, &next).await?;
         }
         Ok(taken)
     }
@@ -101,15 +101,16 @@ impl Import {
     async fn lock_channels(&self, tx: &mut Tx<'_>) -> Result<HashMap<String, i64>> {
         let names: BTreeSet<&str> = self.posts.iter().map(|post| post.channel.as_str()).collect();
         let rows = set(names.iter().map(|name| json!({ "name": name })))?;
-        let lock = Stmt::lock(
+        let mut batch = Batch::new();
+        batch.add(Stmt::lock(
             "select 1 from channel where name in (select value ->> 'name' from json_each(?1)) order by name for update",
             params![rows.clone()],
-        );
-        let read = Stmt::read(
+        ));
+        let next = batch.add(Stmt::read(
             "select name, next_n from channel where name in (select value ->> 'name' from json_each(?1))",
             params![rows],
-        );
-        let rows = tx.pipeline(vec![lock, read]).await?.remove(1).rows;
+        ));
+        let rows = tx.send(batch).await?.take(next).rows;
         let next = rows.iter().map(|row| Ok((row.get("name")?, row.get("next_n")?)));
         let next = next.collect::<Result<HashMap<String, i64>>>()?;
         let made = |name: &str| self.dry_run && self.channels.iter().any(|channel| channel.name == name);
@@ -171,7 +172,7 @@ impl Import {
 
 /// New posts, as the rows that are written for them.
 #[derive(Default)]
-struct Batch {
+struct NewPosts {
     posts: Vec<Value>,
     mentions: Vec<Value>,
     /// The last mention of each agent in each channel, and the time of the first.
@@ -180,7 +181,7 @@ struct Batch {
     numbers: HashMap<(String, String), i64>,
 }
 
-impl Batch {
+impl NewPosts {
     fn push(&mut self, tx: &Tx<'_>, post: &PostItem, n: i64, reply_to: Option<i64>, key: String) {
         let at = post.at.map_or(tx.now, |at| at.min(tx.now)).0;
         let mentions = post.mentioned();
@@ -211,7 +212,7 @@ impl Batch {
         let readers = self.readers.iter().map(|((agent, channel), (n, since))| {
             json!({ "agent": agent, "channel": channel, "n": n, "since": since })
         });
-        let statements = vec![
+        let batch = Batch::from([
             Stmt::write(
                 "update channel set next_n = cast(item.value ->> 'next' as bigint) from json_each(?1) as item
                  where channel.name = item.value ->> 'name'",
@@ -243,8 +244,8 @@ impl Batch {
                 params![tx.now, set(readers)?],
             ),
             Event::insert_many(tx, self.events)?,
-        ];
-        tx.pipeline(statements).await?;
+        ]);
+        tx.send(batch).await?;
         Ok(())
     }
 }

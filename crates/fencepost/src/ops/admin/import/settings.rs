@@ -3,8 +3,9 @@
 use super::{BoardItem, Import, MailboxItem, RouteItem, Taken, differs};
 use crate::{
     clock::Millis,
-    db::{Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, set},
     error::{Code, Error, Result},
+    lease::hold::write_logged,
     limits::{ATTEMPTS_MAX, NUMBER_MAX, TEXT_MAX, TTL_MAX, check},
     log::Event,
     ops::{
@@ -199,8 +200,8 @@ impl Import {
              from json_each(?1) where true order by value ->> 'name' on conflict (name) do nothing",
             params![set(rows)?],
         );
-        let answers = tx.pipeline(vec![insert, Event::insert_many(tx, events)?]).await?;
-        match answers[0].affected < wanted {
+        let events = Event::insert_many(tx, events)?;
+        match write_logged(tx, insert, events).await? < wanted {
             true => Err(Error::raced("a mailbox was made at this moment")),
             false => Ok(taken),
         }
@@ -224,9 +225,9 @@ impl Import {
             rows.push(json!({ "name": board.name, "next": board.next, "created": created }));
             taken.imported.push(board.name.clone());
         }
-        let mut statements = Vec::new();
+        let mut batch = Batch::new();
         if !rows.is_empty() {
-            statements.push(Stmt::write(
+            batch.add(Stmt::write(
                 "insert into board(name, next_n, created_at)
                  select value ->> 'name', max(cast(value ->> 'next' as bigint)),
                    min(cast(value ->> 'created' as bigint))
@@ -237,10 +238,10 @@ impl Import {
             ));
         }
         if let Some(floor) = self.floor {
-            statements.push(Stmt::write("update fleet set floor = ?1 where floor < ?1", params![floor]));
+            batch.add(Stmt::write("update fleet set floor = ?1 where floor < ?1", params![floor]));
         }
         if !self.dry_run {
-            tx.pipeline(statements).await?;
+            tx.send(batch).await?;
         }
         Ok(taken)
     }

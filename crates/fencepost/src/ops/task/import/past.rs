@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     ids::TaskId,
     ops::task::{
-        batch::{Known, at},
+        new::{Known, at},
         plan,
     },
     params,

@@ -1,0 +1,227 @@
+//! Retrying: which requests may be repeated, how long to pause in between, and when to give up.
+
+use fencepost::{
+    Code, Error,
+    op::{Entry, OnRetry},
+};
+use std::time::Duration;
+// Real time: it is spent waiting for a server. The fleet's clock decides leases.
+use tokio::time::Instant;
+
+/// The effect of repeating a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Nothing: the op only reads.
+    Reads,
+    /// The request carries an id, and a repeat returns the first reply.
+    SameRequest,
+    /// The request acts under a claim. The fence tells a repeat from a new request, and the item's row remembers how the
+    /// claim ended.
+    UnderClaim,
+    /// Nothing: the op sets a state, or its target accepts it once and returns the first reply again.
+    Idempotent,
+    /// It acts a second time.
+    ActsTwice,
+}
+
+impl Repeat {
+    /// As the op says it.
+    pub fn of(entry: &Entry) -> Self {
+        match entry.on_retry {
+            OnRetry::Reads => Repeat::Reads,
+            OnRetry::ByRequestId => Repeat::SameRequest,
+            OnRetry::UnderClaim => Repeat::UnderClaim,
+            OnRetry::Idempotent => Repeat::Idempotent,
+            OnRetry::Never => Repeat::ActsTwice,
+        }
+    }
+
+    pub fn is_safe(self) -> bool {
+        self != Repeat::ActsTwice
+    }
+
+    pub fn has_request_id(self) -> bool {
+        self == Repeat::SameRequest
+    }
+
+    pub fn writes(self) -> bool {
+        self != Repeat::Reads
+    }
+}
+
+/// Whether the fleet is away or the answer was lost. The request may have been carried out, or may be yet; repeating it,
+/// where that is safe, shows the outcome.
+pub fn is_transient(error: &Error) -> bool {
+    matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown)
+}
+
+/// Whether every repeat of the request gets the same error: the caller must change something.
+pub fn is_permanent(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::Invalid | Code::NotFound | Code::Unauthorized | Code::Forbidden | Code::TooLarge
+    )
+}
+
+/// Whether the claim that the request named is over, whatever its holder does.
+pub fn ends_claim(error: &Error) -> bool {
+    matches!(error.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound)
+}
+
+/// A request id that nobody used before.
+pub fn new_request_id() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+/// The pauses between attempts: each twice as long as the one before, up to a maximum, times a random factor from 0.5
+/// to 1.5. The factor spreads the callers that lost the same server at the same moment.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    first: Duration,
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    pub fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, next: first, longest }
+    }
+
+    pub fn pause(&mut self) -> Duration {
+        let pause = self.next.mul_f64(0.5 + fastrand::f64());
+        self.next = (self.next * 2).min(self.longest);
+        pause
+    }
+
+    /// After a success: the next failure is a first failure.
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new(FIRST, LONGEST)
+    }
+}
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(1);
+/// How long a call is retried from its first failure on. A server that never answered is likely not there. A server that
+/// did is likely being restarted, and a call that waits may as well wait for that.
+const UNKNOWN: Duration = Duration::from_secs(2);
+const KNOWN: Duration = Duration::from_secs(15);
+
+/// The attempts of one call.
+#[derive(Debug)]
+pub struct Attempts {
+    first_failure: Option<Instant>,
+    backoff: Backoff,
+    waits_until: Option<Instant>,
+}
+
+impl Attempts {
+    pub fn new(waits_until: Option<Instant>) -> Self {
+        Self { first_failure: None, backoff: Backoff::default(), waits_until }
+    }
+
+    /// After a failure: the pause before the next attempt, or `None` to give up. `known`: has this server answered
+    /// before?
+    pub fn next(&mut self, now: Instant, known: bool) -> Option<Duration> {
+        let first_failure = *self.first_failure.get_or_insert(now);
+        let deadline = match known {
+            true => self.waits_until.into_iter().fold(first_failure + KNOWN, Instant::max),
+            false => first_failure + UNKNOWN,
+        };
+        let pause = self.backoff.pause();
+        (now + pause < deadline).then_some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencepost::op;
+
+    /// A new op that is not in here is repeated only if its request never left.
+    #[test]
+    fn which_ops_may_be_repeated() {
+        let all = |repeat| {
+            let names = op::registry().into_iter().filter(|entry| Repeat::of(entry) == repeat);
+            names.map(|entry| entry.name).collect::<Vec<_>>()
+        };
+        for name in [
+            "task/add",
+            "task/claim",
+            "task/claim_many",
+            "task/plan",
+            "task/import",
+            "lock/claim",
+            "mail/push",
+            "mail/push_many",
+            "mail/claim",
+            "mail/take",
+        ] {
+            assert!(all(Repeat::SameRequest).contains(&name), "{name}");
+        }
+        let claim = [
+            "task/done",
+            "task/done_many",
+            "task/fail",
+            "claim/release",
+            "claim/renew",
+            "mail/done",
+            "mail/release",
+        ];
+        for name in claim {
+            assert!(all(Repeat::UnderClaim).contains(&name), "{name}");
+        }
+        for name in [
+            "agent/poll",
+            "run/settle",
+            "inbox/read",
+            "inbox/respond",
+            "inbox/delegate",
+            "agent/join",
+            "agent/leave",
+            "channel/create",
+            "channel/join",
+            "channel/leave",
+        ] {
+            assert!(all(Repeat::Idempotent).contains(&name), "{name}");
+        }
+        for name in ["inbox/send", "channel/post", "channel/read"] {
+            assert!(all(Repeat::SameRequest).contains(&name), "{name}");
+        }
+        // A second `run/end` or `claim/unclaim` could hit a run or a claim that began meanwhile.
+        for name in ["run/end", "claim/unclaim"] {
+            assert!(all(Repeat::ActsTwice).contains(&name), "{name}");
+        }
+        for entry in op::registry() {
+            assert_eq!(Repeat::of(&entry) == Repeat::Reads, entry.reads, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let start = Instant::now();
+        let waits = Some(start + 4 * KNOWN);
+        for (known, waits_until, patience) in [
+            (false, None, UNKNOWN),
+            (false, waits, UNKNOWN),
+            (true, None, KNOWN),
+            (true, Some(start), KNOWN),
+            (true, waits, 4 * KNOWN),
+        ] {
+            let (mut attempts, mut now, mut count) = (Attempts::new(waits_until), start, 0);
+            while let Some(pause) = attempts.next(now, known) {
+                assert!(pause <= LONGEST.mul_f64(1.5), "{pause:?}");
+                now += pause;
+                count += 1;
+            }
+            assert!(now <= start + patience, "{:?} of {patience:?}", now - start);
+            assert!(now + LONGEST.mul_f64(1.5) >= start + patience, "{:?} of {patience:?}", now - start);
+            assert!(count >= 3, "{count} attempts");
+        }
+    }
+}
