@@ -1,21 +1,21 @@
-//! The caller: an agent, a key and its role. The rules about them are in [`crate::log::access`].
+//! The caller: an agent, a key and its role. [`crate::log::access`] has the rules about them.
 
 use crate::clock::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Who is calling. Recorded with every event.
+/// The caller of an op. Every event records its agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     pub agent: Option<String>,
-    /// What it may do, if it had to show a key.
+    /// The key that it showed. Without one it may call every op.
     pub(crate) key: Option<Arc<Key>>,
-    /// It came from afar without a key, because the fleet had none.
+    /// It called remotely without a key, while the fleet had none.
     pub(crate) is_guest: bool,
 }
 
-/// Who may call an op.
+/// The role that an op requires, and that a key has. Each role may call everything that the role before it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -40,13 +40,13 @@ impl Access {
 /// A key, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Key {
-    /// A name can be used again; this is one key's for ever.
+    /// A new key may get the name of a revoked one. No other key ever gets this number.
     #[serde(skip)]
     pub(crate) id: i64,
     pub name: String,
-    /// The most that it may call.
+    /// It may call ops that require this role or a lower one.
     pub role: Access,
-    /// The agent that it acts as.
+    /// Its callers act as this agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     pub created_at: Time,

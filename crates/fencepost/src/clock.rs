@@ -1,4 +1,4 @@
-//! The only module that reads a clock. Everything else is handed the time.
+//! The only module that reads a clock. All other modules get the time as an argument.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A moment, in milliseconds since 1970. In JSON: RFC 3339, UTC, with milliseconds.
+/// A point in time, in milliseconds since 1970. In JSON: RFC 3339, UTC, with milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
@@ -98,7 +98,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// Where the time comes from. On PostgreSQL `System` means the database's clock.
+/// The source of the time. On PostgreSQL `System` means the database's clock.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
     #[default]
@@ -107,25 +107,25 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// What the wall says, or `None` where the database is to be asked.
+    /// The wall clock's time, or `None` if the database's clock counts.
     pub(crate) fn wall(&self, ask_database: bool) -> Option<Time> {
         match self {
             Clock::System if ask_database => None,
             #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
             Clock::System => {
                 let wall = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |d| Millis::from(d).0);
-                Some(Time(wall).plus(set_ahead()))
+                Some(Time(wall).plus(chaos_offset()))
             }
             Clock::Manual(clock) => Some(clock.read().wall),
         }
     }
 
-    /// What this machine's clock says, for showing times to a person. A fleet's own time may be another.
+    /// The time of this machine's clock, for showing times to a person. The fleet's time may differ.
     pub fn read(&self) -> Time {
         self.wall(false).unwrap_or(Time(0))
     }
 
-    /// Milliseconds that only ever grow, at the pace of real time, in every process of this boot.
+    /// Milliseconds since boot. They grow at the pace of real time, never go back, and are the same in every process.
     pub fn ticks(&self) -> i64 {
         match self {
             Clock::System => {
@@ -141,23 +141,23 @@ impl Clock {
         }
     }
 
-    /// Returns when the ticks have come to `at`: by tokio's timer, or when a test has moved its clock that far.
+    /// Returns when the ticks have reached `at`: by tokio's timer, or when a test has moved its clock that far.
     pub(crate) async fn until(&self, at: i64) {
         match self {
             Clock::System => {
-                // The timer stands still while a laptop's lid is closed and the ticks do not: so look at them often.
+                // The timer stops while a laptop's lid is closed and the ticks do not, so read the ticks often.
                 const SLICE: i64 = 5000;
                 while let left @ 1.. = at.saturating_sub(self.ticks()) {
                     tokio::time::sleep(Duration::from_millis(left.min(SLICE).unsigned_abs())).await;
                 }
             }
             Clock::Manual(clock) => {
-                let _ = clock.0.subscribe().wait_for(|hands| hands.ticks >= at).await;
+                let _ = clock.0.subscribe().wait_for(|state| state.ticks >= at).await;
             }
         }
     }
 
-    /// Names the boot that `ticks` counts from; `None` where the system does not say.
+    /// The name of the boot that `ticks` counts from; `None` if the system has no such name.
     pub(crate) fn boot(&self) -> Option<String> {
         match self {
             Clock::System => {
@@ -170,24 +170,24 @@ impl Clock {
 
 /// How far `make chaos` has set the clock ahead. See the feature in Cargo.toml.
 #[cfg(all(feature = "chaos-clock", debug_assertions))]
-fn set_ahead() -> Millis {
+fn chaos_offset() -> Millis {
     let file = std::env::var_os("FENCE_CHAOS_CLOCK");
     let text = file.and_then(|file| std::fs::read_to_string(file).ok());
     Millis(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
 }
 
 #[cfg(not(all(feature = "chaos-clock", debug_assertions)))]
-fn set_ahead() -> Millis {
+fn chaos_offset() -> Millis {
     Millis(0)
 }
 
-/// A clock that a test moves. `advance` is time passing; `set_back` and `set_ahead` are somebody setting the wall clock. Whoever
-/// waits for a time is woken when the hands have come to it.
+/// A clock that a test moves. `advance` lets time pass; `set_back` and `set_ahead` set the wall clock. A call that waits
+/// for a time is woken when the clock reaches it.
 #[derive(Debug, Clone)]
-pub struct ManualClock(Arc<watch::Sender<Hands>>);
+pub struct ManualClock(Arc<watch::Sender<ManualState>>);
 
 #[derive(Debug, Clone)]
-struct Hands {
+struct ManualState {
     wall: Time,
     ticks: i64,
     boot: String,
@@ -195,36 +195,36 @@ struct Hands {
 
 impl ManualClock {
     pub fn at(wall: Time) -> Self {
-        Self(Arc::new(watch::Sender::new(Hands { wall, ticks: 0, boot: "boot-1".into() })))
+        Self(Arc::new(watch::Sender::new(ManualState { wall, ticks: 0, boot: "boot-1".into() })))
     }
     pub fn advance(&self, by: Duration) {
-        self.change(|hands| {
-            hands.wall = hands.wall.plus(by.into());
-            hands.ticks += Millis::from(by).0;
+        self.change(|state| {
+            state.wall = state.wall.plus(by.into());
+            state.ticks += Millis::from(by).0;
         });
     }
     pub fn set_back(&self, by: Duration) {
-        self.change(|hands| hands.wall.0 -= Millis::from(by).0);
+        self.change(|state| state.wall.0 -= Millis::from(by).0);
     }
     pub fn set_ahead(&self, by: Duration) {
-        self.change(|hands| hands.wall.0 += Millis::from(by).0);
+        self.change(|state| state.wall.0 += Millis::from(by).0);
     }
-    /// The machine starts anew: time since boot begins at nothing.
+    /// The machine reboots: the time since boot starts at zero.
     pub fn reboot(&self) {
-        self.change(|hands| {
-            hands.ticks = 0;
-            hands.boot.push('+');
+        self.change(|state| {
+            state.ticks = 0;
+            state.boot.push('+');
         });
     }
-    fn change(&self, f: impl FnOnce(&mut Hands)) {
+    fn change(&self, f: impl FnOnce(&mut ManualState)) {
         self.0.send_modify(f);
     }
-    fn read(&self) -> Hands {
+    fn read(&self) -> ManualState {
         self.0.borrow().clone()
     }
 }
 
-/// A limit on how long something may take, in real time: it guards against hanging, and decides no lease.
+/// A limit in real time on how long something may take. It guards against hanging and decides no lease.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Instant);
 
@@ -238,9 +238,10 @@ impl Deadline {
     }
 }
 
-/// Makes a clock that can be set back into one that cannot: `now` is at least the ticks since boot plus the
-/// furthest the wall was ever seen ahead of them. A dead holder's lease then ends when its ttl has really
-/// passed. A wall that was set forward by mistake stays ahead until the next boot: early is safe, late is not.
+/// A clock that cannot be set back, made from a wall clock that can: `now` is the ticks since boot plus the largest
+/// distance at which the wall clock was ever ahead of them. A dead holder's lease then ends when its ttl has really
+/// passed. A wall clock that was set forward by mistake stays ahead until the next boot: ending a lease early is safe,
+/// ending it late is not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ratchet {
     pub ahead: Option<i64>,
@@ -254,74 +255,76 @@ impl Ratchet {
     }
 }
 
-/// A database's clock, as one node sees it beside its own ticks.
+/// The database's clock, compared with this node's ticks so that setting it back does not stop the fleet's time.
 ///
-/// The two drift apart a little, so a clock that is behind by less than a second, or by a thousandth of the time
-/// since it was last read, is believed. One that is further behind was set back: time then goes on from where
-/// it was.
+/// The two drift apart a little. A clock that is behind by less than a second, or by less than a thousandth of the time
+/// since the last reading, is trusted. A clock that is further behind was set back: the fleet's time then goes on from
+/// where it was, ahead of the clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ClockWatch {
-    /// A time that was right, and the ticks by which it was. Kept for a second, so that what is asked meanwhile was
-    /// asked after it, however many ask.
-    seen: Option<(Time, i64)>,
+pub(crate) struct DatabaseClock {
+    /// A correct time, and this node's ticks at that time. It is replaced at most once a second, so that readings which
+    /// many calls request at the same time come after it.
+    reference: Option<(Time, i64)>,
 }
 
-/// What a database's clock said, at some moment between two ticks of this node.
+/// One reading of the database's clock, and the rows about the fleet's time that came with it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
+pub(crate) struct ClockReading {
     pub wall: Time,
-    /// How far the fleet was told to be ahead of it, by a node that saw it set back.
-    pub told: Millis,
+    /// How far the fleet's time is ahead of the clock, as a node stored that saw the clock set back.
+    pub stored_ahead: Millis,
     /// The latest time that any node has stored.
-    pub stored: Option<Time>,
+    pub stored_time: Option<Time>,
+    /// This node's ticks when it asked, and when it had the answer.
     pub asked: i64,
     pub answered: i64,
 }
 
 const SECOND: i64 = 1000;
 
-impl ClockWatch {
-    /// What time it is, and how far the fleet is to be told that it is ahead, if it was told wrong.
+impl DatabaseClock {
+    /// The fleet's time, and how far it is ahead of the clock if the stored value is wrong: the caller stores the new one.
     ///
-    /// An answer that took long (it may have waited for a lock behind the clock) is late, which is not to say that the
-    /// clock was set back: for that it has to be behind even if it was read as soon as it was asked for.
+    /// A late answer does not show that the clock was set back: the statement may have waited for a lock after it read
+    /// the clock. A clock was set back only if it would be behind even if it was read as soon as it was asked for.
     ///
-    /// Nobody is behind what the others have stored: the clock may have been ahead for a call that this node did not see.
-    /// To a node that has seen nothing yet, a clock that is not behind that was set right, whatever the fleet was told
-    /// before.
-    pub fn now(&mut self, reading: Reading) -> (Time, Option<Millis>) {
-        let Reading { wall, told, stored, asked, answered } = reading;
-        let Some((then, at)) = self.seen else {
-            let now = match stored {
+    /// No node's time is behind the stored time: the clock may have been ahead during a call that this node did not see.
+    /// A node without a reference trusts a clock that is not behind the stored time: somebody has set it right, and
+    /// `stored_ahead` is out of date.
+    pub fn now(&mut self, reading: ClockReading) -> (Time, Option<Millis>) {
+        let ClockReading { wall, stored_ahead, stored_time, asked, answered } = reading;
+        let Some((then, at)) = self.reference else {
+            let now = match stored_time {
                 Some(stored) => {
                     let in_time = |at: &Time| at.plus(Millis(SECOND)) >= stored;
-                    [wall, wall.plus(told)].into_iter().find(in_time).unwrap_or(stored)
+                    [wall, wall.plus(stored_ahead)].into_iter().find(in_time).unwrap_or(stored)
                 }
-                None => wall.plus(told),
+                None => wall.plus(stored_ahead),
             };
-            self.seen = Some((now, answered));
+            self.reference = Some((now, answered));
             let ahead = now.since(wall);
-            return (now, (ahead != told).then_some(ahead));
+            return (now, (ahead != stored_ahead).then_some(ahead));
         };
         let at_tick = |ticks: i64| {
             let passed = (ticks - at).max(0);
             let expected = Time(then.0 + passed);
             let drift = Millis(passed / 1000 + SECOND);
-            // The nearest, and not the first that will do: somebody may have set it right again, or not.
-            let nearest = [wall, wall.plus(told)].into_iter().min_by_key(|at| at.0.abs_diff(expected.0));
+            // The nearer of the two: somebody may have set the clock right again since `stored_ahead` was stored.
+            let nearest =
+                [wall, wall.plus(stored_ahead)].into_iter().min_by_key(|at| at.0.abs_diff(expected.0));
             nearest.filter(|at| at.plus(drift) >= expected).ok_or(expected)
         };
         let (now, ahead) = match (at_tick(answered), at_tick(asked)) {
             (Ok(now), _) => (now, now.since(wall)),
             (Err(expected), Err(least)) if asked >= at => (expected, least.since(wall)),
-            (Err(expected), _) => (expected, told),
+            (Err(expected), _) => (expected, stored_ahead),
         };
-        let set_back = stored.filter(|stored| now.plus(Millis(SECOND)) < *stored);
+        let set_back = stored_time.filter(|stored| now.plus(Millis(SECOND)) < *stored);
         let (now, ahead) = set_back.map_or((now, ahead), |stored| (stored, stored.since(wall)));
         if set_back.is_some() || answered - at >= SECOND {
-            self.seen = Some((now, answered));
+            self.reference = Some((now, answered));
         }
-        (now, ((ahead.0 - told.0).abs() >= SECOND).then_some(ahead))
+        (now, ((ahead.0 - stored_ahead.0).abs() >= SECOND).then_some(ahead))
     }
 }
 
@@ -345,98 +348,109 @@ mod tests {
     }
 
     #[test]
-    fn a_databases_clock_is_believed_until_it_is_set_back() {
+    fn a_databases_clock_is_trusted_until_it_is_set_back() {
         let hour = 3_600_000;
-        let mut watch = ClockWatch::default();
-        let at = |wall, told, ticks| Reading {
+        let mut clock = DatabaseClock::default();
+        let at = |wall, stored_ahead, ticks| ClockReading {
             wall: Time(wall),
-            told,
-            stored: None,
+            stored_ahead,
+            stored_time: None,
             asked: ticks,
             answered: ticks,
         };
         let right = Millis(0);
-        assert_eq!(watch.now(at(10 * hour, right, 0)), (Time(10 * hour), None));
+        assert_eq!(clock.now(at(10 * hour, right, 0)), (Time(10 * hour), None));
         // A little behind is drift, however long it goes on.
-        assert_eq!(watch.now(at(11 * hour - 3000, right, hour)), (Time(11 * hour - 3000), None));
-        // An hour behind is not: time goes on, and so it does for whoever is told.
-        let (set_back, told) = watch.now(at(10 * hour, right, hour + 31_000));
-        let told = told.unwrap();
-        assert_eq!((set_back, told), (Time(11 * hour + 28_000), Millis(hour + 28_000)));
-        assert_eq!(watch.now(at(10 * hour + 5, told, hour + 31_005)), (Time(11 * hour + 28_005), None));
-        assert_eq!(ClockWatch::default().now(at(10 * hour, told, 5)), (set_back, None));
-        // Set right again, it is believed again.
+        assert_eq!(clock.now(at(11 * hour - 3000, right, hour)), (Time(11 * hour - 3000), None));
+        // An hour behind is not: time goes on here, and in nodes that read how far it is ahead.
+        let (set_back, ahead) = clock.now(at(10 * hour, right, hour + 31_000));
+        let ahead = ahead.unwrap();
+        assert_eq!((set_back, ahead), (Time(11 * hour + 28_000), Millis(hour + 28_000)));
+        assert_eq!(clock.now(at(10 * hour + 5, ahead, hour + 31_005)), (Time(11 * hour + 28_005), None));
+        assert_eq!(DatabaseClock::default().now(at(10 * hour, ahead, 5)), (set_back, None));
+        // Once the clock is set right again, it is trusted again.
         assert_eq!(
-            watch.now(at(11 * hour + 32_000, told, hour + 32_000)),
+            clock.now(at(11 * hour + 32_000, ahead, hour + 32_000)),
             (Time(11 * hour + 32_000), Some(right))
         );
     }
 
     #[test]
-    fn an_answer_that_is_late_does_not_mean_that_the_clock_was_set_back() {
-        let mut watch = ClockWatch::default();
+    fn a_late_answer_does_not_mean_that_the_clock_was_set_back() {
+        let mut clock = DatabaseClock::default();
         let right = Millis(0);
-        let mut read = |wall, told, asked, answered| {
-            watch.now(Reading { wall: Time(wall), told, stored: None, asked, answered })
+        let mut read = |wall, stored_ahead, asked, answered| {
+            clock.now(ClockReading { wall: Time(wall), stored_ahead, stored_time: None, asked, answered })
         };
         assert_eq!(read(100_000, right, 0, 2), (Time(100_000), None));
-        // Ten seconds late: it is as late as it is, and nobody is told anything.
+        // Ten seconds late: nothing is stored.
         assert_eq!(read(103_000, right, 3000, 13_000), (Time(112_998), None));
-        // Asked before another was answered, and answered after: nothing can be said.
+        // Asked before another was answered, and answered after: this shows nothing.
         assert_eq!(read(105_000, right, 5000, 14_000), (Time(113_998), None));
-        // Set back while many ask: those who asked since then tell, as far as it is certain.
+        // Set back while many ask: the first that asked after it stores how far, as far as that is certain.
         assert_eq!(read(54_000, right, 14_100, 14_110), (Time(114_108), Some(Millis(60_098))));
-        let told = Millis(60_098);
-        assert_eq!(read(54_020, told, 14_120, 14_130), (Time(114_118), None));
-        // And an answer that is late does not change what was told.
-        assert_eq!(read(55_000, told, 15_100, 25_100), (Time(125_098), None));
+        let ahead = Millis(60_098);
+        assert_eq!(read(54_020, ahead, 14_120, 14_130), (Time(114_118), None));
+        // A late answer does not change the stored value.
+        assert_eq!(read(55_000, ahead, 15_100, 25_100), (Time(125_098), None));
         // Not even if the clock was set right meanwhile.
-        assert_eq!(read(125_100, told, 25_200, 35_200), (Time(135_198), None));
-        assert_eq!(read(135_300, told, 35_300, 35_310), (Time(135_300), Some(right)));
+        assert_eq!(read(125_100, ahead, 25_200, 35_200), (Time(135_198), None));
+        assert_eq!(read(135_300, ahead, 35_300, 35_310), (Time(135_300), Some(right)));
     }
 
     #[test]
-    fn who_has_not_looked_for_days_still_believes_what_it_is_told() {
+    fn a_node_that_read_no_clock_for_days_still_trusts_the_stored_value() {
         let day = 24 * 3_600_000;
-        let mut watch = ClockWatch::default();
-        let told = Millis(60_000);
-        let at =
-            |wall, ticks| Reading { wall: Time(wall), told, stored: None, asked: ticks, answered: ticks };
-        assert_eq!(watch.now(at(day, 0)), (Time(day + 60_000), None));
-        assert_eq!(watch.now(at(3 * day, 2 * day)), (Time(3 * day + 60_000), None));
+        let mut clock = DatabaseClock::default();
+        let stored_ahead = Millis(60_000);
+        let at = |wall, ticks| ClockReading {
+            wall: Time(wall),
+            stored_ahead,
+            stored_time: None,
+            asked: ticks,
+            answered: ticks,
+        };
+        assert_eq!(clock.now(at(day, 0)), (Time(day + 60_000), None));
+        assert_eq!(clock.now(at(3 * day, 2 * day)), (Time(3 * day + 60_000), None));
     }
 
     #[test]
-    fn who_has_seen_nothing_yet_goes_by_what_is_stored() {
+    fn a_node_without_a_reference_goes_by_the_stored_time() {
         let hour = 3_600_000;
-        let at = |wall, told, stored| {
-            let reading = Reading {
+        let at = |wall, ahead, stored| {
+            let reading = ClockReading {
                 wall: Time(wall),
-                told: Millis(told),
-                stored: Some(Time(stored)),
+                stored_ahead: Millis(ahead),
+                stored_time: Some(Time(stored)),
                 asked: 5,
                 answered: 5,
             };
-            ClockWatch::default().now(reading)
+            DatabaseClock::default().now(reading)
         };
         // In time, and behind by no more than drift.
         assert_eq!(at(10 * hour, 0, 10 * hour - 900), (Time(10 * hour), None));
         assert_eq!(at(10 * hour, 0, 10 * hour + 900), (Time(10 * hour), None));
-        // Set back, and set back again after that was told.
+        // Set back, and set back again after that was stored.
         assert_eq!(at(9 * hour, 0, 10 * hour), (Time(10 * hour), Some(Millis(hour))));
         assert_eq!(at(9 * hour, hour, 10 * hour), (Time(10 * hour), None));
         assert_eq!(at(8 * hour, hour, 10 * hour), (Time(10 * hour), Some(Millis(2 * hour))));
-        // Set right again, and nobody was there to take back what was told.
+        // Set right again while no node was there to store that.
         assert_eq!(at(10 * hour, hour, 10 * hour - 900), (Time(10 * hour), Some(Millis(0))));
     }
 
     #[test]
     fn a_clock_that_another_node_saw_ahead_is_not_behind_for_this_one() {
         let day = 24 * 3_600_000;
-        let mut watch = ClockWatch::default();
-        let mut at = |wall, told, stored, ticks| {
-            let stored = Some(Time(stored));
-            watch.now(Reading { wall: Time(wall), told: Millis(told), stored, asked: ticks, answered: ticks })
+        let mut clock = DatabaseClock::default();
+        let mut at = |wall, ahead, stored, ticks| {
+            let reading = ClockReading {
+                wall: Time(wall),
+                stored_ahead: Millis(ahead),
+                stored_time: Some(Time(stored)),
+                asked: ticks,
+                answered: ticks,
+            };
+            clock.now(reading)
         };
         assert_eq!(at(day, 0, day, 0), (Time(day), None));
         let ahead = 40 * day - 500;

@@ -1,6 +1,6 @@
 //! The databases: one open transaction, its statements and rows, the schema, and the two stores.
 //!
-//! A store knows transactions and nothing of claims. It runs a [`Script`], which the engine provides.
+//! A store knows transactions and nothing of claims. It runs a [`Script`] that the engine provides.
 
 pub(crate) mod about;
 pub(crate) mod dialect;
@@ -23,6 +23,6 @@ pub use row::{FromValue, Row, Value};
 pub use statement::{Answer, Answers, Batch, Slot, Stmt};
 pub(crate) use statement::{by_keys, key_set, numbered, set};
 pub use store::AnyReply;
-pub(crate) use store::{First, Outcome, Pace, Script, Store};
+pub(crate) use store::{Outcome, Pace, PreludeWork, Script, Store};
 pub use tx::{BoxFuture, Tx};
 pub(crate) use tx::{Db, Scope};

@@ -1,4 +1,4 @@
-//! The engine: what an op is, what comes before it, how a fleet runs it, delivers its reply, and waits.
+//! The engine: the op, its prelude, and how a fleet runs it, delivers its reply and waits.
 
 pub(crate) mod delivery;
 mod embedded;

@@ -1,4 +1,4 @@
-//! An expected no is a value with a code, and says what to do next.
+//! Errors: an expected refusal is a value with a code, a message and a hint.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something was not done. The codes are the contract: messages may change, codes do not.
+/// Why a request was refused or failed. The codes are the contract: messages may change, codes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -32,8 +32,8 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every op may answer with these: they are about the request, its caller, or the fleet as a whole. Which other
-    /// codes an op may answer with is [`Op::REFUSES`](crate::Op::REFUSES).
+    /// Codes that every op may answer with: they are about the request, its caller, or the fleet as a whole.
+    /// [`Op::REFUSES`](crate::Op::REFUSES) lists an op's own.
     pub const OF_EVERY_OP: [Code; 9] = [
         Code::Invalid,
         Code::Unauthorized,
@@ -123,12 +123,12 @@ struct Body {
     hint: Option<String>,
     #[serde(flatten)]
     fields: Map<String, Value>,
-    /// Something else moved at the same moment; starting over settles it. Never leaves the engine.
+    /// See [`Error::raced`]. It never leaves the engine.
     #[serde(skip)]
     raced: bool,
-    /// It stays as it is until this process is started again: nobody waits for it to end. Never leaves the engine.
+    /// See [`Error::fleet_changed`]. It never leaves the engine.
     #[serde(skip)]
-    lasting: bool,
+    fleet_changed: bool,
 }
 
 impl Error {
@@ -139,7 +139,7 @@ impl Error {
             hint: None,
             fields: Map::new(),
             raced: false,
-            lasting: false,
+            fleet_changed: false,
         };
         Error(Box::new(body))
     }
@@ -152,16 +152,16 @@ impl Error {
     pub fn unavailable(message: impl fmt::Display) -> Self {
         Error::new(Code::Unavailable, message.to_string())
     }
-    /// Lost a race that the next try will see the end of.
+    /// The call lost a race against another transaction. The store starts it over.
     pub(crate) fn raced(message: impl fmt::Display) -> Self {
         let mut error = Error::unavailable(message);
         error.0.raced = true;
         error.hint("something else changed it at the same moment: try again")
     }
-    /// Unavailable to this process for as long as it runs: the fleet is not the one that it opened.
-    pub(crate) fn lasting(message: impl fmt::Display) -> Self {
+    /// The database is no longer the fleet that this process opened. Waiting does not help, so waiters get this error.
+    pub(crate) fn fleet_changed(message: impl fmt::Display) -> Self {
         let mut error = Error::unavailable(message);
-        error.0.lasting = true;
+        error.0.fleet_changed = true;
         error
     }
     #[must_use]
@@ -186,23 +186,36 @@ impl Error {
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.0.fields.get(name)
     }
-    /// It may become a yes with time, and by others' doing. What the caller itself holds does not.
+    /// The fleet, the disk or the network failed to answer: the same request may succeed later.
+    ///
+    /// It says nothing about the request itself. With `outcome_unknown` the request may have been carried out, so repeat
+    /// it only if [`Op::ON_RETRY`](crate::Op::ON_RETRY) allows it.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.code(), Code::Unavailable | Code::OutcomeUnknown)
+    }
+    /// The claim that this answers for is over, and no retry brings it back: its holder must stop.
+    ///
+    /// It applies to the answer to a request with a token. There `not_found` means that the item, or its fleet, is gone.
+    pub fn ends_claim(&self) -> bool {
+        matches!(self.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound)
+    }
+    /// Time or other callers may turn this refusal into a success. A claim that the caller itself holds stays refused.
     pub(crate) fn is_not_yet(&self) -> bool {
         matches!(self.code(), Code::NoneReady | Code::AlreadyClaimed | Code::NotReady)
             && self.field("own") != Some(&Value::Bool(true))
     }
-    /// PostgreSQL had a row of this key already.
+    /// PostgreSQL has a row with this key already.
     pub(crate) fn is_duplicate(&self) -> bool {
         self.field("sqlstate").is_some_and(|state| state == "23505")
     }
     pub(crate) fn is_race(&self) -> bool {
         self.0.raced
     }
-    /// The database is away, and may come back: those who wait for something go on waiting.
-    pub(crate) fn is_away(&self) -> bool {
-        self.code() == Code::Unavailable && !self.0.lasting
+    /// The database does not answer and may come back: waiters go on waiting.
+    pub(crate) fn is_outage(&self) -> bool {
+        self.code() == Code::Unavailable && !self.0.fleet_changed
     }
-    /// As every interface prints it: `{"error": {"code": …, "message": …}}`.
+    /// The JSON that every interface prints: `{"error": {"code": …, "message": …}}`.
     pub fn to_json(&self) -> Value {
         serde_json::json!({ "error": self })
     }
@@ -238,6 +251,38 @@ mod tests {
         let text = serde_json::to_string(&error).unwrap();
         insta::assert_snapshot!(text, @r#"{"code":"already_claimed","message":"held by run `r-7f`","hint":"fence ready","fence":4}"#);
         assert_eq!(serde_json::from_str::<Error>(&text).unwrap().0, error.0);
+    }
+
+    #[test]
+    fn every_code_is_transient_or_ends_a_claim_or_neither() {
+        let neither = (false, false);
+        let (transient, ends_claim) = ((true, false), (false, true));
+        let table = [
+            (Code::Internal, neither),
+            (Code::Invalid, neither),
+            (Code::NotFound, ends_claim),
+            (Code::Unauthorized, neither),
+            (Code::Forbidden, neither),
+            (Code::TooLarge, neither),
+            (Code::Unavailable, transient),
+            (Code::OutcomeUnknown, transient),
+            (Code::NoneReady, neither),
+            (Code::BoardFinished, neither),
+            (Code::AlreadyClaimed, neither),
+            (Code::NotReady, neither),
+            (Code::LeaseExpired, ends_claim),
+            (Code::AlreadyFinished, ends_claim),
+            (Code::Cancelled, ends_claim),
+            (Code::Suppressed, neither),
+            (Code::RateLimited, neither),
+            (Code::Paused, neither),
+        ];
+        let listed = serde_json::to_value(table.map(|(code, _)| code)).unwrap();
+        assert_eq!(schemars::schema_for!(Code).get("enum"), Some(&listed), "the table has every code");
+        for (code, expected) in table {
+            let error = Error::new(code, "no");
+            assert_eq!((error.is_transient(), error.ends_claim()), expected, "{code}");
+        }
     }
 
     #[test]

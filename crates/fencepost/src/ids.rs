@@ -1,4 +1,4 @@
-//! Names of things: tasks, resources and tokens, and to whom a name belongs.
+//! Names: task ids, resources, tokens, and the owner of a name.
 
 use crate::{
     clock::Time,
@@ -7,11 +7,11 @@ use crate::{
 };
 use std::{fmt, str::FromStr};
 
-/// What the keys begin with that an export makes for items without one.
+/// The prefix of the keys that an export makes for items without one.
 pub(crate) const EXPORTED: &str = "fencepost:";
 
-/// What an exported item is called: its number and the time it was made at, in milliseconds. Two fleets use the same
-/// numbers, but not at the same time.
+/// The id of an exported item: its number and the time of its creation in milliseconds. Two fleets use the same numbers,
+/// but not at the same time.
 pub(crate) fn exported_id(number: impl fmt::Display, at: Time) -> String {
     format!("{number}@{}", at.0)
 }
@@ -92,7 +92,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Whether there is such a noun, and whether it has such ids, is the fleet's to say.
+/// Parsing does not check that the noun exists and has such ids: the fleet does.
 impl FromStr for Resource {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -132,7 +132,7 @@ impl Token {
     }
 }
 
-/// To whom a mailbox, a lock or a run's name belongs.
+/// The owner of a mailbox, of a lock or of a run's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner<'n> {
     /// Any agent may use it.
@@ -151,26 +151,26 @@ impl<'n> Owner<'n> {
             _ => Self::of_name(name),
         }
     }
-    /// Of a lock, or a run.
+    /// The owner of a lock or a run.
     pub fn of_name(name: &'n str) -> Self {
         if name.starts_with("fence/") { Owner::Engine } else { Owner::Anyone }
     }
 }
 
-/// The fleet's new floor for fences when nobody knows which were given out (a backup was restored): the time in
-/// microseconds, which no count of claims on one resource can have reached; and far above the last floor, should the
-/// clock have been set back.
+/// The fleet's new floor for fences after a restored backup, when it is unknown which fences were given out. It is the
+/// time in microseconds: no resource can have had that many claims. It is also far above the last floor, in case the
+/// clock was set back.
 pub(crate) fn jumped_floor(floor: i64, now: Time) -> i64 {
     now.0.saturating_mul(1000).max(floor + 1_000_000_000)
 }
 
-/// A positive number written the one way: no sign, no leading zero.
+/// A positive number in its only accepted spelling: no sign, no leading zero.
 pub(crate) fn number(text: &str) -> Option<i64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| plain)
 }
 
-/// Someone else's text in our message: short, and on one line.
+/// Untrusted text for a message of ours, cut to 60 characters and escaped to one line.
 pub(crate) fn clip(text: &str) -> String {
     let mut short: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() {

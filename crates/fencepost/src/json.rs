@@ -1,4 +1,4 @@
-//! JSON that is only carried: checked once, when it comes, and kept as the text it came as.
+//! JSON that the engine stores without reading it: the text is checked once, on arrival, and kept as it is.
 
 use crate::error::{Code, Error, Result};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -9,10 +9,10 @@ use serde::{
 use serde_json::value::RawValue;
 use std::{borrow::Cow, fmt};
 
-/// How deep JSON may nest. Common readers stop at 128 levels, and a reply wraps it in some of its own.
+/// How deep JSON may nest. Common parsers stop at 128 levels, and a reply wraps the JSON in some of its own.
 const DEPTH_MAX: usize = 100;
 
-/// Any JSON, as it was written.
+/// Any JSON, kept as the text it was written in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(Box<RawValue>);
@@ -22,18 +22,19 @@ impl Json {
     pub fn of(value: &(impl Serialize + ?Sized)) -> Result<Self> {
         serde_json::value::to_raw_value(value).map(Self).map_err(Error::internal)
     }
-    /// JSON that every program can read: no half of a surrogate pair (a cut emoji), no number out of range, no
-    /// more than 100 levels. Requests with other JSON are refused.
+    /// Checks that every program can read the text: no half of a surrogate pair (a cut emoji), no number out of range,
+    /// at most 100 levels. Requests with other JSON are refused.
     pub fn parse(text: &str) -> Result<Self> {
-        readable(text).map_err(|e| Error::new(Code::Invalid, format!("the JSON cannot be read: {e}")))?;
+        check_readable(text)
+            .map_err(|e| Error::new(Code::Invalid, format!("the JSON cannot be read: {e}")))?;
         Self::stored(text.into())
     }
-    /// Reads it as a value.
+    /// Deserializes it into a value.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(self.text())
             .map_err(|e| Error::new(Code::Invalid, format!("the JSON is not what it is read as: {e}")))
     }
-    /// As it was written.
+    /// The text that it was written in.
     pub fn text(&self) -> &str {
         self.0.get()
     }
@@ -42,32 +43,32 @@ impl Json {
     }
 }
 
-/// Reads all of it, and keeps nothing.
-pub(crate) fn readable(json: &str) -> serde_json::Result<()> {
+/// Reads the whole text and keeps nothing of it.
+pub(crate) fn check_readable(json: &str) -> serde_json::Result<()> {
     let mut reader = serde_json::Deserializer::from_str(json);
-    Levels(DEPTH_MAX).deserialize(&mut reader)?;
+    LevelsLeft(DEPTH_MAX).deserialize(&mut reader)?;
     reader.end()
 }
 
-/// How many levels are left.
+/// How many levels deeper the JSON may nest.
 #[derive(Clone, Copy)]
-struct Levels(usize);
+struct LevelsLeft(usize);
 
-impl Levels {
+impl LevelsLeft {
     fn inner<E: serde::de::Error>(self) -> Result<Self, E> {
         let left = self.0.checked_sub(1);
         left.map(Self).ok_or_else(|| E::custom(format!("it nests deeper than {DEPTH_MAX} levels")))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Levels {
+impl<'de> DeserializeSeed<'de> for LevelsLeft {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
         reader.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Levels {
+impl<'de> Visitor<'de> for LevelsLeft {
     type Value = ();
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON")

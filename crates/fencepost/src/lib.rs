@@ -1,13 +1,75 @@
-//! Exactly-once work for fleets of AI agents.
+//! Fencepost makes fleets of AI agents share work: each task, message or lock is claimed by one run at a time.
+//! A claim is a lease with a fencing token, stored on the item's own row, and every write under the claim checks it.
+//! The fleet is one database: a SQLite file, or PostgreSQL for many machines.
 //!
-//! A claim is held under a lease and a fencing token, taken in the same transaction as the state it stands
-//! for; every write checks it. In words: at-least-once execution, at most one accepted completion. An effect
-//! outside the fleet can happen twice: a crash between the effect and the completion repeats the effect. A guard
-//! stops a holder that lost its claim.
+//! # The promise
 //!
-//! [`Fleet::open`] opens a database, [`Fleet::call`] runs one verb, [`Fleet::transaction`] several verbs and
-//! your own SQL. Each noun is a module, each verb a struct in it: [`task::Claim`], [`lock::Claim`].
+//! **At-least-once execution, at most one accepted completion.** If a run dies, its lease ends and another run gets the
+//! item. A run that lost its claim is refused when it renews, checkpoints, completes, fails or releases the item.
+//!
+//! Effects outside of the fleet (a push, a deploy, an e-mail) are not exactly-once: a crash between the effect and the
+//! completion repeats the effect. [`claim::Guard`] stops a run that lost its claim before it starts an effect.
+//!
+//! # Example
+//!
+//! ```
+//! use fencepost::{Clock, Code, Fleet, ManualClock, Options, Result, claim, task};
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let url = dir.path().join("fence.db").display().to_string();
+//! // A test moves its own clock; without this, `Fleet::open(&url)` is enough.
+//! let clock = ManualClock::at("2026-01-01T09:00:00Z".parse().unwrap());
+//! let mut options = Options::default();
+//! options.clock = Clock::Manual(clock.clone());
+//! let fleet = Fleet::open_with(&url, options).await?; // a path, sqlite:PATH or postgres://…
+//! fleet.call(task::Add::new("auth", "write the parser")).await?;
+//!
+//! // One run claims the task, and records how far it has come.
+//! let first = fleet.call(task::Claim::next("auth", "run-1")).await?;
+//! assert_eq!(first.claim.token, "task/auth-1@1");
+//! let save = task::SaveCheckpoint { ordinal: 1, phase: "the lexer works".into(), ..Default::default() };
+//! fleet.call(task::SaveCheckpoint { token: first.claim.token.clone(), ..save }).await?;
+//!
+//! // It dies. After its lease (30 minutes) another run gets the task, with the checkpoint and a higher fence.
+//! clock.advance(Duration::from_secs(30 * 60));
+//! let second = fleet.call(task::Claim::next("auth", "run-2")).await?;
+//! assert_eq!(second.claim.token, "task/auth-1@2");
+//! assert_eq!(second.task.checkpoint.unwrap().phase, "the lexer works");
+//!
+//! // The first run was only frozen, and wakes up. Its completion is refused.
+//! let refused = fleet.call(task::Done::new(&first.claim.token)).await.unwrap_err();
+//! assert_eq!(refused.code(), Code::LeaseExpired);
+//! assert!(refused.ends_claim());
+//!
+//! // The second run checks its claim before an effect that cannot be undone, and completes the task.
+//! assert!(fleet.call(claim::Guard::new(&second.claim.token)).await?.ok);
+//! fleet.call(task::Done::new(&second.claim.token)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Fleet::transaction`] runs several verbs and your own SQL in one transaction, so that your rows and the completion
+//! commit together.
+//!
+//! # Modules
+//!
+//! Each noun is a module, and each verb is a struct in it that implements [`Op`]. [`Fleet::call`] runs a verb.
+//!
+//! - [`task`], [`board`]: work with dependencies, in groups.
+//! - [`mail`]: durable queues of messages.
+//! - [`lock`]: named locks.
+//! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, what they receive, their conversation, and the rules that
+//!   deliver outside events to them.
+//! - [`claim`], [`run`]: verbs for every claim, and the runs that hold claims.
+//! - [`event`]: the log of every change.
+//! - [`key`], [`admin`]: keys for remote callers; checking, pruning, exporting and restoring a fleet.
+//! - [`op`]: the registry of all verbs, from which the server and the command line are made.
+//! - [`sync`], [`tls`]: helpers for the other crates of this project.
 
+mod backoff;
 mod caller;
 mod clock;
 mod db;
@@ -23,6 +85,7 @@ pub mod sync;
 pub mod tls;
 mod topic;
 
+pub use backoff::Backoff;
 pub use caller::{Access, Caller};
 pub use clock::{Clock, ManualClock, Millis, Time};
 pub use db::{
@@ -37,7 +100,7 @@ pub use json::Json;
 pub use limits::{OUTPUT_MAX, WAIT_MAX};
 pub use ops::{admin, agent, board, channel, claim, event, inbox, key, lock, mail, route, run, task};
 
-/// One verb, one struct: the trait, and the registry that everything facing a user is made from.
+/// The trait of every verb, and the registry of all verbs that every interface is made from.
 pub mod op {
     pub use crate::{
         caller::Access,

@@ -1,4 +1,4 @@
-//! Limits on what a request may hold, and the checks that enforce them. Each check names the field that is wrong.
+//! Limits on the fields of a request, and the checks that enforce them. Each check names the field that is wrong.
 
 use crate::{
     clock::Millis,
@@ -16,13 +16,13 @@ pub const NAME_MAX: usize = 128;
 pub const TAGS_MAX: usize = 32;
 pub const DEPENDENCIES_MAX: usize = 1000;
 pub const PLAN_MAX: usize = 10_000;
-/// The highest number of a task that an import may bring: its board counts on from there, and needs room to.
+/// The highest task number that an import accepts: the board counts on from there, and must not run out of numbers.
 pub const NUMBER_MAX: i64 = 1_000_000_000;
 pub const CLAIMS_MAX: i64 = 1000;
 pub const WAITED_MAX: usize = 1000;
 pub const TTL_MIN: Millis = Millis::seconds(1);
 pub const TTL_MAX: Millis = Millis::days(30);
-/// Whoever wants to wait longer asks again: a connection that is long dead is then noticed.
+/// A caller that wants to wait longer asks again. That way a dead connection is noticed.
 pub const WAIT_MAX: Millis = Millis::minutes(10);
 pub const ATTEMPTS_MAX: i64 = 1000;
 
@@ -47,7 +47,7 @@ pub(crate) fn name_problem(name: &str, extra: &str) -> Option<String> {
     }
 }
 
-/// Checks on the fields of a request. Each names the field that was wrong, and its limit.
+/// Checks on the fields of a request. Each names the field that is wrong, and its limit.
 pub(crate) mod check {
     use super::*;
 
@@ -62,16 +62,16 @@ pub(crate) mod check {
             let message = format!("`{field}` has {} bytes; at most {max} are allowed", text.len());
             return Err(Error::new(Code::TooLarge, message).with("field", field).with("max", max));
         }
-        // PostgreSQL's text cannot hold it; SQLite's would, and the two must agree.
+        // PostgreSQL's text cannot hold NUL. SQLite's could, but the two must agree.
         if text.contains('\0') { Err(Error::invalid(field, "contains a NUL character")) } else { Ok(()) }
     }
     pub fn optional_text(field: &str, value: Option<&str>, max: usize) -> Result<()> {
         value.map_or(Ok(()), |value| text(field, value, max))
     }
-    /// JSON that somebody will read: it is checked here, or else they would claim what they cannot be given.
+    /// JSON that a claimant will read. It is checked here, so that nobody claims an item that cannot be read.
     pub fn json(field: &str, json: &str, max: usize) -> Result<()> {
         text(field, json, max)?;
-        crate::json::readable(json)
+        crate::json::check_readable(json)
             .map_err(|e| Error::invalid(field, format!("is JSON that cannot be read: {e}")))
     }
     pub fn optional_json(field: &str, value: Option<&str>, max: usize) -> Result<()> {

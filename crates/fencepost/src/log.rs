@@ -1,4 +1,4 @@
-//! The log of what happened, and who may do what.
+//! The log of events, and the rules of access.
 
 pub(crate) mod access;
 mod event;

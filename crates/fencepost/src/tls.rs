@@ -1,4 +1,4 @@
-//! What is wrong with a TLS connection, in words that say what to do.
+//! Errors of a TLS connection, in plain words.
 
 use rustls::{CertificateError, Error as Tls};
 use std::{error::Error, io};
@@ -6,27 +6,27 @@ use std::{error::Error, io};
 /// Why a server is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distrust {
-    /// Nobody whom we trust signed its certificate.
+    /// No trusted authority signed its certificate.
     Signer,
-    /// Its certificate is an authority's own.
+    /// Its certificate is the authority's, not a server's.
     IsAuthority,
     /// Its certificate is for another name.
     Name,
-    /// Its certificate is expired, or not valid yet.
+    /// Its certificate has expired, or is not valid yet.
     Time,
     /// It does not speak TLS.
     NotTls,
     Other,
 }
 
-/// Finds the TLS error below an error, and says it in plain words.
+/// Finds the TLS error in an error's chain of sources, and describes it in plain words.
 pub fn distrust(error: &(dyn Error + 'static)) -> Option<(Distrust, String)> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<Tls>() {
             return Some(describe(found));
         }
-        // An I/O error does not call what it wraps its source.
+        // An I/O error does not name the error that it wraps as its source.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
     }
@@ -49,7 +49,7 @@ fn describe_certificate(error: &CertificateError) -> (Distrust, String) {
         }
         E::NotValidForName => (Distrust::Name, "its certificate is for another name".into()),
         E::NotValidForNameContext { expected, presented } => {
-            // They come as `DnsName("localhost")`.
+            // rustls writes them as `DnsName("localhost")`.
             let plain = |name: &String| {
                 let name = name.split_once('(').map_or(name.as_str(), |(_, name)| name.trim_end_matches(')'));
                 name.trim_matches('"').to_owned()
@@ -65,7 +65,7 @@ fn describe_certificate(error: &CertificateError) -> (Distrust, String) {
         E::NotValidYet | E::NotValidYetContext { .. } => {
             (Distrust::Time, "its certificate is not valid yet".into())
         }
-        // The library tells this one only by its text.
+        // rustls has no variant for this one, so its text is compared.
         E::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             (Distrust::IsAuthority, "its certificate is that of an authority, not of a server".into())
         }
@@ -79,7 +79,7 @@ mod tests {
     use rustls::pki_types::ServerName;
 
     #[test]
-    fn what_is_wrong_is_found_below_other_errors() {
+    fn the_tls_error_is_found_below_other_errors() {
         let context = CertificateError::NotValidForNameContext {
             expected: ServerName::try_from("fence.example.com").unwrap(),
             presented: vec!["DnsName(\"localhost\")".into(), "IpAddress(127.0.0.1)".into()],

@@ -1,7 +1,7 @@
 //! Topics: which waiting claims an event could satisfy.
 
-/// Which waiting claims an event could satisfy. A topic that leaves one out leaves it asleep; a topic that names too
-/// many costs an attempt each.
+/// Which waiting claims an event could satisfy. A waiter that a topic leaves out sleeps on; each waiter too many costs an
+/// attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     Everyone,
@@ -13,7 +13,7 @@ const ENDED: &str = "ended/";
 const DEAD: &str = "dead/";
 
 impl Topic {
-    /// A task is finished: its board may be, too, and leads want to know.
+    /// A task is finished. Its board may be finished with it, and leads get a notice.
     pub fn tasks() -> Self {
         Topic::Of("task".into())
     }
@@ -32,17 +32,18 @@ impl Topic {
     pub fn ended(agent: Option<&str>) -> Self {
         Topic::Of(format!("{ENDED}{}", agent.unwrap_or_default()))
     }
-    /// A run of this agent ended, and expiry still has to give back the things that it held.
+    /// A run of this agent ended, and expiry still has to release the things that it held.
     pub fn dead(agent: Option<&str>) -> Self {
         Topic::Of(format!("{DEAD}{}", agent.unwrap_or_default()))
     }
+    /// Expiry has work to do after this event.
     pub fn leaves_something_due(&self) -> bool {
         matches!(self, Topic::Of(topic) if topic.starts_with(DEAD))
     }
     pub fn mail(mailbox: &str) -> Self {
         Topic::Of(format!("mail/{mailbox}"))
     }
-    /// As it is stored.
+    /// The stored form.
     pub fn text(&self) -> Option<&str> {
         match self {
             Topic::Everyone => None,

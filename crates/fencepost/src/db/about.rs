@@ -1,16 +1,16 @@
-//! What a database says of itself.
+//! The description of a database: its version and its durability settings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a database says of itself.
+/// A database's version and its durability settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Database {
     /// `SQLite` or `PostgreSQL`.
     pub kind: String,
     pub version: String,
     pub schema_version: i64,
-    /// What decides whether a commit that was acknowledged can be lost.
+    /// The settings that decide whether an acknowledged commit can be lost.
     pub durability: Vec<Setting>,
 }
 
@@ -18,7 +18,7 @@ pub struct Database {
 pub struct Setting {
     pub name: String,
     pub value: String,
-    /// With this value, what was acknowledged survives a power cut.
+    /// With this value, acknowledged commits survive a power cut.
     pub durable: bool,
 }
 

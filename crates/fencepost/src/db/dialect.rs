@@ -1,17 +1,16 @@
 //! One SQL text for both databases.
 //!
-//! A statement is written as SQLite reads it. [`to_postgres`] changes four things, and leaves literals, quoted names and
-//! comments alone:
+//! Statements are written for SQLite. [`to_postgres`] changes four things, and leaves literals, quoted names and comments
+//! alone:
 //! - `?1` becomes `$1`;
-//! - `/*pg for update skip locked*/` is a comment for SQLite, and PostgreSQL reads what is in it;
-//! - `json_each(` becomes `fence_each(`, a function of our schema, because PostgreSQL's own function of that name does
-//!   something else;
+//! - `/*pg for update skip locked*/` is a comment for SQLite, and PostgreSQL gets its content as SQL;
+//! - `json_each(` becomes `fence_each(`, a function of our schema: PostgreSQL's own `json_each` does something else;
 //! - a set of keys becomes an array, which PostgreSQL looks up in an index.
 
-/// A set of keys, as [`by_keys!`](super::by_keys) writes it.
+/// The set of keys that [`by_keys!`](super::by_keys) writes.
 const KEYS: &str = "in (select cast(value ->> 'k' as bigint) from json_each(?1))";
-/// PostgreSQL takes the set above for a hundred keys, and would rather walk through the whole table in their order: 15 ms
-/// to lock one of 20,000 messages.
+/// PostgreSQL estimates the set above at a hundred keys, and then prefers to walk through the whole table in key order:
+/// 15 ms to lock one of 20,000 messages.
 const KEYS_ON_POSTGRES: &str = "= any(array(select cast(value ->> 'k' as bigint) from fence_each($1)))";
 
 const EACH: &str = "json_each(";
@@ -27,7 +26,7 @@ pub(crate) fn to_postgres(sql: &str) -> String {
             '-' if rest.starts_with("--") => (rest.find('\n').unwrap_or(rest.len()), None),
             '/' if rest.starts_with(ONLY_POSTGRES) => (ONLY_POSTGRES.len(), Some("")),
             '/' if rest.starts_with("/*") => (rest.find("*/").map_or(rest.len(), |end| end + 2), None),
-            // The end of what only PostgreSQL reads: a comment of its own is taken whole above.
+            // The end of a `/*pg` part. The arm above takes any other comment as a whole.
             '*' if rest.starts_with("*/") => (2, Some("")),
             '$' => (dollar_quoted(rest), None),
             '?' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) => (1, Some("$")),
@@ -63,7 +62,7 @@ mod tests {
     use super::{super::by_keys, *};
 
     #[test]
-    fn each_thing_that_differs() {
+    fn each_difference_is_translated() {
         for (sql, expected) in [
             (
                 "select 1 from t, json_each(?2) as item where id = ?1 limit 1 /*pg for update skip locked*/",

@@ -1,5 +1,6 @@
-//! Time in use. Request ids and history are forgotten after a time in which somebody could have asked again. Of a longer time
-//! in which nobody called, an hour counts; a clock that jumped ahead looks the same.
+//! Time in use: the age of request ids and history counts only time in which the fleet was used. A caller thus has the
+//! full time to retry a request. Of a longer gap between two calls, one hour counts. A clock that jumped ahead looks the
+//! same as a gap.
 
 use crate::{
     clock::{Millis, Time},
@@ -8,10 +9,10 @@ use crate::{
     params,
 };
 
-/// Of a longer time between two calls that write, this much counts.
+/// This much of a longer gap between two calls that write counts.
 pub(crate) const HOUR: Millis = Millis::minutes(60);
 
-/// Time that did not count, and when it was over.
+/// Time that does not count, and when the gap ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gap {
     at: Time,
@@ -21,9 +22,9 @@ struct Gap {
 #[derive(Debug)]
 pub(crate) struct InUse {
     now: Time,
-    /// Since the last call that is stored: on PostgreSQL the time is stored after the call.
+    /// The gap since the last stored call, if it is one: on PostgreSQL the time is stored after the call.
     last: Option<Gap>,
-    /// The latest first.
+    /// The stored gaps, the latest first.
     gaps: Vec<Gap>,
 }
 
@@ -40,7 +41,7 @@ impl InUse {
         Ok(Self { now: tx.now, last, gaps })
     }
 
-    /// When it was that the fleet had been in use for so long since.
+    /// The time since which the fleet was in use for `age`.
     pub fn ago(&self, age: Millis) -> Time {
         let mut at = Time(self.now.0 - age.0);
         for gap in self.last.iter().chain(&self.gaps) {
@@ -52,14 +53,14 @@ impl InUse {
         at
     }
 
-    /// `now`, as if the time since the last stored call had not passed but for an hour. For statements that read the
-    /// other gaps themselves.
+    /// `now` without the part of the gap since the last stored call that does not count. For statements that read the
+    /// stored gaps themselves.
     pub fn now(&self) -> Time {
         self.last.map_or(self.now, |gap| Time(self.now.0 - gap.ms.0))
     }
 }
 
-/// How much of the time since the last call does not count.
+/// The part of the time since the last call that does not count.
 pub(crate) fn uncounted(last: Option<Time>, now: Time) -> Option<Millis> {
     let ms = now.since(last?).0 - HOUR.0;
     (ms > 0).then_some(Millis(ms))
@@ -70,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_used_does_not_age() {
+    fn gaps_do_not_count_as_age() {
         let day = Millis::days(1).0;
         let at = |days: i64| Time(days * day);
         let gap = |days: i64, ms: i64| Gap { at: at(days), ms: Millis(ms * day) };
         let in_use = |gaps: &[Gap]| InUse { now: at(100), last: None, gaps: gaps.to_vec() };
         assert_eq!(in_use(&[]).ago(Millis::days(7)), at(93));
-        // Forty days that did not count, over a day ago: before, six days are left of the seven.
+        // Forty days that do not count ended a day ago: before them, six of the seven days are left.
         assert_eq!(in_use(&[gap(99, 40)]).ago(Millis::days(7)), at(53));
-        // Before the window it changes nothing.
+        // A gap before the window changes nothing.
         assert_eq!(in_use(&[gap(90, 40)]).ago(Millis::days(7)), at(93));
-        // The window grows over the first, and so comes to the second.
+        // The first gap extends the window, which then reaches the second.
         assert_eq!(in_use(&[gap(99, 2), gap(92, 3)]).ago(Millis::days(7)), at(88));
-        // So does one that is not stored yet.
+        // A gap that is not stored yet does the same.
         let unstored = InUse { last: Some(gap(100, 40)), ..in_use(&[gap(99, 2)]) };
         assert_eq!((unstored.ago(Millis::days(7)), unstored.now()), (at(51), at(60)));
     }

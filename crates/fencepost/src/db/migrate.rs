@@ -1,4 +1,4 @@
-//! The schema, as numbered steps that only go forward. Add a file and a line; never change a step that shipped.
+//! The schema as numbered migrations, forward only. Add a file and a line; never change a migration that shipped.
 
 use crate::error::{Error, Result};
 
@@ -28,13 +28,13 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 16, sql: include_str!("../ops/conformance/parcel.sql") },
 ];
 
-/// Since this version the row of `fleet` says which version it is.
-const TOLD_SINCE: i64 = 9;
+/// The first version whose row of `fleet` has a column for the version.
+const STORED_SINCE: i64 = 9;
 
 impl Migration {
-    /// What is to be run after it, in its transaction.
-    pub fn mark(&self) -> String {
-        if self.version < TOLD_SINCE {
+    /// The statement that stores the new version, for the end of the migration's transaction.
+    pub fn store_version(&self) -> String {
+        if self.version < STORED_SINCE {
             return String::new();
         }
         format!("update fleet set schema_version = {};", self.version)
@@ -45,7 +45,7 @@ pub(crate) fn latest() -> i64 {
     MIGRATIONS.len() as i64
 }
 
-/// A newer fence may have given rows a meaning that this one would break.
+/// Refuses a schema newer than this program: it may have given rows a meaning that this program would break.
 pub(crate) fn refuse_newer(version: i64) -> Result<()> {
     if version <= latest() {
         return Ok(());
@@ -57,19 +57,19 @@ pub(crate) fn refuse_newer(version: i64) -> Result<()> {
     .hint("use the newer fence that made it, or restore the backup it left beside the database"))
 }
 
-/// For one that has the fleet open: it was brought to another version meanwhile.
+/// Refuses a schema that another process migrated while this one had the fleet open.
 pub(crate) fn refuse_changed(version: i64) -> Result<()> {
     if version == latest() {
         return Ok(());
     }
-    Err(Error::lasting(format!(
+    Err(Error::fleet_changed(format!(
         "the fleet was brought to schema version {version} while this fence had it open, which knows version {}",
         latest()
     ))
     .hint("stop this process and start the newer fence: processes that use one fleet are upgraded together"))
 }
 
-/// For who only looks: what is behind is left as it is.
+/// Refuses an older schema, for a caller that does not migrate.
 pub(crate) fn refuse_older(version: i64) -> Result<()> {
     if version >= latest() {
         return Ok(());
@@ -82,7 +82,7 @@ pub(crate) fn refuse_older(version: i64) -> Result<()> {
     .hint("fence init brings it up to date, as any other command does"))
 }
 
-/// The schema for PostgreSQL, from SQLite's.
+/// Translates a migration from SQLite's dialect to PostgreSQL's.
 pub(crate) fn to_postgres(sql: &str) -> String {
     sql.replace("/*pg", "")
         .replace("*/", "")

@@ -1,4 +1,4 @@
-//! What a call leaves beside its reply: for waiting, for delivery, and for the store.
+//! The notes that a call returns beside its reply: for waiting, for delivery, and for the store.
 
 use crate::{
     clock::{Millis, Time},
@@ -7,37 +7,38 @@ use crate::{
 };
 use std::{collections::HashSet, sync::Arc};
 
+/// The notes of one call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Notes {
     /// The time of the transaction.
     pub now: Time,
-    /// When the reply could change although nothing is written: a waiting call tries again then.
+    /// The time at which the reply could change although nothing is written: a waiting call tries again then.
     pub try_again_at: Option<Time>,
-    /// When the waiting call has something of its own to do, whatever it finds.
+    /// The time at which this waiting call must try again for reasons of its own, such as renewing its agent.
     pub own_deadline: Option<Time>,
-    /// What a claim searched and did not find.
+    /// The things that a claim searched for and did not find.
     pub subscriptions: Vec<Subscription>,
-    /// The claims that the reply hands over.
+    /// The claims that the reply delivers.
     pub delivered: Vec<Delivered>,
     /// This op changed a deadline; re-read `Due` before the next op of the batch.
     pub due_changed: bool,
-    /// The clock was set right: later ops of the batch take this much off their time.
+    /// This op set the clock back by this much; later ops of the batch do the same.
     pub clock_set_back: Millis,
     /// The batch of expiry before this call changed something and left something that is due.
     pub more_to_expire: bool,
-    /// How many statements wrote.
+    /// The number of statements that wrote.
     pub writes: usize,
 }
 
 impl Notes {
-    /// How long after the transaction that time is.
+    /// The span from the transaction to that time.
     pub fn until(&self, at: Option<Time>) -> Option<Millis> {
         at.map(|at| at.since(self.now))
     }
 }
 
-/// What a claim searched and did not find. Every waiter with the same subscription would come away empty, too, so an
-/// event with one of its topics wakes only the first of them.
+/// The things that a claim searched for and did not find. Every waiter with the same subscription would find nothing
+/// either, so an event with one of its topics wakes only the first of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Subscription {
     what: Arc<str>,
@@ -45,31 +46,32 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// `what`: everything that the answer depends on, except who asks.
+    /// `what`: everything that the answer depends on, except the caller.
     pub fn new(what: impl std::fmt::Debug, topics: impl IntoIterator<Item = Topic>) -> Self {
         Self { what: format!("{what:?}").into(), topics: topics.into_iter().collect() }
     }
 }
 
-/// A claim as one reply hands it over. Each time it is handed over again it has another number, so that giving back an
-/// undelivered claim leaves alone a claim that reached somebody since.
+/// A claim in one reply. Each delivery of the same claim has a number of its own: returning an undelivered claim leaves
+/// the claim alone if a later reply delivered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub token: Token,
     pub delivery: i64,
 }
 
-/// What is new in the log.
+/// The news in the log since the last question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     Nothing,
-    /// Events with these topics. They also concern everyone who follows the log.
+    /// Events with these topics. They also concern every follower of the log.
     Of(HashSet<Topic>),
+    /// Events that may concern every waiter.
     OfAll,
 }
 
 impl News {
-    /// A run ended that may still hold something.
+    /// A run ended and may still hold something.
     pub fn leaves_something_due(&self) -> bool {
         match self {
             News::Nothing => false,

@@ -1,4 +1,4 @@
-//! The fleet as a transaction finds it. Data only: the rules about it are in the layers above.
+//! The opening of a transaction: what it reads about the fleet before its own work. The layers above have the rules.
 
 use super::{Answer, Scope, Value};
 use crate::{
@@ -6,37 +6,37 @@ use crate::{
     error::Result,
 };
 
-/// What a transaction knows before its own work begins.
+/// The facts that a transaction has read before its own work begins.
 #[derive(Debug, Default)]
 pub(crate) struct Opening {
     pub scope: Scope,
     /// The caller is still waiting and discards a not-yet reply: skip work that only improves its text.
     pub probe_only: bool,
-    /// The next deadline. Not read on PostgreSQL by a call that does not need it ([`Self::due_unknown`]).
+    /// The next deadline. On PostgreSQL a call that does not need it does not read it ([`Self::due_unknown`]).
     pub due: Due,
     pub due_unknown: bool,
-    /// The run that claims (by name) or the run behind the token: alive, expired or ended.
+    /// The run that the call acts for, found by its name or by the token: alive, expired or ended.
     pub run: Option<RunRow>,
     /// Events of an earlier call with the same request id.
     pub repeat: Vec<Repeat>,
     /// The request id, for the events of this call.
     pub request: Option<String>,
-    /// The op, the request's digest and the key's name, as events store them.
+    /// The op, the request's digest and the key's name, in the form that events store.
     pub fingerprint: Option<String>,
     /// Answers to the op's own opening reads.
     pub read: Vec<Answer>,
-    /// How many rows the batch of expiry changed that ran for this call.
+    /// The number of rows that the batch of expiry before this call changed.
     pub expired: u64,
-    /// How often the fleet was restored, on PostgreSQL. Positions in the log contain it.
+    /// PostgreSQL: the number of times that the fleet was restored. Positions in the log contain it.
     pub epoch: i64,
     /// How far the fleet's time is ahead of the clock that it follows: this machine's, or the database's.
     pub ahead: Millis,
 }
 
-/// The next deadline that no write announces.
+/// The next deadline. It passes without a write, so no event announces it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Due {
-    /// Every new fence is above this.
+    /// Every new fence is above this number.
     pub floor: i64,
     /// The earliest end of a lease, of a claim with an end of its own, or of a delay.
     pub at: Option<Time>,
@@ -49,7 +49,7 @@ impl Due {
         self.unreleased || self.at.is_some_and(|at| at <= now)
     }
 
-    /// Reads the one row of the statement: `floor`, `unreleased`, and then one deadline for each kind of thing.
+    /// Reads the statement's one row: `floor`, `unreleased`, and then one deadline for each noun.
     pub fn read(answer: &Answer) -> Result<Self> {
         let row = &answer.rows[0];
         Ok(Self {

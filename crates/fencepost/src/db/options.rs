@@ -29,40 +29,40 @@ impl Durability {
 pub struct Options {
     pub clock: Clock,
     pub durability: Durability,
-    /// Make the fleet if it is not there.
+    /// Create the fleet if it does not exist.
     pub create: bool,
-    /// Bring the schema up to date. If not, a fleet that is behind is refused as it is.
+    /// Migrate an older schema. Without it, a fleet with an older schema is refused.
     pub migrate: bool,
-    /// SQLite: reads at the same time.
+    /// SQLite: the most reads at the same time.
     pub readers: usize,
-    /// PostgreSQL: connections in the pool. One more listens while somebody waits, and up to two take numbers while
-    /// several add tasks.
+    /// PostgreSQL: connections in the pool. One more listens while a call waits, and up to two allocate numbers while
+    /// several calls add tasks.
     pub connections: usize,
-    /// How long one call may wait for the database before it gives up.
+    /// The longest that one call may wait for the database.
     pub call_limit: Duration,
     /// PostgreSQL: the longest pause between two statements of one transaction. The server ends a transaction that pauses
     /// longer, so that a frozen process keeps no row locked.
     pub idle_limit: Duration,
-    /// SQLite: how long one read may take. It bounds how much of the log a reader can keep from being reused.
+    /// SQLite: the longest that one read may take. A read keeps the write-ahead log from being reused.
     pub read_limit: Duration,
-    /// SQLite: the size of the write-ahead log past which it is started anew.
+    /// SQLite: the size of the write-ahead log, in bytes, past which it is truncated.
     pub wal_limit: u64,
-    /// SQLite: the largest the database may grow, in pages of 4 KiB.
+    /// SQLite: the largest size of the database, in pages of 4 KiB.
     pub max_pages: Option<u32>,
     /// Stop migrating at this version. For tests of migrations.
     #[doc(hidden)]
     pub schema_version: Option<i64>,
-    /// How waiting goes on when a notification is lost.
+    /// PostgreSQL: how waiters find news when a notification is lost.
     pub fallback: Fallback,
 }
 
-/// PostgreSQL: how waiting goes on when a notification is lost.
+/// PostgreSQL: how waiters find news when a notification is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fallback {
     /// How often the watcher asks the log for news. While no notification can arrive it asks 6 to 600 times as often.
     pub poll: Duration,
     /// How often one waiter of each kind tries again although there is no news. A claim skips an item that another
-    /// transaction has locked; if that rolls back because its node died, no event says that the item is free.
+    /// transaction has locked; if that transaction rolls back because its node died, no event announces the free item.
     pub wake_all: Duration,
 }
 

@@ -1,19 +1,19 @@
 //! Many machines on one database: stateless nodes, the database's clock, few round trips.
 //!
-//! What does not depend on an earlier answer is pipelined: BEGIN, the clock and the op's opening reads are
-//! one round trip. What PostgreSQL says may be retried is retried, a bounded number of times. A COMMIT whose
-//! answer was lost is `outcome_unknown`, and never retried by itself.
+//! Statements that do not depend on an earlier answer are pipelined: BEGIN, the clock and the op's opening reads are one
+//! round trip. A call that PostgreSQL asks to retry is retried a bounded number of times. A COMMIT whose answer was lost
+//! is `outcome_unknown`, and is never retried here.
 
+mod allocator;
 mod error;
-mod notice;
-mod numbers;
+mod news;
+mod notifier;
 mod session;
 mod tls;
 mod url;
-mod watch;
 
 use super::{
-    Due, First, Opening, Outcome, Script, Stmt, Tx,
+    Due, Opening, Outcome, PreludeWork, Script, Stmt, Tx,
     in_use::HOUR,
     migrate::{self, MIGRATIONS},
     options::Options,
@@ -21,18 +21,19 @@ use super::{
     tx::{Db, Scope},
 };
 use crate::{
+    backoff::Backoff,
     caller::Caller,
-    clock::{ClockWatch, Millis, Reading, Time},
+    clock::{ClockReading, DatabaseClock, Millis, Time},
     error::{Code, Error, Result},
     params,
     sync::lock,
 };
+use allocator::NumberAllocator;
 use deadpool_postgres::{
     ClientWrapper, Hook, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts,
 };
 use error::{outcome_unknown, pool_error, postgres_error};
-use notice::Notices;
-use numbers::Numbers;
+use notifier::Notifier;
 pub(crate) use session::Session;
 use std::{
     sync::{
@@ -43,42 +44,44 @@ use std::{
 };
 pub(crate) use url::Target;
 
-/// Is the row of `fleet` in another cluster or schema than it says? Takes 3 us.
-macro_rules! elsewhere {
+/// Is this database a copy: is the row of `fleet` in another cluster or schema than the row says? Takes 3 us.
+macro_rules! is_restored_copy {
     () => {
         "coalesce(schema_oid <> quote_ident(current_schema())::regnamespace::oid::bigint, false)
          or coalesce(system <> nullif(current_setting('fencepost.system', true), ''), false)"
     };
 }
-pub(crate) use elsewhere;
+pub(crate) use is_restored_copy;
 
-/// Names the cluster, on each new connection: it may lead to another cluster than the last one. Not everybody may read it.
+/// Stores the cluster's name on each new connection, which may lead to another cluster than the last one. A user without
+/// the privilege to read the name stores none.
 const NAME_THE_CLUSTER: &str = "do $$ begin
     perform set_config('fencepost.system', (select system_identifier::text from pg_control_system()), false);
   exception when insufficient_privilege or undefined_function then null; end $$";
 
-/// A call that met another is tried again for about a second and a half: whoever it met may be on a busy machine.
-const TRIES: u32 = 10;
-const LONGEST_PAUSE_MS: u64 = 250;
-/// What was renewed after it waited longer than this for the run's row is renewed by an old time: the call starts over.
+/// A call that lost a race is tried this often, with pauses of about a second together: the transaction that it raced
+/// with may run on a busy machine.
+const ATTEMPTS: u32 = 10;
+const RETRY: Backoff = Backoff::new(Duration::from_millis(8), Duration::from_millis(200));
+/// A renewal that waited longer than this for the run's row used an old time: the call starts over.
 const STALE: Millis = Millis::seconds(2);
-/// How far the stored time may be behind, and how long a call takes at most to store it.
+/// How far the stored time may be behind, and the longest that a call takes to store it.
 const STORE_EVERY: Millis = Millis::seconds(1);
 const STORE_LIMIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Postgres {
     pool: Pool,
-    watch: Mutex<ClockWatch>,
-    /// How often the clock had been put right when it was last watched.
+    clock: Mutex<DatabaseClock>,
+    /// The number of clock resets when the clock was last read.
     resets: AtomicI64,
-    /// A call is storing the time.
+    /// Held by the call that stores the time.
     storing: tokio::sync::Mutex<()>,
-    /// What was committed when the log was last looked at.
-    seen: Mutex<Option<String>>,
-    /// It could not be read to its end then.
+    /// The snapshot of the last question for news.
+    snapshot: Mutex<Option<String>>,
+    /// Some events were held back then: an older transaction was still running.
     held_back: AtomicBool,
-    notices: Arc<Notices>,
-    numbers: Numbers,
+    notifier: Arc<Notifier>,
+    allocator: NumberAllocator,
     /// Reads the next deadline.
     due: &'static str,
     options: Options,
@@ -91,37 +94,37 @@ impl std::fmt::Debug for Postgres {
     }
 }
 
-/// One call, however many tries it takes.
+/// One call with all its attempts.
 struct Call {
     script: Arc<dyn Script>,
     /// COMMIT was sent, and not answered yet.
     committing: AtomicBool,
-    /// The time, if it is to be stored after this call.
-    unstored: Mutex<Option<Unstored>>,
+    /// The time to store after this call, if the stored one is too old.
+    unstored: Mutex<Option<UnstoredTime>>,
 }
 
-/// A time that is to be stored.
+/// A time to be stored.
 #[derive(Clone, Copy)]
-struct Unstored {
+struct UnstoredTime {
     now: Time,
-    /// How often the clock had been put right: it is not to be set wrong again.
+    /// The number of clock resets at that time. After a reset this time is wrong, and is not stored.
     resets: i64,
 }
 
-/// What the first round trip of a transaction says.
+/// The answer to the first round trip of a transaction.
 struct Opened {
     /// The database's clock.
     wall: Time,
-    /// How far the fleet was told to be ahead of it.
-    told: Millis,
+    /// How far the fleet's time is ahead of it, as a node stored.
+    stored_ahead: Millis,
     /// The latest time that any node has stored.
-    stored: Option<Time>,
-    /// How often the clock was put right.
+    stored_time: Option<Time>,
+    /// The number of times that an operator set the clock right.
     resets: i64,
-    /// Of the schema. It stands in the row of `fleet`: a look at `migration` takes 15 us more.
+    /// The schema's version. It is read from the row of `fleet`: from `migration` it takes 15 us more.
     version: i64,
-    /// The fleet is not where it was: this is a copy.
-    elsewhere: bool,
+    /// The database is a copy of a fleet that lives elsewhere.
+    is_copy: bool,
     opening: Opening,
 }
 
@@ -130,19 +133,19 @@ struct Begun {
     now: Time,
     opening: Opening,
     /// The latest time that any node has stored.
-    stored: Option<Time>,
-    /// How often the clock was put right.
+    stored_time: Option<Time>,
+    /// The number of clock resets.
     resets: i64,
 }
 
 impl Postgres {
     pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>, due: &'static str) -> Result<Self> {
         let mut target = Target::parse(url)?;
-        // A caller that gave up leaves its statement waiting for a lock: the server is to give up on it too. A node that
-        // froze, or whose network is gone, leaves its transactions open and its rows locked: the server is to end them.
-        // Tables grow faster than the server counts them, and what is asked of them often has an index: left to choose,
-        // the server reads them whole (`tests/it/grown.rs`). Where it has to (the one row of `fleet`), it thinks that
-        // so dear that it would compile it: 40 ms for 0.02.
+        // `lock_timeout`: a caller that gave up leaves its statement waiting for a lock, so the server gives up as well.
+        // Idle and TCP timeouts: a node that froze or lost its network leaves its transactions open and its rows locked, so
+        // the server ends them. `enable_seqscan`: tables grow faster than the server's statistics, and with stale
+        // statistics it reads a whole table where an index exists (`tests/it/grown.rs`). `jit`: a scan that is needed all
+        // the same (the one row of `fleet`) then looks so dear that the server would compile it, 40 ms for 0.02.
         let given = target.config.get_options().unwrap_or_default();
         let (lock, idle) = (options.call_limit.as_millis(), options.idle_limit.as_millis());
         let settings = format!(
@@ -154,13 +157,13 @@ impl Postgres {
         let pool = pool_of(&target, options.connections, options.call_limit)?;
         let schema = target.schema.clone();
         let store = Self {
-            numbers: Numbers::new(&target, options)?,
-            notices: Notices::new(target, pool.clone(), stats.clone()),
+            allocator: NumberAllocator::new(&target, options)?,
+            notifier: Notifier::new(target, pool.clone(), stats.clone()),
             pool,
-            watch: Mutex::default(),
+            clock: Mutex::default(),
             resets: AtomicI64::new(0),
             storing: tokio::sync::Mutex::default(),
-            seen: Mutex::default(),
+            snapshot: Mutex::default(),
             held_back: AtomicBool::new(false),
             due,
             options: options.clone(),
@@ -173,14 +176,14 @@ impl Postgres {
     pub async fn write(&self, script: Arc<dyn Script>) -> Outcome {
         let call = Call { script, committing: AtomicBool::new(false), unstored: Mutex::default() };
         let limit = self.options.call_limit;
-        let done = tokio::time::timeout(limit, self.tries(&call)).await;
+        let done = tokio::time::timeout(limit, self.attempts(&call)).await;
         let unstored = lock(&call.unstored).take();
         if let Some(unstored) = unstored {
-            self.store(unstored).await;
+            self.store_time(unstored).await;
         }
         match done {
             Ok(outcome) => outcome,
-            // Its connection was closed with it, so what was not being committed is rolled back.
+            // The attempt's connection was closed, so a transaction that was not being committed is rolled back.
             Err(_) if !call.committing.load(Ordering::SeqCst) => {
                 Error::unavailable(format!("PostgreSQL did not get to it in {limit:?}"))
                     .hint("nothing was changed; something holds a lock on it, or `connections` is too small")
@@ -190,41 +193,41 @@ impl Postgres {
         }
     }
 
-    async fn tries(&self, call: &Call) -> Outcome {
-        let mut tries = 0;
+    async fn attempts(&self, call: &Call) -> Outcome {
+        let (mut made, mut backoff) = (0, RETRY);
         loop {
             let outcome = self.attempt(call).await.unwrap_or_else(Outcome::from);
+            made += 1;
             let raced = outcome.answer.as_ref().is_err_and(Error::is_race);
-            if !raced || tries + 1 >= TRIES {
+            if !raced || made == ATTEMPTS {
                 return outcome;
             }
-            tries += 1;
-            let base = (5_u64 << tries).min(LONGEST_PAUSE_MS);
-            tokio::time::sleep(Duration::from_millis(fastrand::u64(base / 2..=base))).await;
+            tokio::time::sleep(backoff.next()).await;
         }
     }
 
-    /// Commits what comes first; then the call has a transaction of its own.
+    /// One attempt: commits the prelude, and then runs the call in a transaction of its own.
     async fn attempt(&self, call: &Call) -> Result<Outcome> {
         let Call { script, committing, unstored } = call;
         let session = self.session().await?;
-        let Begun { mut now, mut opening, stored, resets } = self.begin(&session, Some(&**script)).await?;
-        if stored.is_none_or(|stored| now.since(stored) >= STORE_EVERY) {
-            *lock(unstored) = Some(Unstored { now, resets });
+        let Begun { mut now, mut opening, stored_time, resets } =
+            self.begin(&session, Some(&**script)).await?;
+        if stored_time.is_none_or(|stored| now.since(stored) >= STORE_EVERY) {
+            *lock(unstored) = Some(UnstoredTime { now, resets });
         }
-        let First { renew, expire } = match script.first(&opening, now) {
-            Ok(first) => first,
+        let PreludeWork { renew, expire } = match script.prelude_work(&opening, now) {
+            Ok(work) => work,
             refused => session.finish(refused).await?,
         };
         if renew || expire {
             let mut tx = Tx::new(Db::Postgres(&session), now, script.caller().clone(), opening);
             let from = self.options.clock.ticks();
             let mut renewed = if renew { script.renew(&mut tx).await } else { Ok(()) };
-            // A run whose row was locked for so long may have expired meanwhile, and is not to be renewed then.
+            // While its row was locked for so long, the run may have expired, and must not be renewed.
             if renewed.is_ok() && self.options.clock.ticks() - from > STALE.0 {
                 renewed = Err(Error::raced("the run's row was locked by another transaction"));
             }
-            // Not the caller's own commit: if its answer is lost, the next try does what is still due.
+            // This is not the caller's own commit: if its answer is lost, the next attempt does what is still due.
             session.finish(renewed).await.map_err(|e| match e.code() {
                 Code::OutcomeUnknown => Error::raced(e.message()),
                 _ => e,
@@ -237,7 +240,7 @@ impl Postgres {
         let mut tx = Tx::new(Db::Postgres(&session), now, script.caller().clone(), opening);
         let answer = script.run(&mut tx).await;
         let notes = tx.into_notes();
-        // A call that only read is not unknown. (Of an embedder's statements nobody knows what they do.)
+        // The outcome of a call that only read is never unknown. (An embedder's statements may always write.)
         let wrote = notes.writes > 0 || embedded;
         committing.store(wrote && answer.is_ok(), Ordering::SeqCst);
         let answer = session.finish(answer).await.map_err(|e| match e.code() {
@@ -248,7 +251,7 @@ impl Postgres {
         Ok(Outcome { answer, notes })
     }
 
-    /// One batch of expiry in a transaction of its own. A failure is not the caller's: the next call tries again.
+    /// Runs one batch of expiry in a transaction of its own. A failure does not fail the caller: the next call tries again.
     async fn expire(&self, session: &Session, script: &dyn Script) -> u64 {
         let expiring = async {
             let Begun { now, opening, .. } = self.begin(session, None).await?;
@@ -263,15 +266,15 @@ impl Postgres {
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
     ///
-    /// A node that sees the database's clock set back tells the others how far, so that one that has only just
-    /// come does not keep the dead alive; and it takes that back when the clock is set right.
+    /// A node that sees the database's clock set back stores how far, so that a new node does not keep dead runs alive. It
+    /// corrects the stored value when the clock is set right.
     async fn begin(&self, session: &Session, script: Option<&dyn Script>) -> Result<Begun> {
         loop {
             let asked = self.options.clock.ticks();
-            let Opened { wall, told, stored, resets, version, elsewhere, opening } =
+            let Opened { wall, stored_ahead, stored_time, resets, version, is_copy, opening } =
                 self.open(session, script).await?;
-            let changed = migrate::refuse_changed(version).and_then(|()| match elsewhere {
-                true if !script.is_some_and(Script::declares_restore) => Err(restored_elsewhere()),
+            let changed = migrate::refuse_changed(version).and_then(|()| match is_copy {
+                true if !script.is_some_and(Script::declares_restore) => Err(restored_copy()),
                 _ => Ok(()),
             });
             if changed.is_err() {
@@ -279,32 +282,32 @@ impl Postgres {
             }
             let answered = self.options.clock.ticks();
             let (now, ahead) = {
-                let mut watch = lock(&self.watch);
+                let mut clock = lock(&self.clock);
                 if self.resets.swap(resets, Ordering::SeqCst) != resets {
-                    *watch = ClockWatch::default();
+                    *clock = DatabaseClock::default();
                 }
-                watch.now(Reading { wall, told, stored, asked, answered })
+                clock.now(ClockReading { wall, stored_ahead, stored_time, asked, answered })
             };
             let Some(ahead) = ahead else {
                 let opening = Opening { ahead: now.since(wall), ..opening };
-                return Ok(Begun { now, opening, stored, resets });
+                return Ok(Begun { now, opening, stored_time, resets });
             };
-            let tell = Stmt::write(
+            let store_ahead = Stmt::write(
                 "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = ?1
                  where clock_resets = ?2",
                 params![ahead, resets],
             );
-            session.finish(session.pipeline(&[tell]).await).await?;
+            session.finish(session.pipeline(&[store_ahead]).await).await?;
         }
     }
 
-    /// Stores the time for nodes that come after this one is gone: without it, they would not see that the database's
-    /// clock was set back. A statement of its own, after the call, that waits for nobody: others are storing it, then.
-    async fn store(&self, Unstored { now, resets }: Unstored) {
+    /// Stores the time. Without it, a node that starts when this one is gone would not see that the database's clock was
+    /// set back. The statement runs after the call and skips a locked row: another node is storing the time then.
+    async fn store_time(&self, UnstoredTime { now, resets }: UnstoredTime) {
         let Ok(_only_one) = self.storing.try_lock() else { return };
         let storing = async {
             let session = self.session().await?;
-            let store = Stmt::write(
+            let store_time = Stmt::write(
                 "with late as (
                    select one, seen_at from fleet
                    where (seen_at is null or seen_at + ?2 <= ?1) and clock_resets = ?4 for update skip locked
@@ -316,7 +319,7 @@ impl Postgres {
                 params![now, STORE_EVERY, HOUR, resets],
             );
             session.open.store(true, Ordering::SeqCst);
-            let stored = session.pipeline(&[store]).await;
+            let stored = session.pipeline(&[store_time]).await;
             session.open.store(false, Ordering::SeqCst);
             stored
         };
@@ -330,15 +333,15 @@ impl Postgres {
     async fn open(&self, session: &Session, script: Option<&dyn Script>) -> Result<Opened> {
         let mut statements = vec![Stmt::read("begin", params![])];
         statements.extend(script.map(Script::reads).unwrap_or_default());
-        // After the locks that these may have waited for, as the next deadline is.
+        // The clock and the next deadline are read last: the reads before them may have waited for locks.
         let clock = statements.len();
         statements.push(Stmt::read(
             concat!(
                 "select coalesce(?1, (extract(epoch from clock_timestamp()) * 1000)::bigint) as wall,
-               case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as told,
+               case when boot = extract(epoch from pg_postmaster_start_time())::text then ahead_ms else 0 end as ahead,
                seen_at, schema_version, epoch, clock_resets, ",
-                elsewhere!(),
-                " as elsewhere from fleet"
+                is_restored_copy!(),
+                " as is_copy from fleet"
             ),
             params![self.options.clock.wall(true)],
         ));
@@ -355,21 +358,22 @@ impl Postgres {
         };
         Ok(Opened {
             wall: row.get("wall")?,
-            told: row.get("told")?,
-            stored: row.get("seen_at")?,
+            stored_ahead: row.get("ahead")?,
+            stored_time: row.get("seen_at")?,
             resets: row.get("clock_resets")?,
             version: row.get("schema_version")?,
-            elsewhere: row.get("elsewhere")?,
+            is_copy: row.get("is_copy")?,
             opening: Opening { epoch: row.get("epoch")?, ..opening },
         })
     }
 
     async fn session(&self) -> Result<Session> {
         let client = self.pool.get().await.map_err(pool_error)?;
-        Ok(Session::new(client, self.stats.clone(), self.notices.clone(), self.numbers.clone(), self.due))
+        Ok(Session::new(client, self.stats.clone(), self.notifier.clone(), self.allocator.clone(), self.due))
     }
 
-    /// Forward only, one transaction each, under a lock that openers at the same time wait for.
+    /// Runs the missing migrations, one transaction each, under a lock: processes that open the fleet at the same time
+    /// wait for each other.
     async fn migrate(&self, schema: &str, target: i64) -> Result<()> {
         let session = self.session().await?;
         let client = session.client();
@@ -407,7 +411,7 @@ impl Postgres {
                 .await
                 .map_err(postgres_error)?;
             if done.get::<_, i64>(0) == 0 {
-                let script = migrate::to_postgres(migration.sql) + &migration.mark();
+                let script = migrate::to_postgres(migration.sql) + &migration.store_version();
                 client.batch_execute(&script).await.map_err(postgres_error)?;
                 client
                     .execute("insert into migration(version) values ($1)", &[&migration.version])
@@ -421,7 +425,7 @@ impl Postgres {
     }
 }
 
-/// Connections to be had within the limit.
+/// A pool of connections. A caller waits for one no longer than the limit.
 fn pool_of(target: &Target, size: usize, limit: Duration) -> Result<Pool> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(target.config.clone(), tls::connector(target)?, recycle);
@@ -447,7 +451,9 @@ fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn restored_elsewhere() -> Error {
-    Error::lasting("this database is a copy of a fleet that lives elsewhere: a dump that was restored here")
-        .hint("if nobody works with the original any longer, say so: fence call admin/restored '{}'")
+fn restored_copy() -> Error {
+    Error::fleet_changed(
+        "this database is a copy of a fleet that lives elsewhere: a dump that was restored here",
+    )
+    .hint("if nobody works with the original any longer, say so: fence call admin/restored '{}'")
 }

@@ -1,4 +1,4 @@
-//! Values and rows, as both databases give them.
+//! Values and rows of both databases.
 
 use crate::{
     clock::{Millis, Time},
@@ -71,7 +71,7 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 pub struct Row {
     columns: Arc<[Box<str>]>,
     values: Vec<Value>,
-    /// The column after the one read last. Most rows are read in order, and need not be searched.
+    /// The column after the last one read. Most rows are read in order, so the search mostly starts at its target.
     next: AtomicUsize,
 }
 
@@ -84,7 +84,7 @@ impl Row {
         read(column, self.values[at].clone())
     }
 
-    /// The same, but a text is moved out instead of copied.
+    /// The same as [`Self::get`], but moves a text out instead of copying it.
     pub fn take<T: FromValue>(&mut self, column: &str) -> Result<T> {
         let at = self.position(column)?;
         let value = match &mut self.values[at] {
@@ -113,7 +113,7 @@ fn read<T: FromValue>(column: &str, value: Value) -> Result<T> {
     T::from_value(value).map_err(|value| Error::internal(format!("column `{column}` holds {value:?}")))
 }
 
-/// What a column can be read as. A value that does not fit is given back.
+/// A type that a column can be read as. A value that does not fit is returned as the error.
 pub trait FromValue: Sized {
     fn from_value(value: Value) -> Result<Self, Value>;
 }

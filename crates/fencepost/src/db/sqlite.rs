@@ -1,20 +1,20 @@
-//! The embedded database: one writer thread with group commit, and readers of their own.
+//! The embedded database: one writer thread with group commit, and separate connections for reads.
 //!
-//! The writer takes what is queued, opens one transaction, runs each op in its own savepoint, commits once,
-//! and only then replies. Nobody is told "done" before the disk has it.
+//! The writer takes the queued calls, opens one transaction, runs each call in a savepoint of its own, commits once, and
+//! then replies to all. No caller gets a reply before its commit is on the disk.
 
+mod connection;
+mod contention;
 mod files;
-mod identity;
-mod lite;
+mod news;
 mod open;
+mod opened_file;
 mod readers;
-mod turnstile;
-mod wanted;
-mod watch;
+mod write_queue;
 
 use super::{
-    Answer, BoxFuture, Db, Due, First, News, Notes, Opening, Outcome, Script, Stmt, Tx, in_use::uncounted,
-    options::Options, stats::Stats,
+    Answer, BoxFuture, Db, Due, News, Notes, Opening, Outcome, PreludeWork, Script, Stmt, Tx,
+    in_use::uncounted, options::Options, stats::Stats,
 };
 use crate::{
     caller::Caller,
@@ -22,9 +22,12 @@ use crate::{
     error::{Code, Error, Result},
     sync::lock,
 };
-use identity::Identity;
-pub(crate) use lite::{Lite, sqlite_error};
+pub(crate) use connection::{SqliteConnection, sqlite_error};
+use contention::Contention;
+pub(crate) use contention::WaitMark;
+use news::LogWatch;
 pub(crate) use open::copy_backup;
+use opened_file::OpenedFile;
 use readers::Readers;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -38,54 +41,51 @@ use std::{
     time::Duration,
 };
 use tokio::sync::oneshot;
-use turnstile::Turnstile;
-pub(crate) use wanted::Mark;
-use wanted::Wanted;
-use watch::Watch;
+use write_queue::WriteQueue;
 
-/// One fsync covers the batch; past this the last caller waits longer than it saves.
+/// The most calls of one batch. One fsync covers the batch; past this number the last caller waits longer than it saves.
 const BATCH_MAX: usize = 256;
-/// How long one process may go on while others wait, and how long it waits for its next call before it lets
-/// them: handing over costs more than a commit.
+/// The longest turn of one process while others wait, and how long it waits for its next call before it ends its turn:
+/// passing the turn on costs more than a commit.
 const TURN: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_micros(200);
-/// A clock row is written when the wall has moved this far ahead of what is stored.
+/// The clock is stored when the wall clock has moved this far ahead of the stored one.
 const CLOCK_STEP_MS: i64 = 50;
-/// So is the time, for hours in which nobody writes not to count.
-const SEEN_EVERY: Millis = Millis::minutes(1);
+/// The time is stored this often, so that gaps without writes are noticed and do not count as time in use.
+const STORE_TIME_EVERY: Millis = Millis::minutes(1);
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     jobs: mpsc::Sender<Job>,
     readers: Arc<Readers>,
-    watch: Arc<Mutex<Watch>>,
-    pub wanted: Wanted,
+    log_watch: Arc<Mutex<LogWatch>>,
+    pub contention: Contention,
     options: Options,
 }
 
-/// Runs inside the batch; gives back what to do once the commit is known.
+/// Runs a call inside the batch, and returns its reply, which is sent when the result of the commit is known.
 type Job = Box<dyn FnOnce(&mut Batch<'_>) -> Option<Reply> + Send>;
 type Reply = Box<dyn FnOnce(&Result<()>) + Send>;
 
 impl Sqlite {
     pub fn open(path: &Path, options: &Options, stats: Arc<Stats>, due: &'static str) -> Result<Self> {
         let conn = open::open(path, options)?;
-        let identity = Arc::new(Identity::of(path)?);
-        let turnstile = Turnstile::open(path)?;
-        let wanted = Wanted::open(path)?;
-        let readers = Arc::new(Readers::new(path, identity.clone(), options, stats.clone(), due));
-        let watch = Arc::new(Mutex::new(Watch::new(path, identity.clone(), stats.clone())));
+        let opened_file = Arc::new(OpenedFile::of(path)?);
+        let write_queue = WriteQueue::open(path)?;
+        let contention = Contention::open(path)?;
+        let readers = Arc::new(Readers::new(path, opened_file.clone(), options, stats.clone(), due));
+        let log_watch = Arc::new(Mutex::new(LogWatch::new(path, opened_file.clone(), stats.clone())));
         let (jobs, queue) = mpsc::channel();
         let writer = Writer {
-            lite: Lite::new(conn, stats, due),
-            identity,
-            turnstile,
+            conn: SqliteConnection::new(conn, stats, due),
+            opened_file,
+            write_queue,
             ratchet: Ratchet::default(),
             resets: 0,
             boot: options.clock.boot(),
             wal: path
                 .with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().to_string_lossy())),
-            wal_due: options.wal_limit,
+            wal_threshold: options.wal_limit,
             readers: readers.clone(),
             options: options.clone(),
         };
@@ -93,7 +93,7 @@ impl Sqlite {
             .name("fence-writer".into())
             .spawn(move || writer.run(&queue))
             .map_err(|e| Error::unavailable(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { jobs, readers, watch, wanted, options: options.clone() })
+        Ok(Self { jobs, readers, log_watch, contention, options: options.clone() })
     }
 
     pub async fn write(&self, script: Arc<dyn Script>) -> Outcome {
@@ -101,7 +101,7 @@ impl Sqlite {
         let start = Arc::new(Start::default());
         let ours = start.clone();
         let job: Job = Box::new(move |batch| {
-            // A caller that gave up, or hung up, before the op began wants nothing done.
+            // Skip a call whose caller gave up or hung up before it began.
             if answer.is_closed() || !start.begin() {
                 return None;
             }
@@ -140,15 +140,15 @@ impl Sqlite {
         self.readers.clone().read(self.options.clone(), script).await
     }
 
-    /// Has the log grown since this was last asked? (The first time: perhaps.)
+    /// The news in the log since the last question.
     pub async fn news(&self) -> Result<News> {
-        let watch = self.watch.clone();
-        let asking = tokio::task::spawn_blocking(move || lock(&watch).news());
+        let log_watch = self.log_watch.clone();
+        let asking = tokio::task::spawn_blocking(move || lock(&log_watch).news());
         asking.await.map_err(Error::internal)?
     }
 }
 
-/// A call's start: begun or given up, whichever is first.
+/// Decides whether a call begins or its caller gives up, whichever is first.
 #[derive(Debug, Default)]
 struct Start(AtomicU8);
 
@@ -163,16 +163,16 @@ impl Start {
 
 #[derive(Debug)]
 struct Writer {
-    lite: Lite,
-    identity: Arc<Identity>,
-    turnstile: Turnstile,
+    conn: SqliteConnection,
+    opened_file: Arc<OpenedFile>,
+    write_queue: WriteQueue,
     ratchet: Ratchet,
-    /// How often the clock had been put right when the ratchet last moved.
+    /// The number of clock resets when the ratchet last moved.
     resets: i64,
     boot: Option<String>,
     wal: PathBuf,
-    /// The size of the log at which to start it anew.
-    wal_due: u64,
+    /// The size of the write-ahead log at which to truncate it.
+    wal_threshold: u64,
     readers: Arc<Readers>,
     options: Options,
 }
@@ -184,9 +184,9 @@ impl Writer {
         }
     }
 
-    /// One turn among the processes on this file: a batch, and more while calls keep coming.
+    /// One turn among the processes on this file: a batch, and more batches while calls keep coming.
     fn turn(&mut self, first: Job, queue: &mpsc::Receiver<Job>) {
-        let turn = self.turnstile.enter();
+        let turn = self.write_queue.take_turn();
         let end = Deadline::after(TURN);
         let mut next = Some(first);
         while let Some(job) = next.take() {
@@ -198,24 +198,24 @@ impl Writer {
             for reply in replies {
                 reply(&outcome);
             }
-            self.bound_the_wal();
+            self.truncate_wal();
             if turn.is_ok() && !end.is_over() {
                 next = queue.recv_timeout(LINGER).ok();
             }
         }
     }
 
-    /// Nothing runs; whoever asked is told why.
+    /// Runs nothing, and replies with the error.
     fn refuse(&mut self, job: Job, error: &Error, replies: &mut Vec<Reply>) -> Result<()> {
         let broken = Some(error.clone());
-        replies.extend(job(&mut Batch { broken, ..Batch::new(&mut self.lite) }));
+        replies.extend(job(&mut Batch { broken, ..Batch::new(&mut self.conn) }));
         Err(error.clone())
     }
 
-    /// One transaction. An error from here reaches everyone in it; a refused op's error is its own.
+    /// One transaction. Every call in it gets the error that this returns; the error of a refused op is that op's alone.
     fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
-        let opened = self.lite.exec("begin immediate").and_then(|()| self.open_batch());
-        let mut batch = Batch::new(&mut self.lite);
+        let opened = self.conn.exec("begin immediate").and_then(|()| self.open_batch());
+        let mut batch = Batch::new(&mut self.conn);
         match opened {
             Ok((now, ahead, due)) => (batch.now, batch.ahead, batch.due) = (now, ahead, due),
             Err(e) => batch.broken = Some(e),
@@ -231,21 +231,22 @@ impl Writer {
         }
         let outcome = match batch.broken.take() {
             Some(e) => Err(e),
-            None => self.lite.commit(),
+            None => self.conn.commit(),
         };
-        if outcome.is_err() && !self.lite.conn.is_autocommit() {
-            let _ = self.lite.exec("rollback");
+        if outcome.is_err() && !self.conn.raw.is_autocommit() {
+            let _ = self.conn.exec("rollback");
         }
-        self.lite.stats.batch(taken as u64);
+        self.conn.stats.batch(taken as u64);
         outcome
     }
 
-    /// `now`, once the lock is ours, and what is due. Time never goes back, whoever set the wall clock.
+    /// The time, read under the lock, how far it is ahead of the wall clock, and the next deadline. The time never goes
+    /// back, even if the wall clock was set back.
     fn open_batch(&mut self) -> Result<(Time, Millis, Due)> {
-        self.identity.check_file()?;
+        self.opened_file.check_path()?;
         let clock = &self.options.clock;
         let (wall, ticks) = (clock.wall(false).unwrap_or(Time(0)), clock.ticks());
-        let stored = self.lite.stored_clock(&self.identity, self.boot.as_deref())?;
+        let stored = self.conn.stored_clock(&self.opened_file, self.boot.as_deref())?;
         if std::mem::replace(&mut self.resets, stored.resets) != stored.resets {
             self.ratchet = Ratchet::default();
         }
@@ -255,38 +256,38 @@ impl Writer {
         let ahead = now.0 - ticks;
         self.ratchet.ahead = Some(ahead);
         let stepped = stored.ahead.is_none_or(|stored| ahead - stored >= CLOCK_STEP_MS);
-        if stepped || stored.seen.is_none_or(|seen| now.since(seen) >= SEEN_EVERY) {
-            if let Some(ms) = uncounted(stored.seen, now) {
+        if stepped || stored.time.is_none_or(|time| now.since(time) >= STORE_TIME_EVERY) {
+            if let Some(ms) = uncounted(stored.time, now) {
                 let gap = "insert into gap(at, ms) values (?1, ?2) on conflict do nothing";
-                self.lite.run(&Stmt::write(gap, crate::params![now, ms]))?;
+                self.conn.run(&Stmt::write(gap, crate::params![now, ms]))?;
             }
-            self.lite.run(&Stmt::write(
+            self.conn.run(&Stmt::write(
                 "update fleet set boot = ?1, ahead_ms = ?2, seen_at = ?3",
                 crate::params![self.boot.as_deref(), ahead, now],
             ))?;
         }
-        Ok((now, now.since(wall), self.lite.read_due()?))
+        Ok((now, now.since(wall), self.conn.read_due()?))
     }
 
-    /// Readers that overlap for ever would keep SQLite from starting the log anew. Past the limit, new reads
-    /// here wait until those under way are over (each has a time limit) and the log is truncated.
+    /// Truncates the write-ahead log past its limit. Reads that always overlap would keep SQLite from reusing it, so new
+    /// reads here wait until the current ones are over (each has a time limit) and the log is truncated.
     ///
-    /// Another program's reader may not be over by then. Waiting for it again after every batch would bring the
-    /// fleet to a stop, so the next try is when the log has grown by as much again.
-    fn bound_the_wal(&mut self) {
+    /// Another program's read may last longer. Waiting for it after every batch would stop the fleet, so the next attempt
+    /// is when the log has grown by as much again.
+    fn truncate_wal(&mut self) {
         let Ok(size) = std::fs::metadata(&self.wal).map(|wal| wal.len()) else { return };
-        if size <= self.wal_due {
+        if size <= self.wal_threshold {
             return;
         }
         let _no_reads = self.readers.pause();
-        let conn = &self.lite.conn;
+        let conn = &self.conn.raw;
         let _ = conn.busy_timeout(self.options.read_limit.min(BUSY));
         let blocked = conn.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get::<_, bool>(0));
         let _ = conn.busy_timeout(BUSY);
-        self.wal_due = match blocked {
+        self.wal_threshold = match blocked {
             Ok(false) => self.options.wal_limit,
             blocked => {
-                tracing::debug!("the log has {size} bytes and cannot start anew: {blocked:?}");
+                tracing::debug!("the write-ahead log has {size} bytes and cannot be truncated: {blocked:?}");
                 size + self.options.wal_limit
             }
         };
@@ -296,27 +297,27 @@ impl Writer {
 /// The ops of one transaction.
 #[derive(Debug)]
 struct Batch<'a> {
-    lite: &'a mut Lite,
+    conn: &'a mut SqliteConnection,
     now: Time,
-    /// How far that is ahead of this machine's clock.
+    /// How far `now` is ahead of this machine's clock.
     ahead: Millis,
     due: Due,
-    /// How many things a batch of expiry changed in this transaction, if one was done since runs were last ended.
+    /// How many things expiry changed in this transaction; `None` if it has not run since a deadline last changed.
     expired: Option<u64>,
-    /// Why nothing more may run in this batch, and nothing of it counts.
+    /// The error that ends this batch: nothing more runs in it, and all of it is rolled back.
     broken: Option<Error>,
 }
 
 impl<'a> Batch<'a> {
-    fn new(lite: &'a mut Lite) -> Self {
+    fn new(conn: &'a mut SqliteConnection) -> Self {
         let (now, ahead, due) = (Time(0), Millis(0), Due::default());
-        Self { lite, now, ahead, due, expired: None, broken: None }
+        Self { conn, now, ahead, due, expired: None, broken: None }
     }
 
-    /// Does what comes first, if there is something; then the call's own work.
+    /// Runs the call's prelude, if it has work to do, and then the call's own work.
     fn perform(&mut self, script: &dyn Script) -> Result<Outcome> {
         let mut opening = self.opening(script)?;
-        let First { renew, expire } = script.first(&opening, self.now)?;
+        let PreludeWork { renew, expire } = script.prelude_work(&opening, self.now)?;
         let expire_now = expire && self.expired.is_none();
         if renew || expire_now {
             if renew {
@@ -333,8 +334,8 @@ impl<'a> Batch<'a> {
         Ok(Outcome { answer, notes })
     }
 
-    /// One batch of expiry for all calls of this transaction: what else is due waits for the next transaction, so that
-    /// others come in between. A failure is not the caller's: the next call tries again.
+    /// Runs one batch of expiry for all calls of this transaction. The rest waits for the next transaction, so that other
+    /// calls run in between. A failure does not fail the caller: the next call tries again.
     fn expire(&mut self, script: &dyn Script) {
         let expired =
             self.step(Opening::default(), &Caller::default(), script, |script, tx| script.expire(tx));
@@ -344,7 +345,7 @@ impl<'a> Batch<'a> {
         }));
     }
 
-    /// One step in its own savepoint. The outer error is the batch's, the inner one the step's own.
+    /// Runs one step in a savepoint of its own. The outer error is the batch's, the inner one the step's own.
     fn step<T>(
         &mut self,
         opening: Opening,
@@ -353,16 +354,16 @@ impl<'a> Batch<'a> {
         work: impl for<'t, 'd> FnOnce(&'t dyn Script, &'t mut Tx<'d>) -> BoxFuture<'t, Result<T>>,
     ) -> Result<(Result<T>, Notes)> {
         self.exec("savepoint op")?;
-        let mut tx = Tx::new(Db::Sqlite(self.lite), self.now, caller.clone(), opening);
+        let mut tx = Tx::new(Db::Sqlite(self.conn), self.now, caller.clone(), opening);
         let result = now_or_never(|| work(script, &mut tx));
         let notes = tx.into_notes();
-        self.still_open()?;
+        self.check_still_open()?;
         if result.is_err() {
-            self.must("rollback to savepoint op")?;
+            self.exec_or_break("rollback to savepoint op")?;
         }
-        self.must("release savepoint op")?;
+        self.exec_or_break("release savepoint op")?;
         if result.is_ok() {
-            // What comes after it in this transaction has the right time.
+            // Later calls in this transaction get the corrected time.
             let back = notes.clock_set_back;
             (self.now.0, self.ahead.0) = (self.now.0 - back.0, self.ahead.0 - back.0);
         }
@@ -377,7 +378,7 @@ impl<'a> Batch<'a> {
         if let Some(e) = &self.broken {
             return Err(e.clone());
         }
-        self.due = self.lite.read_due()?;
+        self.due = self.conn.read_due()?;
         Ok(())
     }
 
@@ -390,15 +391,16 @@ impl<'a> Batch<'a> {
         if let Some(e) = &self.broken {
             return Err(e.clone());
         }
-        self.lite.run(statement)
+        self.conn.run(statement)
     }
 
     fn exec(&mut self, sql: &'static str) -> Result<()> {
         self.run(&Stmt::read(sql, vec![])).map(drop)
     }
 
-    /// What cannot be undone alone is undone with the batch: a refused op must not be committed by the others.
-    fn must(&mut self, sql: &'static str) -> Result<()> {
+    /// Runs a statement that ends a savepoint. If it fails the whole batch is rolled back: a refused op must not be
+    /// committed with the others.
+    fn exec_or_break(&mut self, sql: &'static str) -> Result<()> {
         let done = self.exec(sql);
         if let Err(e) = &done {
             self.broken = Some(e.clone());
@@ -406,9 +408,9 @@ impl<'a> Batch<'a> {
         done
     }
 
-    /// A full disk ends the whole transaction silently; later ops would then commit one by one.
-    fn still_open(&mut self) -> Result<()> {
-        if self.lite.conn.is_autocommit() {
+    /// A full disk ends the whole transaction without an error; later ops would then commit one by one.
+    fn check_still_open(&mut self) -> Result<()> {
+        if self.conn.raw.is_autocommit() {
             let error = Error::unavailable("the database ended the transaction: the disk is full or failing")
                 .hint("nothing was changed; make room on the disk and try again");
             self.broken = Some(error.clone());
@@ -418,8 +420,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// On SQLite no await pends, so one poll finishes the op. One that panics or pends fails alone, also if it
-/// panics before there is a future to poll.
+/// Polls the work once. On SQLite no await is pending, so one poll finishes an op. An op that panics or pends fails
+/// alone, even if it panics before there is a future to poll.
 fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Result<T> {
     let polled =
         catch_unwind(AssertUnwindSafe(|| work().as_mut().poll(&mut Context::from_waker(Waker::noop()))));
@@ -435,7 +437,7 @@ fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Resul
     }
 }
 
-/// How long SQLite itself waits for a program that does not queue at the turnstile.
+/// How long SQLite waits for the lock of a program that does not use the write queue.
 pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -448,7 +450,7 @@ mod tests {
         Sqlite::open(&dir.join("f.db"), &Options::default(), Arc::default(), DUE).unwrap()
     }
 
-    /// A script with nothing to do first.
+    /// A script without a prelude.
     struct Plain<F>(F, Caller);
 
     impl<F> Script for Plain<F>
@@ -467,8 +469,8 @@ mod tests {
         fn opening(&self, _: Option<Due>, _: Vec<Answer>) -> Result<Opening> {
             Ok(Opening::default())
         }
-        fn first(&self, _: &Opening, _: Time) -> Result<First> {
-            Ok(First::default())
+        fn prelude_work(&self, _: &Opening, _: Time) -> Result<PreludeWork> {
+            Ok(PreludeWork::default())
         }
         fn renew<'t>(&'t self, _: &'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> {
             Box::pin(async { Ok(()) })
@@ -496,7 +498,7 @@ mod tests {
     async fn when_the_writer_dies_callers_get_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let sqlite = writer(dir.path());
-        // The reply itself panics: outside any op, so nothing catches it, and the thread ends.
+        // The reply panics outside of any op, so nothing catches the panic, and the thread ends.
         sqlite.jobs.send(Box::new(|_| Some(Box::new(|_| panic!("the writer dies"))))).unwrap();
         for _ in 0..3 {
             let nothing = script(|_| Box::pin(async { Ok(0) }));

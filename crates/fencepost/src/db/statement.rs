@@ -1,4 +1,4 @@
-//! Statements: SQL, its parameters, and what it gave.
+//! Statements: SQL, its parameters and its answer.
 
 use super::row::{Row, Value};
 use crate::error::{Error, Result};
@@ -12,12 +12,12 @@ pub struct Stmt {
     only_postgres: bool,
 }
 
-/// What a statement does. Its text is never searched for that.
+/// The kind of a statement. The caller states it; the SQL text is not searched for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
     Write,
-    /// It appends to the log: other nodes are notified after the commit.
+    /// Appends to the log: other nodes are notified after the commit.
     Log,
 }
 
@@ -50,7 +50,7 @@ impl Stmt {
     pub(crate) fn logs(&self) -> bool {
         self.kind == Kind::Log
     }
-    /// Its text begins as that of a statement of another kind. For a check in debug builds.
+    /// Its text begins like a statement of another kind. For a check in debug builds.
     pub(crate) fn is_mislabelled(&self) -> bool {
         let begins = |words: &str| self.sql.trim_start().starts_with(words);
         (!self.writes() && ["insert", "update", "delete"].into_iter().any(begins))
@@ -61,7 +61,7 @@ impl Stmt {
     }
 }
 
-/// What a statement gave: its rows, and how many it changed.
+/// A statement's answer: its rows, and how many it changed.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub rows: Vec<Row>,
@@ -83,7 +83,7 @@ pub struct Answer {
 #[derive(Debug, Default)]
 pub struct Batch(Vec<Stmt>);
 
-/// The place of one statement's answer.
+/// The index of one statement's answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot(usize);
 
@@ -161,8 +161,8 @@ pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
     Value::Text(format!("[{}]", keys.join(",")))
 }
 
-/// A statement over one key or a set of them. One key is bound as it is: through `json_each` a lookup takes
-/// 8 us instead of 1.5.
+/// A statement over one key or a set of keys. One key is bound directly: through `json_each` a lookup takes 8 us instead
+/// of 1.5.
 macro_rules! by_keys {
     ($kind:ident, $keys:expr, $head:expr, $tail:literal $(, $param:expr)* $(,)?) => {
         match $keys {
@@ -176,8 +176,8 @@ macro_rules! by_keys {
 }
 pub(crate) use by_keys;
 
-/// The rows of `json_each(?2)`. On PostgreSQL each has the `number` that its row in the table will have, so that rows can
-/// be numbered in one order and written in another.
+/// The rows of `json_each(?2)`. On PostgreSQL each row also has the `number` that its row in the table will get, so that
+/// rows are numbered in one order and written in another.
 macro_rules! numbered {
     ($table:literal, $column:literal) => {
         concat!(

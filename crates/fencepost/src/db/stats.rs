@@ -13,20 +13,20 @@ pub(crate) struct Stats {
     notifications: AtomicU64,
 }
 
-/// What this process has asked of the database since it opened the fleet.
+/// Counts of this process's work on the database since it opened the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     pub statements: u64,
-    /// PostgreSQL: answers waited for.
+    /// PostgreSQL: round trips to the server.
     pub round_trips: u64,
-    /// SQLite: transactions of the writer, and the calls in them.
+    /// SQLite: the writer's transactions, and the calls in them.
     pub batches: u64,
     pub batched: u64,
-    /// How many of those transactions had at most 1, 2, 4, … 256 calls, and more than the one before.
+    /// Those transactions by their number of calls: at most 1, 2, 4, … 256, each without those of the size before.
     pub batch_sizes: [u64; 9],
-    /// PostgreSQL: how often other nodes were told that there is news.
+    /// PostgreSQL: notifications sent to other nodes.
     pub notifications: u64,
-    /// Calls that have looked, and are waiting now.
+    /// Calls that made an attempt and are waiting now.
     pub waiting: u64,
 }
 

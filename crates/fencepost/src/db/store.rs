@@ -1,10 +1,10 @@
-//! A store runs scripts in transactions, and says what is new in the log.
+//! A store runs scripts in transactions, and reads the log for news.
 
 use super::{
     Answer, BoxFuture, Due, News, Notes, Opening, Stmt, Tx,
     options::Options,
     postgres::Postgres,
-    sqlite::{Mark, Sqlite},
+    sqlite::{Sqlite, WaitMark},
     stats::Stats,
 };
 use crate::{
@@ -22,39 +22,39 @@ use std::{
 /// A reply whose type is erased.
 pub type AnyReply = Box<dyn Any + Send>;
 
-/// One call, as a store runs it. The engine says what is read at its opening, what is done first, and what the call
-/// does; the store says in which transactions.
+/// One call in the form that a store runs. The engine provides the opening reads, the prelude and the call's own work;
+/// the store decides the transactions.
 ///
-/// On PostgreSQL each step is a transaction of its own. On SQLite each is a savepoint, and a batch of calls is one
-/// transaction. A step may run more than once: PostgreSQL can ask for another try.
+/// On PostgreSQL each step is a transaction of its own. On SQLite each step is a savepoint, and a batch of calls is one
+/// transaction. A step may run more than once: PostgreSQL can ask for another attempt.
 pub(crate) trait Script: Send + Sync {
     fn caller(&self) -> &Caller;
-    /// Reads that open the transaction. PostgreSQL sends them with BEGIN.
+    /// The opening reads. On PostgreSQL they are sent with BEGIN.
     fn reads(&self) -> Vec<Stmt>;
-    /// Whether the call needs to know the next deadline. On PostgreSQL that is the dearest of the opening reads.
+    /// Does the call need the next deadline? On PostgreSQL that is the dearest of the opening reads.
     fn reads_due(&self) -> bool;
     /// The opening, from the answers to [`Self::reads`].
     fn opening(&self, due: Option<Due>, answers: Vec<Answer>) -> Result<Opening>;
-    /// The work to be committed before the call's own, which stands even if the call is refused.
-    fn first(&self, opening: &Opening, now: Time) -> Result<First>;
+    /// The work to commit before the call's own. It stays committed even if the call is refused.
+    fn prelude_work(&self, opening: &Opening, now: Time) -> Result<PreludeWork>;
     /// Renews or ends the caller's run.
     fn renew<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<()>>;
-    /// One batch of expiry. Gives how many things changed.
+    /// Runs one batch of expiry, and returns how many things changed.
     fn expire<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>>;
     /// The call's own work.
     fn run<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<AnyReply>>;
-    /// It declares that the fleet was restored here. Until then every other call is refused.
+    /// The call declares that the fleet was restored here. Until then every other call is refused.
     fn declares_restore(&self) -> bool;
 }
 
-/// The work to be committed before a call's own.
+/// The work to commit before a call's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct First {
+pub(crate) struct PreludeWork {
     pub renew: bool,
     pub expire: bool,
 }
 
-/// A reply, and what the call left beside it.
+/// A call's reply and its notes.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub answer: Result<AnyReply>,
@@ -96,12 +96,12 @@ impl Store {
     pub async fn write(&self, script: Arc<dyn Script>) -> Outcome {
         match self {
             Store::Sqlite(db, _) => db.write(script).await,
-            // Boxed, as all that is long: otherwise every call on SQLite would allocate room for PostgreSQL's steps, too.
+            // Boxed: otherwise the future of every call on SQLite would have the size of PostgreSQL's steps.
             Store::Postgres(db) => Box::pin(db.write(script)).await,
         }
     }
 
-    /// What is new in the log since this was last asked?
+    /// The news in the log since the last question.
     pub async fn news(&self) -> Result<News> {
         match self {
             Store::Sqlite(db, _) => db.news().await,
@@ -116,14 +116,14 @@ impl Store {
         }
     }
 
-    /// Somebody waits from now on.
+    /// A call is about to wait: PostgreSQL listens for notifications from now on.
     pub fn listen(&self) {
         if let Store::Postgres(db) = self {
             db.listen();
         }
     }
 
-    /// Until another node notifies us that there may be news. SQLite has no notifications.
+    /// Returns when another node notifies us that there may be news. SQLite has no notifications.
     pub async fn notified(&self) {
         match self {
             Store::Sqlite(..) => std::future::pending().await,
@@ -131,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Does [`Self::notified`] also end for commits of this process?
+    /// Does [`Self::notified`] also return after commits of this process?
     pub fn notifies_itself(&self) -> bool {
         matches!(self, Store::Postgres(_))
     }
@@ -140,19 +140,19 @@ impl Store {
         matches!(self, Store::Sqlite(..))
     }
 
-    /// Tells other processes that somebody here waits for a resource, until the mark is dropped. PostgreSQL notifies all
-    /// nodes at the same time, so that none has to be let go first.
-    pub fn mark_wanted(&self, resource: &str) -> Option<Mark> {
+    /// Shows other processes that a call here waits for a resource, until the mark is dropped. PostgreSQL notifies all
+    /// nodes at the same time, so no node has to let others go first.
+    pub fn mark_waiting(&self, resource: &str) -> Option<WaitMark> {
         match self {
-            Store::Sqlite(db, _) => Some(db.wanted.mark(resource)),
+            Store::Sqlite(db, _) => Some(db.contention.mark(resource)),
             Store::Postgres(_) => None,
         }
     }
 
     /// Does another process wait for this resource?
-    pub fn wanted_by_others(&self, resource: &str) -> bool {
+    pub fn others_wait_for(&self, resource: &str) -> bool {
         match self {
-            Store::Sqlite(db, _) => db.wanted.by_others(resource),
+            Store::Sqlite(db, _) => db.contention.others_wait_for(resource),
             Store::Postgres(_) => false,
         }
     }
@@ -195,19 +195,19 @@ fn sqlite_path(url: &str) -> Result<PathBuf> {
     Ok(path.into())
 }
 
-/// How often the watcher asks a database whether there is news, if nothing notifies it sooner.
+/// How often the watcher asks a database for news, if nothing notifies it sooner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// The pause between two questions, which grows while there is none.
+    /// The shortest and the longest pause between two questions. The pause grows while there is no news.
     pub least: Duration,
     pub most: Duration,
-    /// This long after all waiters were last woken, all are woken anyway.
+    /// All waiters are woken when this much time has passed since all were last woken.
     pub wake_all: Duration,
 }
 
 impl Pace {
-    /// A question takes 3 us (25 us with the way to its thread and back), so a hundred a second are a quarter of a
-    /// percent of a core, and a commit of another process is noticed after 5 ms on average.
+    /// A question takes 3 us (25 us with the way to its thread and back), so a hundred a second use a quarter of a percent
+    /// of a core. A commit of another process is noticed after 5 ms on average.
     pub const SQLITE: Pace =
         Pace { least: Duration::from_millis(10), most: Duration::from_millis(10), wake_all: Duration::MAX };
 

@@ -1,4 +1,4 @@
-//! Handing a claim over to a caller who may have hung up meanwhile. See [`crate::lease::delivery`].
+//! Delivering a claim to a caller that may have hung up meanwhile. See [`crate::lease::delivery`].
 
 use super::fleet::Fleet;
 use crate::{
@@ -7,15 +7,15 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The claims that a reply hands over. Dropping it gives them back, unless it was said to be delivered.
+/// The claims of one reply. Call [`Delivery::delivered`] when the reply has arrived; dropping it returns the claims.
 #[derive(Debug)]
-#[must_use = "dropping it gives the claims back"]
+#[must_use = "dropping it returns the claims"]
 pub struct Delivery {
     fleet: Fleet,
     claims: Vec<Delivered>,
 }
 
-/// The pauses before another try, if the database does not take it: together well below 2 s.
+/// The pauses before each attempt to return the claims: together well below 2 s.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(800)];
 
 impl Delivery {
@@ -23,17 +23,17 @@ impl Delivery {
         Self { fleet, claims }
     }
 
-    /// Does it hand anything over? If not, nothing hangs on it.
+    /// The reply has no claims.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
-    /// The reply reached whoever asked.
+    /// The reply reached the caller, which keeps the claims.
     pub fn delivered(mut self) {
         self.claims.clear();
     }
 
-    /// It did not: what is still as it was handed out is free when this returns. Gives how many claims that were.
+    /// The reply did not reach the caller. Returns the claims that no later reply delivered, and says how many they were.
     pub fn undelivered(mut self) -> BoxFuture<'static, Result<u64>> {
         let claims = std::mem::take(&mut self.claims);
         Box::pin(async move { self.fleet.return_undelivered(claims).await })
@@ -55,7 +55,7 @@ impl Drop for Delivery {
         let fleet = self.fleet.clone();
         runtime.spawn(async move {
             for pause in PAUSES {
-                // Real time: it paces tries, and decides nothing.
+                // Real time: it paces attempts, and decides no lease.
                 tokio::time::sleep(pause).await;
                 match fleet.return_undelivered(claims.clone()).await {
                     Ok(_) => return,

@@ -1,4 +1,4 @@
-//! Ops inside a transaction that is already open: an embedder's, or another op's.
+//! Ops inside an open transaction: an embedder's, or another op's.
 
 use super::{
     op::{AnyOp, Op, typed},
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Tx<'_> {
-    /// Runs an op in this transaction. If it is refused, its changes are undone and the transaction goes on. (Locks that it
-    /// took stay until the end.) Nothing waits in here: everyone else would wait with it.
+    /// Runs an op in this transaction. If it is refused, its changes are undone and the transaction goes on. (Its locks
+    /// stay until the transaction ends.) An op cannot wait here: all other callers would wait with it.
     pub async fn call<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         let op = op.erase();
         typed(self.call_any(&*op).await?)
@@ -40,8 +40,8 @@ impl Tx<'_> {
         })
     }
 
-    /// Runs an op as a part of another, which has done what comes before it: its run is there, locked, renewed and the
-    /// caller's own. So a refusal has nothing to undo; if it has, the whole call starts over.
+    /// Runs an op as a part of another op, whose prelude has found, locked, checked and renewed the run. A refused part
+    /// normally has written nothing. If it has, the whole call starts over.
     pub(crate) async fn part<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         let writes = self.notes.writes;
         let reply = op.erase().run(self).await.map_err(|error| match self.notes.writes == writes {

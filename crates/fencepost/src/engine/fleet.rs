@@ -1,14 +1,14 @@
 //! A fleet: one database and everything in it.
 //!
-//! Every crate that awaits an `async fn` compiles its body. So a future that other crates await, and that is not small, is
-//! a [`BoxFuture`] made here.
+//! Every crate that awaits an `async fn` compiles its body. So a large future that other crates await is a [`BoxFuture`]
+//! made here.
 
 use super::{
     delivery::Delivery,
     op::{AnyOp, Op, typed},
     prelude::{Call, Prelude, Work, work},
     run_to_end::RunToEnd,
-    waiting::{Attempt, Turn, Waiters},
+    waiting::{Attempt, AttemptMode, Waiters},
 };
 use crate::{
     caller::{Access, Caller, Key},
@@ -35,7 +35,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Opens a fleet whose claimable things are these.
+    /// Opens a fleet with these claimable nouns.
     pub(crate) fn open_nouns<'a>(
         url: &'a str,
         options: Options,
@@ -50,14 +50,14 @@ impl Fleet {
         })
     }
 
-    /// The same fleet, called by this agent: events say so. (A caller with an agent's key stays that agent.)
+    /// The same fleet, called by this agent: events record it. (A caller with an agent's key stays that agent.)
     #[must_use]
     pub fn as_agent(&self, agent: impl Into<String>) -> Self {
-        let agent = self.caller.bound_agent().map_or_else(|| agent.into(), str::to_owned);
+        let agent = self.caller.key_agent().map_or_else(|| agent.into(), str::to_owned);
         Self { caller: Caller { agent: Some(agent), ..self.caller.clone() }, ..self.clone() }
     }
 
-    /// The key that has this secret, if there is one that was not revoked.
+    /// The key with this secret, unless it was revoked.
     pub fn key(&self, secret: &str) -> BoxFuture<'_, Result<Option<Key>>> {
         let secret = secret.to_owned();
         let find = work(move |tx| {
@@ -67,7 +67,7 @@ impl Fleet {
         Box::pin(async move { typed(self.read(Caller::default(), find).await.answer?) })
     }
 
-    /// Whether remote callers must show a key: the fleet has one, or ever had one.
+    /// Must remote callers show a key? They must if the fleet has one, or once had one.
     pub fn asks_for_key(&self) -> BoxFuture<'_, Result<bool>> {
         let keyed = work(|tx| Box::pin(access::is_keyed(tx)));
         Box::pin(async move { typed(self.read(Caller::default(), keyed).await.answer?) })
@@ -87,19 +87,19 @@ impl Fleet {
         Self { caller: Caller { is_guest: true, ..Caller::default() }, ..self.clone() }
     }
 
-    /// Refused if the caller's key is not enough.
+    /// Refuses a caller whose key does not have this role.
     pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {
         self.caller.may(what, access)
     }
 
-    /// Runs one op in a transaction of its own. If it wants to wait, it runs until the answer is no not-yet or its timeout
-    /// is over; dropping the call is hanging up.
+    /// Runs one op in a transaction of its own. An op with `wait_ms` is attempted until its answer is no longer a not-yet or
+    /// its timeout is over. Drop the future to stop waiting.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         typed(self.call_any(op.erase()).await?)
     }
 
-    /// The same, for a caller that may hang up at any moment. A claim that this call makes is given back unless its
-    /// delivery is said to have succeeded: also if the call is dropped while it is being committed.
+    /// The same as [`Self::call`], for a caller that may hang up at any moment. The call's claims are returned unless
+    /// [`Delivery::delivered`] is called: also if the call is dropped while it is being committed.
     pub async fn deliver<O: Op>(&self, op: O) -> Result<(O::Reply, Delivery)> {
         let (reply, delivery) = self.deliver_any(op.erase()).await?;
         Ok((typed(reply)?, delivery))
@@ -109,37 +109,41 @@ impl Fleet {
         Box::pin(async move {
             self.may(op.name(), op.access())?;
             let Some(wait) = op.wait() else {
-                if op.peeks() || op.prelude().takes_things() {
-                    return Box::pin(self.attempt(op, Turn::ONLY)).await.answer;
+                if op.peeks() || op.prelude().claims_things() {
+                    return Box::pin(self.attempt(op, AttemptMode::ONLY)).await.answer;
                 }
                 return self.run(&*op.clone(), false, Arc::new(move |tx| op.run(tx))).await.answer;
             };
             check::wait(wait)?;
-            Box::pin(self.waiters.wait(op.contended(), wait, |turn| self.attempt(op.clone(), turn))).await
+            Box::pin(self.waiters.wait(op.contended(), wait, |mode| self.attempt(op.clone(), mode))).await
         })
     }
 
     /// [`Self::deliver`] with the types erased.
     pub fn deliver_any(&self, op: Arc<dyn AnyOp>) -> BoxFuture<'_, Result<(AnyReply, Delivery)>> {
         Box::pin(async move {
-            if !op.prelude().takes_things() {
+            if !op.prelude().claims_things() {
                 return Ok((self.call_any(op).await?, Delivery::new(self.clone(), Vec::new())));
             }
             self.may(op.name(), op.access())?;
             let Some(wait) = op.wait() else {
-                return self.attempt_to_deliver(op, Turn::ONLY).await.answer;
+                return self.attempt_to_deliver(op, AttemptMode::ONLY).await.answer;
             };
             check::wait(wait)?;
-            let attempt = |turn| self.attempt_to_deliver(op.clone(), turn);
+            let attempt = |mode| self.attempt_to_deliver(op.clone(), mode);
             Box::pin(self.waiters.wait(op.contended(), wait, attempt)).await
         })
     }
 
-    /// One attempt, to its end: if the caller is gone by then, its delivery is dropped, and so what it took is given back.
-    async fn attempt_to_deliver(&self, op: Arc<dyn AnyOp>, turn: Turn) -> Attempt<(AnyReply, Delivery)> {
+    /// Runs one attempt to its end. If the caller is gone by then, the delivery is dropped, which returns its claims.
+    async fn attempt_to_deliver(
+        &self,
+        op: Arc<dyn AnyOp>,
+        mode: AttemptMode,
+    ) -> Attempt<(AnyReply, Delivery)> {
         let fleet = self.clone();
         let attempt = RunToEnd::new(async move {
-            let Attempt { answer, not_yet, mut notes } = fleet.attempt(op, turn).await;
+            let Attempt { answer, not_yet, mut notes } = fleet.attempt(op, mode).await;
             let delivered = std::mem::take(&mut notes.delivered);
             let answer = answer.map(|reply| (reply, Delivery::new(fleet, delivered)));
             Attempt { answer, not_yet, notes }
@@ -147,14 +151,14 @@ impl Fleet {
         attempt.await.unwrap_or_else(Attempt::failed)
     }
 
-    /// Gives back what one reply handed over, except for what was handed over again since.
+    /// Returns the claims of one reply, except those that a later reply delivered.
     pub(crate) async fn return_undelivered(&self, delivered: Vec<Delivered>) -> Result<u64> {
         let nouns = self.nouns;
-        let give_back = work(move |tx| {
+        let return_claims = work(move |tx| {
             let delivered = delivered.clone();
             Box::pin(async move { delivery::return_undelivered(tx, nouns, &delivered).await })
         });
-        let call = Call::new(Prelude::nothing(), self.caller.clone(), give_back);
+        let call = Call::new(Prelude::nothing(), self.caller.clone(), return_claims);
         typed(self.write(call).await.answer?)
     }
 
@@ -170,17 +174,17 @@ impl Fleet {
         self.store.read(Arc::new(Call::new(Prelude::due(), caller, work))).await
     }
 
-    /// Runs an op's work on a reader or on the writer, as the op needs it.
+    /// Runs an op's work: on a reader if the op only reads, or else on the writer.
     async fn run(&self, op: &dyn AnyOp, probe_only: bool, work: Work) -> Outcome {
         let call = Call::new(Prelude::of(op, &self.caller), self.caller.clone(), work);
         let call = Call { probe_only, ..call };
         if op.reads() { self.store.read(Arc::new(call)).await } else { self.write(call).await }
     }
 
-    /// One attempt of an op that may have to wait. If it comes away empty while expiry goes on, it tries again: until it
-    /// finds something, or a batch of expiry changes nothing. Each try is a call of its own, so that others come in
-    /// between. A store with one writer is not asked to write for nothing.
-    async fn attempt(&self, op: Arc<dyn AnyOp>, turn: Turn) -> Attempt<AnyReply> {
+    /// One attempt of an op that may have to wait. While expiry has more to do, an attempt that finds nothing is repeated,
+    /// until it finds something or a batch of expiry changes nothing. Each repetition is a transaction of its own, so that
+    /// other calls run in between. On a store with one writer, a read first checks whether there is anything to do.
+    async fn attempt(&self, op: Arc<dyn AnyOp>, mode: AttemptMode) -> Attempt<AnyReply> {
         if op.peeks() && self.store.has_one_writer() {
             let peeking = op.clone();
             let peek = work(move |tx| {
@@ -202,9 +206,9 @@ impl Fleet {
             let op = running.clone();
             Box::pin(async move {
                 let answer = op.run(tx).await;
-                // In the same transaction: a revoked key takes nothing.
-                if turn.has_waited
-                    && !(turn.probe_only && op.not_yet(&answer))
+                // Checked in the same transaction, so that a revoked key claims nothing.
+                if mode.has_waited
+                    && !(mode.probe_only && op.not_yet(&answer))
                     && let Err(refusal) = access::check_admitted(tx).await
                 {
                     tx.notes.delivered.clear();
@@ -214,7 +218,7 @@ impl Fleet {
             })
         });
         loop {
-            let Outcome { answer, notes } = self.run(&*op, turn.probe_only, work.clone()).await;
+            let Outcome { answer, notes } = self.run(&*op, mode.probe_only, work.clone()).await;
             let not_yet = op.not_yet(&answer);
             if !(notes.more_to_expire && not_yet) {
                 self.waiters.granted(op.contended().as_ref(), &notes.delivered);
@@ -225,15 +229,16 @@ impl Fleet {
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
     ///
-    /// The work may run again if PostgreSQL asks for it, so it must not have side effects elsewhere, and it
-    /// may await nothing but the transaction. If a completion in it was already accepted before, that is an
-    /// error here (`already_finished`, with `repeat: true`), so that your rows are not written twice.
+    /// The work may run again if PostgreSQL asks for it, so it must have no effect elsewhere, and it may await nothing but
+    /// the transaction. A completion that was already accepted before is an error here (`already_finished`, with
+    /// `repeat: true`), so that your rows are not written twice.
     ///
-    /// On PostgreSQL it may pause for 10 s between two statements ([`Options::idle_limit`](crate::Options::idle_limit)). After a longer pause the
-    /// server has ended the transaction; the next statement then fails, and the work runs again.
+    /// On PostgreSQL the work may pause for 10 s between two statements
+    /// ([`Options::idle_limit`](crate::Options::idle_limit)). After a longer pause the server ends the transaction, the
+    /// next statement fails, and the work runs again.
     ///
-    /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If that has to read
-    /// a large table of yours whole, put `options=-c enable_seqscan=on` into the address, or `set local` it.
+    /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If your SQL must read a
+    /// large table of yours whole, put `options=-c enable_seqscan=on` into the address, or use `set local`.
     ///
     /// ```
     /// use fencepost::{Code, Fleet, Result, params, task};
@@ -263,10 +268,10 @@ impl Fleet {
     /// let claimed = fleet.call(task::Claim::next("billing", "worker-1")).await?;
     /// assert_eq!(charge(&fleet, &claimed.claim.token).await?, 1);
     ///
-    /// // Asking again is an error in here, and the second charge is rolled back with it.
-    /// let again = charge(&fleet, &claimed.claim.token).await.unwrap_err();
-    /// assert_eq!(again.code(), Code::AlreadyFinished);
-    /// assert_eq!(again.field("repeat"), Some(&true.into()));
+    /// // A repeated completion is an error here, and the second charge is rolled back with it.
+    /// let repeated = charge(&fleet, &claimed.claim.token).await.unwrap_err();
+    /// assert_eq!(repeated.code(), Code::AlreadyFinished);
+    /// assert_eq!(repeated.field("repeat"), Some(&true.into()));
     /// # Ok(())
     /// # }
     /// ```
@@ -275,7 +280,7 @@ impl Fleet {
         T: Send + 'static,
         F: for<'t, 'd> Fn(&'t mut Tx<'d>) -> BoxFuture<'t, Result<T>> + Send + Sync + 'static,
     {
-        // It could hold any SQL.
+        // A transaction can run any SQL.
         self.caller.may("a transaction", Access::Admin)?;
         typed(self.transaction_any(self::work(work)).await?)
     }
@@ -286,19 +291,19 @@ impl Fleet {
         Box::pin(async move { self.write(call).await.answer })
     }
 
-    /// Copies a SQLite fleet to a new file, while others use it. A PostgreSQL fleet is backed up by `pg_dump`.
+    /// Copies a SQLite fleet to a new file while other processes use it. `pg_dump` backs up a PostgreSQL fleet.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         self.may("a backup", Access::Admin)?;
         self.store.backup(to).await
     }
 
-    /// On PostgreSQL other nodes are notified of commits here a moment later. A process that is about to end waits for
-    /// that here; otherwise they notice by themselves, after some seconds.
+    /// Waits until other nodes are notified of this process's commits. Call it before a process ends: on PostgreSQL the
+    /// notification is sent a moment after a commit, and without it other nodes notice the commit only after some seconds.
     pub fn flush(&self) -> BoxFuture<'_, ()> {
         self.store.flush()
     }
 
-    /// What this process has asked of the database since it opened the fleet.
+    /// Counts of this process's work on the database since it opened the fleet.
     pub fn stats(&self) -> Counts {
         Counts { waiting: self.waiters.count(), ..self.stats.read() }
     }

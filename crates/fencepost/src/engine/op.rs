@@ -1,4 +1,4 @@
-//! One verb, one struct. Everything that faces a user is made by visiting the registry.
+//! The op: one verb, one struct. Every user interface is made from the registry of ops.
 
 mod any;
 
@@ -18,36 +18,36 @@ use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
-/// What repeating a request does: whether a client may send it again when the answer was lost.
+/// The effect of repeating a request: may a client send it again when the answer was lost?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnRetry {
     /// It changes nothing.
     Reads,
     /// The request has an id, and the same id gets the first reply.
     ByRequestId,
-    /// It acts under a claim: the fence tells a repeat from something new, and the row remembers how the claim ended.
+    /// It acts under a claim: the fence identifies a repeat, and the row remembers how the claim ended.
     UnderClaim,
     /// Repeating it changes nothing and returns the first reply.
     Idempotent,
-    /// It would be done twice.
+    /// Repeating it would do it twice.
     Never,
 }
 
-/// A verb: at once the library call, the HTTP body and the MCP tool's input. Its doc comments are the help.
+/// A verb. Its struct is the library call, the HTTP body and the MCP tool's input; its doc comments are the help.
 pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// `task/claim`
     const NAME: &'static str;
     const ACCESS: Access;
-    /// A name that it had before, under which it still answers.
+    /// A former name, under which it still answers.
     const FORMERLY: Option<&'static str> = None;
     /// It changes nothing: it runs on a reader, and is also served by GET.
     const READS: bool = false;
-    /// What repeating a request does.
+    /// The effect of repeating a request.
     const ON_RETRY: OnRetry;
-    /// A request as a person would write it, for the manual: JSON.
+    /// An example request for the manual, as JSON.
     const EXAMPLE: &'static str;
-    /// The refusals that this op has beside those of every op ([`Code::OF_EVERY_OP`]); `refuses!` lists them. With debug
-    /// assertions any other refusal becomes an `internal` error, so a test that meets one fails.
+    /// The codes of this op's own refusals, beside those of every op ([`Code::OF_EVERY_OP`]). `refuses!` lists them. With
+    /// debug assertions any other refusal becomes an `internal` error, so a test that meets one fails.
     const REFUSES: &'static [Code] = &[];
     type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
@@ -55,9 +55,9 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn prelude(&self) -> Prelude {
         Prelude::nothing()
     }
-    /// It reads before it writes, on a reader.
+    /// It first calls [`Self::peek`] on a reader, and writes only if there is something to do.
     const PEEKS: bool = false;
-    /// That read: the answer, if there is nothing to do. A thing that it would miss must be due, or written with an event.
+    /// The reply, if there is nothing to do. It may miss only things that are due, or that an event will announce.
     fn peek(&self, _tx: &mut Tx<'_>) -> impl Future<Output = Result<Option<Self::Reply>>> + Send {
         async { Ok(None) }
     }
@@ -65,28 +65,29 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn wait(&self) -> Option<Millis> {
         None
     }
-    /// The one resource that this request claims, if many processes may contend for it: a process that was granted it
-    /// many times in a row lets others go first.
+    /// The one resource that this request claims, if many processes may contend for it. A process that was granted it many
+    /// times in a row lets others go first.
     fn contended(&self) -> Option<Resource> {
         None
     }
-    /// Is this answer a not-yet, for a caller that waits? By default: there is nothing to take now, or another has it.
+    /// Is this answer a not-yet for a waiting caller? By default a refusal is one if there is nothing to take now, or if
+    /// another run holds it.
     fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
         answer.is_err_and(Error::is_not_yet)
     }
     fn run(self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Reply>> + Send;
 
-    /// The request with its type erased.
+    /// Erases the request's type.
     #[doc(hidden)]
     fn erase(self) -> Arc<dyn AnyOp> {
         erase(self)
     }
-    /// The engine's own ops override [`Self::erase`], by `erased!`.
+    /// This op overrides [`Self::erase`]: the engine's own ops do, by `erased!`.
     #[doc(hidden)]
     const ERASED_HERE: bool = false;
 }
 
-/// Something made from every op: a router, an OpenAPI document, a list of tools.
+/// A visitor of every op: it makes a router, an OpenAPI document, a list of tools.
 pub trait Visit {
     fn op<O: Op>(&mut self);
 }
@@ -114,11 +115,11 @@ pub(crate) use verbs;
 #[non_exhaustive]
 pub struct Served {
     pub json: Vec<u8>,
-    /// What the reply hands over. Say whether it was delivered; dropped, it is given back.
+    /// The reply's claims. Call [`Delivery::delivered`] when the reply has arrived; dropping it returns the claims.
     pub delivery: Delivery,
 }
 
-/// An op with its types forgotten: for callers that have only its name and JSON.
+/// An op without its types, for callers that have only its name and JSON.
 #[derive(Clone)]
 pub struct Entry {
     pub name: &'static str,
@@ -164,17 +165,17 @@ impl Entry {
         (self.decode)(json.as_ref())
     }
 
-    /// From the bytes of a request to those of its reply: nothing is made in between but the op and its reply. As
-    /// [`Fleet::deliver`], it can be dropped at any moment.
+    /// Runs a request given as JSON, and returns its reply as JSON. As with [`Fleet::deliver`], the caller may hang up at any
+    /// moment.
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
-        // Before it is read: who may not ask need not be told how.
+        // Checked before the request is read: a caller without access learns nothing about its fields.
         fleet.may(self.name, self.access)?;
         let op = self.decode(json)?;
         let (reply, delivery) = fleet.deliver_any(op.clone()).await?;
         Ok(Served { json: op.encode_reply(&reply)?, delivery })
     }
 
-    /// The same, for whoever wants to look into the reply.
+    /// The same as [`Self::serve`], with the reply parsed and delivered.
     pub async fn call(&self, fleet: &Fleet, json: &str) -> Result<serde_json::Value> {
         let served = self.serve(fleet, json.as_bytes()).await?;
         match serde_json::from_slice(&served.json) {
@@ -183,17 +184,18 @@ impl Entry {
                 Ok(reply)
             }
             Err(e) => {
-                let given_back = served.delivery.undelivered().await?;
-                Err(unreadable(&e, given_back > 0))
+                let returned = served.delivery.undelivered().await?;
+                Err(unreadable(&e, returned > 0))
             }
         }
     }
 }
 
-/// A reply holds JSON that cannot be read: it was stored before requests with such JSON were refused.
-pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
+/// The error for a reply with JSON that cannot be read: it was stored before requests with such JSON were refused.
+/// `returned`: the reply's claims were returned.
+pub fn unreadable(why: &serde_json::Error, returned: bool) -> Error {
     let error = Error::internal(format!("the reply holds JSON that cannot be read: {why}"));
-    match given_back {
+    match returned {
         true => error
             .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
         false => error,
@@ -203,7 +205,7 @@ pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
 /// Reads a request; an error names the field that does not fit.
 pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
     let json = json.as_ref();
-    // Else a list would be taken for the fields in their order, which is nobody's contract.
+    // serde would also read a list as the fields in their order, which is no part of the contract.
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Error::new(Code::Invalid, "the request does not fit: it is not a JSON object"));
     }
@@ -211,7 +213,7 @@ pub fn decode<O: DeserializeOwned>(json: impl AsRef<[u8]>) -> Result<O> {
     let op = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
         let error = Error::new(Code::Invalid, format!("the request does not fit: {}", e.inner()));
-        // Where the text breaks off, the path ends in a question mark.
+        // If the text breaks off, the path ends in a question mark.
         if path == "." || path.ends_with('?') {
             error
         } else {

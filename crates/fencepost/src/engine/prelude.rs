@@ -1,13 +1,16 @@
 //! Work committed even if the op is refused: renewing the caller's lease, expiring dead runs.
 //!
-//! A refused op's savepoint undoes everything in it, so this work is done before the op, on its own. One read at the
-//! opening says whether there is any; most of the time there is none, and nothing is written.
+//! A refused op's savepoint undoes everything in it, so this work runs before the op, in a savepoint or transaction of its
+//! own. One read at the opening shows whether there is any; most of the time there is none, and nothing is written.
 
 use super::op::{AnyOp, digest};
 use crate::{
     caller::Caller,
     clock::{Millis, Time},
-    db::{Answer, AnyReply, Batch, BoxFuture, Due, First, Opening, Repeat, RunRow, Scope, Script, Stmt, Tx},
+    db::{
+        Answer, AnyReply, Batch, BoxFuture, Due, Opening, PreludeWork, Repeat, RunRow, Scope, Script, Stmt,
+        Tx,
+    },
     error::{Error, Result},
     ids::Resource,
     lease::{Nouns, ending, expiry, run},
@@ -16,44 +19,44 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What a call opens with: whose lease it renews, whether dead runs are expired first, what it reads.
+/// The work before an op: which run's lease it renews, whether it expires dead runs, and the op's opening reads.
 #[derive(Debug, Clone, Default)]
 pub struct Prelude {
-    /// It takes things, so what dead runs hold is given back first.
+    /// The op claims things, so expiry first releases the things that dead runs hold.
     expires: Option<&'static Nouns>,
-    /// It needs to know the next deadline.
+    /// The op needs the next deadline.
     reads_due: bool,
     renews: Option<Renews>,
     request: Option<String>,
-    /// What is asked under that id, and by whom.
+    /// Of the request under that id.
     fingerprint: Fingerprint,
     /// The op's own opening reads.
     reads: Vec<Stmt>,
-    /// It declares that the fleet was restored here.
+    /// The op declares that the fleet was restored here.
     declares_restore: bool,
 }
 
-/// Which run's lease is renewed.
+/// The run whose lease is renewed.
 #[derive(Debug, Clone)]
 enum Renews {
     /// The run of this name. If its lease is over, that incarnation ends, and a new one may begin.
-    Run { name: String, ttl: Option<Millis> },
-    /// The run behind a token, which this statement reads.
-    Behind { token: Stmt, ttl: Option<Millis> },
+    Named { name: String, ttl: Option<Millis> },
+    /// The run that holds a claim. The statement reads it by the token.
+    Holder { token: Stmt, ttl: Option<Millis> },
 }
 
-/// What is asked under a request id, and by whom.
+/// Identifies a request: a second request under the same id must have the same one.
 #[derive(Debug, Clone, Default)]
 struct Fingerprint {
     op: &'static str,
     /// The name of the caller's key; empty without one.
     key: String,
-    /// Of op, key and request. None if the request cannot be read: the op refuses it.
+    /// The digest of op, key and request. `None` if the request cannot be read: the op refuses it.
     digest: Option<String>,
 }
 
 impl Fingerprint {
-    /// As events store it.
+    /// The form that events store.
     fn text(&self) -> Option<String> {
         Some(format!("{} {} {}", self.op, self.digest.as_ref()?, self.key))
     }
@@ -63,32 +66,32 @@ impl Prelude {
     pub fn nothing() -> Self {
         Self::default()
     }
-    /// For an op that needs to know the next deadline.
+    /// For an op that needs the next deadline.
     pub fn due() -> Self {
         Self { reads_due: true, ..Self::default() }
     }
-    /// For the op that declares that the fleet was restored here. Every other op is refused until then.
+    /// For the op that declares that the fleet was restored here. Until then every other op is refused.
     pub(crate) fn declares_restore() -> Self {
         Self { declares_restore: true, ..Self::default() }
     }
-    /// For an op that takes things.
+    /// For an op that claims things.
     pub(crate) fn expires(nouns: &'static Nouns) -> Self {
         Self { expires: Some(nouns), reads_due: true, ..Self::default() }
     }
-    /// The op acts for the run of this name. (A malformed name is the op's to refuse.)
+    /// The op acts for the run of this name. (The op refuses a malformed name.)
     #[must_use]
     pub(crate) fn for_run(mut self, name: &str, ttl: Option<Millis>) -> Self {
         let is_name = run::check_name(name).is_ok();
-        self.renews = is_name.then(|| Renews::Run { name: name.into(), ttl: sane(ttl) });
+        self.renews = is_name.then(|| Renews::Named { name: name.into(), ttl: within_limits(ttl) });
         self
     }
-    /// The op acts for the run behind a token, which this statement reads.
+    /// The op acts for the run that holds a claim. The statement reads it by the token.
     #[must_use]
     pub(crate) fn for_holder(mut self, token: Option<Stmt>) -> Self {
-        self.renews = token.map(|token| Renews::Behind { token, ttl: None });
+        self.renews = token.map(|token| Renews::Holder { token, ttl: None });
         self
     }
-    /// For an op that begins with reads of its own, and their locks: on PostgreSQL they go along with the others.
+    /// The op begins with these reads, which may take locks. On PostgreSQL they are sent with the other opening reads.
     #[must_use]
     pub(crate) fn reading(mut self, statements: Vec<Stmt>) -> Self {
         self.reads = statements;
@@ -97,12 +100,12 @@ impl Prelude {
     /// The run is renewed for at least this long.
     #[must_use]
     pub fn for_at_least(mut self, wanted: Option<Millis>) -> Self {
-        if let Some(Renews::Run { ttl, .. } | Renews::Behind { ttl, .. }) = &mut self.renews {
-            *ttl = sane(wanted);
+        if let Some(Renews::Named { ttl, .. } | Renews::Holder { ttl, .. }) = &mut self.renews {
+            *ttl = within_limits(wanted);
         }
         self
     }
-    /// For an op that answers a repeated request from what the first one did. (A malformed id is the op's to refuse.)
+    /// The op has a request id: a repeated request gets the first one's reply. (The op refuses a malformed id.)
     #[must_use]
     pub fn once(mut self, request: Option<&str>) -> Self {
         self.request = request.filter(|id| check::request(Some(id)).is_ok()).map(str::to_owned);
@@ -111,7 +114,7 @@ impl Prelude {
     /// The prelude of an op, for this caller.
     pub(crate) fn of(op: &dyn AnyOp, caller: &Caller) -> Self {
         let mut prelude = op.prelude();
-        // A read shows what expiry would write now.
+        // A read shows what expiry would write now, so it needs the deadline.
         prelude.reads_due |= op.reads();
         if prelude.request.is_some() {
             let key = caller.key.as_ref().map_or_else(String::new, |key| key.name.clone());
@@ -119,13 +122,13 @@ impl Prelude {
         }
         prelude
     }
-    /// The op takes things.
-    pub(crate) fn takes_things(&self) -> bool {
+    /// The op claims things.
+    pub(crate) fn claims_things(&self) -> bool {
         self.expires.is_some()
     }
 
     /// The opening reads. On PostgreSQL, calls with the same request id wait for each other here: a retry on another node
-    /// must not miss its uncommitted first try.
+    /// must see what its first attempt commits.
     fn statements(&self) -> Vec<Stmt> {
         let mut statements = Vec::with_capacity(3);
         if let Some(request) = &self.request {
@@ -138,11 +141,11 @@ impl Prelude {
                 params![request],
             ));
         }
-        // Before the run: one that is locked here is read as it stays.
+        // The op's own reads come before the run: a run that they lock is then read in its final state.
         statements.extend(self.reads.iter().cloned());
         statements.extend(self.renews.as_ref().map(|renews| match renews {
-            Renews::Run { name, .. } => Stmt::read(run::BY_NAME, params![name]),
-            Renews::Behind { token, .. } => token.clone(),
+            Renews::Named { name, .. } => Stmt::read(run::BY_NAME, params![name]),
+            Renews::Holder { token, .. } => token.clone(),
         }));
         statements
     }
@@ -167,8 +170,8 @@ impl Prelude {
                 });
             }
         }
-        // Ids of different keys are apart.
-        let is_own = |asked: &str| asked.splitn(3, ' ').nth(2) == Some(&self.fingerprint.key);
+        // The same id under another key is another id.
+        let is_own = |stored: &str| stored.splitn(3, ' ').nth(2) == Some(&self.fingerprint.key);
         opening.repeat.retain(|did| did.fingerprint.as_deref().is_none_or(is_own));
         opening.forget_undelivered();
         opening.read = answers.by_ref().take(self.reads.len()).collect();
@@ -179,33 +182,33 @@ impl Prelude {
         Ok(opening)
     }
 
-    /// What becomes of the caller's run. Refused if the request's id stands for another request, or if the run, or the
-    /// one behind the token, is not this caller's to use. (Of a name whose run has expired nothing is left to protect.)
-    fn run(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Option<OwnRun>> {
-        opening.refuse_another()?;
+    /// The change of the caller's run before the op. Refused if the request's id was used for another request, or if the
+    /// caller may not use the run. (The name of an expired run is free for every caller.)
+    fn run_change(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Option<RunChange>> {
+        opening.refuse_reused_id()?;
         let (Some(renews), Some(run)) = (&self.renews, &opening.run) else { return Ok(None) };
-        let (own_name, wanted) = match renews {
-            Renews::Run { ttl, .. } => (true, *ttl),
-            Renews::Behind { ttl, .. } => (false, *ttl),
+        let (by_name, wanted) = match renews {
+            Renews::Named { ttl, .. } => (true, *ttl),
+            Renews::Holder { ttl, .. } => (false, *ttl),
         };
-        if !own_name || run.is_alive(now) {
+        if !by_name || run.is_alive(now) {
             caller.may_use(&run.name, run.agent.as_deref())?;
         }
         Ok(match run.is_alive(now) {
-            true => run.renewal(wanted, now).map(|ttl| OwnRun::Renew { key: run.key, ttl }),
-            false => own_name.then_some(OwnRun::End { key: run.key }),
+            true => run.renewal(wanted, now).map(|ttl| RunChange::Renew { key: run.key, ttl }),
+            false => by_name.then_some(RunChange::End { key: run.key }),
         })
     }
 }
 
-/// An absurd lease is the op's to refuse; no run is renewed for that long before.
-fn sane(ttl: Option<Millis>) -> Option<Millis> {
+/// Ignores a lease outside of the limits: the op refuses it, and the run must not be renewed for that long before.
+fn within_limits(ttl: Option<Millis>) -> Option<Millis> {
     ttl.filter(|ttl| (TTL_MIN..=TTL_MAX).contains(ttl))
 }
 
-/// What becomes of the caller's run before the op.
+/// The change of the caller's run before the op.
 #[derive(Debug, Clone, Copy)]
-enum OwnRun {
+enum RunChange {
     Renew {
         key: i64,
         ttl: Millis,
@@ -216,13 +219,13 @@ enum OwnRun {
     },
 }
 
-impl OwnRun {
-    async fn change(self, tx: &mut Tx<'_>) -> Result<()> {
-        // The request did not ask for this: under its id, it would be taken for the request's first try.
+impl RunChange {
+    async fn apply(self, tx: &mut Tx<'_>) -> Result<()> {
+        // These events get no request id: with it, a retry would take them for the result of the request.
         let request = tx.opening.request.take();
         match self {
-            OwnRun::Renew { key, ttl } => run::renew(tx, key, ttl).await.map(drop)?,
-            OwnRun::End { key } => ending::end_expired(tx, key).await?,
+            RunChange::Renew { key, ttl } => run::renew(tx, key, ttl).await.map(drop)?,
+            RunChange::End { key } => ending::end_expired(tx, key).await?,
         }
         tx.opening.request = request;
         Ok(())
@@ -272,14 +275,14 @@ impl Script for Call {
         let Call { scope, probe_only, .. } = *self;
         Ok(Opening { scope, probe_only, ..self.prelude.read(due, answers)? })
     }
-    fn first(&self, opening: &Opening, now: Time) -> Result<First> {
-        let renew = self.prelude.run(opening, &self.caller, now)?.is_some();
-        Ok(First { renew, expire: self.prelude.takes_things() && opening.due.is_due(now) })
+    fn prelude_work(&self, opening: &Opening, now: Time) -> Result<PreludeWork> {
+        let renew = self.prelude.run_change(opening, &self.caller, now)?.is_some();
+        Ok(PreludeWork { renew, expire: self.prelude.claims_things() && opening.due.is_due(now) })
     }
     fn renew<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            match self.prelude.run(&tx.opening, &tx.caller, tx.now)? {
-                Some(run) => run.change(tx).await,
+            match self.prelude.run_change(&tx.opening, &tx.caller, tx.now)? {
+                Some(change) => change.apply(tx).await,
                 None => Ok(()),
             }
         })
@@ -301,12 +304,12 @@ impl Script for Call {
 }
 
 impl Opening {
-    /// Was this very request made before? An id of another request is refused.
+    /// Was this request made before? Refuses an id that was used for another request.
     pub fn is_repeat(&self, kind: &str, resource: Option<&Resource>) -> Result<bool> {
         self.is_repeat_by(None, kind, resource)
     }
 
-    /// The same, for a claim: what one run took is no answer for another.
+    /// The same for a claim by this run: what another run claimed is no answer for it.
     pub fn is_repeat_by(&self, run: Option<&str>, kind: &str, resource: Option<&Resource>) -> Result<bool> {
         let resource = resource.map(ToString::to_string);
         let same = |did: &Repeat| {
@@ -327,14 +330,14 @@ impl Opening {
 }
 
 impl Opening {
-    /// The same id with other content is a mistake of the caller's. (Events of earlier versions do not say what was asked:
-    /// the op compares what they tell.)
-    fn refuse_another(&self) -> Result<()> {
+    /// Refuses an id that was used with other content. (Events of earlier versions have no fingerprint: the op compares
+    /// their other fields.)
+    fn refuse_reused_id(&self) -> Result<()> {
         let own = self.fingerprint.as_deref();
         let other =
             self.repeat.iter().find(|did| did.fingerprint.is_some() && did.fingerprint.as_deref() != own);
         let Some(did) = other else { return Ok(()) };
-        let op = did.fingerprint.as_deref().and_then(|asked| asked.split(' ').next()).unwrap_or_default();
+        let op = did.fingerprint.as_deref().and_then(|stored| stored.split(' ').next()).unwrap_or_default();
         let message =
             format!("was used before with other content: by {op}, of `{}`, at {}", did.resource, did.at);
         Err(Error::invalid("request", message)
@@ -344,15 +347,16 @@ impl Opening {
             .hint("give every request an id of its own, and repeat it only with the same request"))
     }
 
-    /// What was taken and given back undelivered is as if it had never been asked for: the request starts over.
+    /// Ignores claims that were returned because they were not delivered: the request starts over.
     fn forget_undelivered(&mut self) {
         let is = |did: &Repeat, end: &str| did.kind.ends_with(end);
-        let back: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
-        if back.is_empty() {
+        let returned: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
+        if returned.is_empty() {
             return;
         }
-        self.repeat
-            .retain(|did| !back.iter().any(|back| back.resource == did.resource && back.fence == did.fence));
+        self.repeat.retain(|did| {
+            !returned.iter().any(|back| back.resource == did.resource && back.fence == did.fence)
+        });
         if !self.repeat.iter().any(|did| is(did, ".claimed")) {
             self.repeat.clear();
         }
@@ -360,16 +364,17 @@ impl Opening {
 }
 
 impl Tx<'_> {
-    /// Opens an op in a transaction that is already under way: one batch of what is due is done in it.
+    /// Opens an op in a transaction that is already open. Its prelude runs in the same transaction, with at most one batch of
+    /// expiry.
     pub(crate) async fn open(&mut self, prelude: &Prelude) -> Result<()> {
         self.read_opening(prelude).await?;
-        let run = prelude.run(&self.opening, &self.caller, self.now)?;
+        let change = prelude.run_change(&self.opening, &self.caller, self.now)?;
         let expires = prelude.expires.filter(|_| self.opening.due.is_due(self.now));
-        if run.is_none() && expires.is_none() {
+        if change.is_none() && expires.is_none() {
             return Ok(());
         }
-        if let Some(run) = run {
-            run.change(self).await?;
+        if let Some(change) = change {
+            change.apply(self).await?;
         }
         if let Some(nouns) = expires {
             self.expire(nouns).await?;
@@ -377,9 +382,9 @@ impl Tx<'_> {
         self.read_opening(prelude).await
     }
 
-    /// One batch of expiry. If it fails, its changes are undone and the transaction goes on.
+    /// Runs one batch of expiry. If it fails, its changes are undone and the transaction goes on.
     async fn expire(&mut self, nouns: &'static Nouns) -> Result<()> {
-        // The events are not what the request did, and not the caller's doing.
+        // The events of expiry belong neither to the request nor to the caller.
         let (request, caller) = (self.opening.request.take(), std::mem::take(&mut self.caller));
         self.execute("savepoint expiry", params![]).await?;
         let expired = expiry::sweep(self, nouns).await;
@@ -401,7 +406,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Is something due? For an op that needs the answer only sometimes, and did not open with it.
+    /// Is something due? For an op that needs this only sometimes, and whose opening did not read it.
     pub(crate) async fn is_due(&mut self) -> Result<bool> {
         if std::mem::take(&mut self.opening.due_unknown) {
             let read = Stmt::read(self.reads_due(), params![]);

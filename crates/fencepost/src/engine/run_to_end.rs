@@ -1,4 +1,4 @@
-//! What runs to its end, whether or not whoever asked for it is still there.
+//! Calls that run to their end even if their caller is gone.
 
 use crate::{
     db::BoxFuture,
@@ -11,13 +11,13 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// A call that nothing stops halfway. It runs where it is awaited; dropped in the middle, it goes on in a task of its own,
-/// and its answer is dropped there. (A task from the start would be the same. It costs a queue, a channel and two wakes
-/// for each call, for the few whose caller hangs up.)
+/// A call that runs to its end even if its caller drops it. It runs where it is awaited. Dropped before its end, it goes
+/// on in a task of its own, and its answer is dropped there. (A task from the start would do the same, but costs every
+/// call a queue, a channel and two wakes, for the few whose caller hangs up.)
 #[must_use = "it does nothing until it is awaited"]
 pub struct RunToEnd<T: Send + 'static> {
     call: Option<BoxFuture<'static, T>>,
-    /// Where it began. It may be dropped where no runtime is.
+    /// The runtime that first polled it: it may be dropped outside of any runtime.
     runtime: Option<Handle>,
 }
 
@@ -40,7 +40,7 @@ impl<T: Send + 'static> Future for RunToEnd<T> {
         let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(answer)) => Ok(answer),
-            // It fails alone: whoever awaits it has other calls to make.
+            // Only this call fails: the task that awaits it may serve other calls.
             Err(_) => Err(Error::internal("the op panicked")),
         };
         self.call = None;
@@ -71,7 +71,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn it_goes_on_when_it_is_dropped_in_the_middle_and_its_answer_is_dropped_there() {
+    async fn a_dropped_call_goes_on_and_its_answer_is_dropped_at_its_end() {
         let (go, gone) = oneshot::channel::<()>();
         let (answer, mut dropped) = oneshot::channel::<()>();
         let mut call = Box::pin(RunToEnd::new(async move {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_began_when_it_is_dropped_elsewhere() {
+    fn a_call_dropped_outside_of_a_runtime_goes_on_in_its_first_one() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (go, gone) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel::<()>();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_panics_fails_alone() {
+    async fn a_panic_becomes_an_error() {
         let call = RunToEnd::<()>::new(async { panic!("boom") });
         assert!(call.await.unwrap_err().message().contains("panicked"));
         assert_eq!(RunToEnd::new(async { 1 }).await.unwrap(), 1);

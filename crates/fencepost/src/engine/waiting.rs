@@ -1,13 +1,13 @@
-//! Waiting, instead of asking again and again.
+//! Waiting calls, and the watcher that wakes them.
 //!
 //! A waiting call registers, runs the op, and on a not-yet reply sleeps until a relevant event, a deadline or its timeout.
-//! Every change that could turn a not-yet into a yes writes an event, so the log is the one thing to watch. One watcher
-//! does it for all waiters of this process: at once after a commit of this process, when another node notifies us
-//! (PostgreSQL), and at the database's own pace in any case. While nobody waits there is no watcher, and while nothing
-//! happens nobody makes an attempt.
+//! Every change that could turn a not-yet into a success writes an event, so the log is the one thing to watch. One watcher
+//! asks for news for all waiters of this process: after a commit of this process, when another node notifies us
+//! (PostgreSQL), and at the database's own pace in any case. While no call waits there is no watcher, and while nothing
+//! happens no waiter makes an attempt.
 //!
-//! News does not wake every waiter: see [`queue`]. Nor does time: the watcher expires what is due, once for all, and the
-//! events of that are the news.
+//! News does not wake every waiter: see [`queue`]. A deadline does not either: the watcher expires what is due, once for
+//! all waiters, and the events of that expiry are the news.
 
 mod queue;
 
@@ -16,6 +16,7 @@ use super::{
     prelude::{Call, Prelude, work},
 };
 use crate::{
+    backoff::jitter,
     caller::Caller,
     clock::{Clock, Millis},
     db::{Delivered, News, Notes, Store},
@@ -39,24 +40,27 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// The watcher's rest after news: what else is committed meanwhile is one wake, not many.
-const BREATH: Duration = Duration::from_millis(1);
-/// Something is due and this attempt could not expire it, because another transaction has locked it: no deadline says
-/// when that is over.
-const OVERDUE: Duration = Duration::from_millis(100);
+/// The watcher's pause after news, so that several commits cause one wake.
+const WAKE_PAUSE: Duration = Duration::from_millis(1);
+/// The pause before another attempt to expire something that is due and that another transaction has locked: no event
+/// announces the end of that transaction.
+const RETRY_OVERDUE: Duration = Duration::from_millis(100);
 
-/// The database did not answer an attempt: about when the waiter tries again. Sleeping waiters are woken when it answers.
-const AWAY: Duration = Duration::from_millis(500);
+/// About how long a waiter pauses when the database did not answer its attempt. The watcher wakes the others when it
+/// answers.
+const RETRY_OUTAGE: Duration = Duration::from_millis(500);
 
 /// A process that was granted a resource this often in a row, while others wait for it, lets one of them go first. With 4
 /// the other process got no larger share (both about 40 %), and all of them fewer grants (288 a second instead of 325).
-const STREAK: i32 = 16;
-/// How often it checks at most whether the resource went to another, and the pause between two checks.
-const GIVE_WAY: (u32, Duration) = (500, Duration::from_millis(10));
-/// Nobody took it meanwhile: they may be frozen, and are not awaited again before this many grants more.
-const IN_VAIN: i32 = 1000;
-/// Resources whose grants are counted.
-const STREAKS: usize = 1000;
+const GRANTS_IN_A_ROW: i32 = 16;
+/// How often it checks whether another process got the resource, and the pause between two checks.
+const CHECKS_MAX: u32 = 500;
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+/// If no other process took the resource meanwhile, they may be frozen: they go first again only after this many grants
+/// more.
+const GRANTS_AFTER_VAIN_WAIT: i32 = 1000;
+/// The most resources whose grants are counted.
+const COUNTED_MAX: usize = 1000;
 
 /// The waiters on one fleet in this process.
 #[derive(Debug)]
@@ -67,47 +71,54 @@ pub(crate) struct Waiters {
     queue: Queue,
     /// Something was committed here.
     committed: Notify,
-    /// When something is due by time alone, in ticks: the earliest that was seen.
-    due: StdMutex<Option<i64>>,
-    reminded: Notify,
+    /// The earliest deadline that a waiter reported, in ticks.
+    deadline: StdMutex<Option<i64>>,
+    deadline_changed: Notify,
     watcher: Mutex<Option<JoinHandle<()>>>,
-    /// How many made an attempt and are waiting now.
-    parked: AtomicU64,
-    /// By resource: the last fence that was granted here, and how many in a row were.
-    streaks: StdMutex<HashMap<Resource, (i64, i32)>>,
+    /// The number of waiters that made an attempt and sleep now.
+    sleeping: AtomicU64,
+    grants: StdMutex<HashMap<Resource, Grants>>,
 }
 
-/// A waiter that sleeps, until it is dropped.
-struct Parked<'a>(&'a AtomicU64);
+/// The grants of one resource to this process.
+#[derive(Debug, Clone, Copy, Default)]
+struct Grants {
+    last_fence: i64,
+    /// The number of grants in a row. Negative after a vain wait for others.
+    in_a_row: i32,
+}
 
-impl<'a> Parked<'a> {
+/// A sleeping waiter, counted until this is dropped.
+struct Sleeping<'a>(&'a AtomicU64);
+
+impl<'a> Sleeping<'a> {
     fn new(count: &'a AtomicU64) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Parked<'_> {
+impl Drop for Sleeping<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Which attempt of a call it is.
+/// How an attempt of a call is made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct AttemptMode {
     /// The caller is still waiting and discards a not-yet reply.
     pub probe_only: bool,
     /// Time has passed since the caller's key was checked.
     pub has_waited: bool,
 }
 
-impl Turn {
-    /// Of a call that does not wait.
-    pub const ONLY: Turn = Turn { probe_only: false, has_waited: false };
+impl AttemptMode {
+    /// The only attempt of a call that does not wait.
+    pub const ONLY: AttemptMode = AttemptMode { probe_only: false, has_waited: false };
 }
 
-/// What one attempt gave.
+/// The result of one attempt.
 #[derive(Debug)]
 pub(crate) struct Attempt<T> {
     pub answer: Result<T>,
@@ -129,17 +140,17 @@ impl Waiters {
             nouns,
             queue: Queue::default(),
             committed: Notify::new(),
-            due: StdMutex::default(),
-            reminded: Notify::new(),
+            deadline: StdMutex::default(),
+            deadline_changed: Notify::new(),
             watcher: Mutex::default(),
-            parked: AtomicU64::new(0),
-            streaks: StdMutex::default(),
+            sleeping: AtomicU64::new(0),
+            grants: StdMutex::default(),
         })
     }
 
-    /// How many are waiting now.
+    /// The number of sleeping waiters.
     pub fn count(&self) -> u64 {
-        self.parked.load(Ordering::SeqCst)
+        self.sleeping.load(Ordering::SeqCst)
     }
 
     /// Something was committed here: the watcher, if there is one, asks for news at once.
@@ -149,44 +160,47 @@ impl Waiters {
         }
     }
 
-    /// Counts how often in a row this process is granted a resource: between two fences that follow each other nobody else
-    /// had it.
+    /// Counts the grants in a row of a resource to this process: between two consecutive fences no other process had it.
     pub fn granted(&self, resource: Option<&Resource>, delivered: &[Delivered]) {
         let Some(resource) = resource else { return };
         for Delivered { token, .. } in
             delivered.iter().filter(|delivered| delivered.token.resource == *resource)
         {
-            let mut streaks = lock(&self.streaks);
-            if streaks.len() >= STREAKS && !streaks.contains_key(resource) {
-                streaks.clear();
+            let mut all = lock(&self.grants);
+            if all.len() >= COUNTED_MAX && !all.contains_key(resource) {
+                all.clear();
             }
-            let (last, count) = streaks.entry(resource.clone()).or_default();
-            *count = if token.fence == *last + 1 { count.saturating_add(1) } else { 1 };
-            *last = token.fence;
+            let grants = all.entry(resource.clone()).or_default();
+            let is_next = token.fence == grants.last_fence + 1;
+            grants.in_a_row = if is_next { grants.in_a_row.saturating_add(1) } else { 1 };
+            grants.last_fence = token.fence;
         }
     }
 
-    /// Holds back while another process waits for a resource that was granted here too often in a row: until it went to
-    /// another, nobody else wants it any longer, or the timeout of the waiter here. Says whether it did.
-    async fn give_way(&self, resource: &Resource, end: i64) -> bool {
+    /// Pauses if this process was granted a resource too often in a row and another process waits for it. The pause ends
+    /// when another process got it, when no other process waits for it, or at the timeout of this waiter. Returns whether
+    /// it paused.
+    async fn let_others_first(&self, resource: &Resource, end: i64) -> bool {
         let text = resource.to_string();
-        for checked in 0..GIVE_WAY.0 {
-            let streak = lock(&self.streaks).get(resource).copied();
-            let Some((last, _)) = streak.filter(|(_, count)| *count >= STREAK) else { return checked > 0 };
-            let is_theirs = !self.store.wanted_by_others(&text)
-                || self.last_fence(resource).await.ok().flatten() != Some(last);
-            if is_theirs {
-                lock(&self.streaks).remove(resource);
-                return checked > 0;
+        for checks in 0..CHECKS_MAX {
+            let grants = lock(&self.grants).get(resource).copied();
+            let Some(grants) = grants.filter(|grants| grants.in_a_row >= GRANTS_IN_A_ROW) else {
+                return checks > 0;
+            };
+            let done = !self.store.others_wait_for(&text)
+                || self.last_fence(resource).await.ok().flatten() != Some(grants.last_fence);
+            if done {
+                lock(&self.grants).remove(resource);
+                return checks > 0;
             }
             if self.clock.ticks() >= end {
-                return checked > 0;
+                return checks > 0;
             }
-            // Real time: it paces processes, and decides nothing.
-            sleep(GIVE_WAY.1).await;
+            // Real time: it paces processes, and decides no lease.
+            sleep(CHECK_EVERY).await;
         }
-        if let Some((_, count)) = lock(&self.streaks).get_mut(resource) {
-            *count = -IN_VAIN;
+        if let Some(grants) = lock(&self.grants).get_mut(resource) {
+            grants.in_a_row = -GRANTS_AFTER_VAIN_WAIT;
         }
         true
     }
@@ -203,36 +217,37 @@ impl Waiters {
         typed(self.store.read(Arc::new(call)).await.answer?)
     }
 
-    /// Makes attempts until the answer is no not-yet, or the timeout is over. The last attempt is never before the end;
-    /// those before it only probe. A database that goes away meanwhile may come back meanwhile: a call that has waited
-    /// goes on waiting, and a new one is refused at once.
+    /// Makes attempts until the answer is no longer a not-yet, or the timeout is over. The last attempt is at the end of the
+    /// timeout or later; the attempts before it only probe. If the database does not answer, a call that has waited goes on
+    /// waiting, and a new one fails at once.
     pub async fn wait<T, A: Future<Output = Attempt<T>>>(
         self: &Arc<Self>,
         resource: Option<Resource>,
         wait: Millis,
-        attempt: impl Fn(Turn) -> A,
+        attempt: impl Fn(AttemptMode) -> A,
     ) -> Result<T> {
         let end = self.clock.ticks().saturating_add(wait.0);
         // Registered before the attempt: a commit in between wakes it.
         let mut ticket = self.enter().await;
         let mut has_waited = false;
-        // Also during an attempt: the resource is wanted until it is granted.
-        let mut wanted = None;
+        // Kept during attempts as well: this call waits for the resource until it is granted.
+        let mut wait_mark = None;
         loop {
             if let Some(resource) = &resource {
-                has_waited |= self.give_way(resource, end).await;
+                has_waited |= self.let_others_first(resource, end).await;
             }
             ticket.begin();
-            // Taken before the attempt, so that a deadline by then is never slept through, only met early.
+            // Read before the attempt: counted from here, a deadline is reached early rather than slept through.
             let from = self.clock.ticks();
             let probe_only = from < end;
-            let Attempt { answer, not_yet, mut notes } = attempt(Turn { probe_only, has_waited }).await;
-            if probe_only && has_waited && answer.as_ref().is_err_and(Error::is_away) {
-                let _parked = Parked::new(&self.parked);
+            let Attempt { answer, not_yet, mut notes } =
+                attempt(AttemptMode { probe_only, has_waited }).await;
+            if probe_only && has_waited && answer.as_ref().is_err_and(Error::is_outage) {
+                let _sleeping = Sleeping::new(&self.sleeping);
                 tokio::select! {
                     () = ticket.woken() => {}
-                    // Real time: a database is awaited.
-                    () = sleep(AWAY.mul_f64(0.5 + fastrand::f64())) => {}
+                    // Real time: it paces attempts, and decides no lease.
+                    () = sleep(jitter(RETRY_OUTAGE)) => {}
                 }
                 continue;
             }
@@ -240,36 +255,37 @@ impl Waiters {
                 return answer;
             }
             has_waited = true;
-            if wanted.is_none() {
-                wanted = resource.as_ref().and_then(|resource| self.store.mark_wanted(&resource.to_string()));
+            if wait_mark.is_none() {
+                wait_mark =
+                    resource.as_ref().and_then(|resource| self.store.mark_waiting(&resource.to_string()));
             }
             let subscriptions = std::mem::take(&mut notes.subscriptions);
             let due = notes.until(notes.try_again_at).map(|span| from.saturating_add(span.0));
             let overdue = due.is_some_and(|due| due <= from);
-            // The watcher minds the deadlines of all claims; a reader has one of its own.
+            // The watcher keeps the deadlines of all claims; a reader keeps its own.
             let own = notes.until(notes.own_deadline);
             let own = own.map_or(end, |span| end.min(from.saturating_add(span.0.max(1))));
             let own = due.filter(|_| subscriptions.is_empty()).map_or(own, |due| own.min(due));
             if let Some(due) = due.filter(|_| !subscriptions.is_empty() && !overdue) {
-                self.remind(due);
+                self.watch_deadline(due);
             }
-            ticket.rest(subscriptions, !overdue);
-            let _parked = Parked::new(&self.parked);
+            ticket.found_nothing(subscriptions, !overdue);
+            let _sleeping = Sleeping::new(&self.sleeping);
             tokio::select! {
                 () = ticket.woken() => {}
-                // Real time paces this one: a clock that a test moves stands still.
-                () = sleep(OVERDUE), if overdue => {}
+                // Real time: a test's clock may stand still.
+                () = sleep(RETRY_OVERDUE), if overdue => {}
                 () = self.clock.until(own), if own > from => {}
             }
         }
     }
 
-    /// There is a deadline then.
-    fn remind(&self, at: i64) {
-        let mut due = lock(&self.due);
-        if due.is_none_or(|due| at < due) {
-            *due = Some(at);
-            self.reminded.notify_one();
+    /// The watcher expires what is due at this tick.
+    fn watch_deadline(&self, at: i64) {
+        let mut deadline = lock(&self.deadline);
+        if deadline.is_none_or(|deadline| at < deadline) {
+            *deadline = Some(at);
+            self.deadline_changed.notify_one();
         }
     }
 
@@ -278,7 +294,7 @@ impl Waiters {
         let ticket = self.queue.enter();
         // A watcher also ends with its runtime.
         if watcher.as_ref().is_none_or(JoinHandle::is_finished) {
-            // News is what comes after this. If the database does not answer, the attempt that follows says so.
+            // Only later events are news. If the database does not answer, the attempt that follows reports it.
             let _ = self.store.news().await;
             self.store.listen();
             *watcher = Some(tokio::spawn(self.clone().watch()));
@@ -286,16 +302,16 @@ impl Waiters {
         ticket
     }
 
-    /// Watches the log and the deadlines for all waiters, until nobody waits.
+    /// Watches the log and the deadlines for all waiters, until no call waits.
     async fn watch(self: Arc<Self>) {
         let mut pause = self.store.pace().least;
-        // Real time: it paces questions, and decides nothing.
+        // Real time: it paces questions, and decides no lease.
         let (mut asked, mut woke_all) = (Instant::now(), Instant::now());
-        // Something is due that others have locked.
+        // Something is due that another transaction has locked.
         let mut overdue = false;
-        let mut away = false;
+        let mut outage = false;
         loop {
-            let due = *lock(&self.due);
+            let deadline = *lock(&self.deadline);
             tokio::select! {
                 () = self.queue.emptied() => {
                     if self.is_empty().await {
@@ -303,12 +319,12 @@ impl Waiters {
                     }
                     continue;
                 }
-                () = self.reminded.notified() => continue,
-                () = self.clock.until(due.unwrap_or(i64::MAX)), if due.is_some() => {
-                    overdue = self.expire(due).await;
+                () = self.deadline_changed.notified() => continue,
+                () = self.clock.until(deadline.unwrap_or(i64::MAX)), if deadline.is_some() => {
+                    overdue = self.expire(deadline).await;
                     continue;
                 }
-                () = sleep(OVERDUE), if overdue => {
+                () = sleep(RETRY_OVERDUE), if overdue => {
                     overdue = self.expire(None).await;
                     continue;
                 }
@@ -316,25 +332,27 @@ impl Waiters {
                 () = self.store.notified() => {}
                 () = sleep_until(asked + pause) => {}
             }
-            // While it is away nobody makes an attempt in vain. Its notifications of that time may be lost with it.
+            // During an outage no waiter makes an attempt. Notifications may be lost, so all are woken after it.
             let news = match self.store.news().await {
-                Err(error) if error.is_away() => {
-                    if !std::mem::replace(&mut away, true) {
-                        tracing::warn!("those who wait go on waiting while the database is away: {error}");
+                Err(error) if error.is_outage() => {
+                    if !std::mem::replace(&mut outage, true) {
+                        tracing::warn!(
+                            "waiting calls go on waiting while the database does not answer: {error}"
+                        );
                     }
                     News::Nothing
                 }
-                // They try, and get the error.
+                // The waiters make an attempt, and get the error.
                 Err(_) => News::OfAll,
-                Ok(_) if std::mem::take(&mut away) => News::OfAll,
+                Ok(_) if std::mem::take(&mut outage) => News::OfAll,
                 Ok(news) => news,
             };
             let pace = self.store.pace();
-            let wake_all = !away && woke_all.elapsed() >= pace.wake_all;
+            let wake_all = !outage && woke_all.elapsed() >= pace.wake_all;
             let news = if wake_all { News::OfAll } else { news };
             if news != News::Nothing {
                 pause = pace.least;
-                // News of some topics says nothing about the others.
+                // News of some topics does not wake the waiters of the others.
                 if news == News::OfAll {
                     woke_all = Instant::now();
                 }
@@ -342,40 +360,40 @@ impl Waiters {
                 if news.leaves_something_due() {
                     overdue = self.expire(None).await;
                 }
-                sleep(BREATH).await;
+                sleep(WAKE_PAUSE).await;
             } else {
                 pause = pace.longer(pause);
             }
-            // Not for ever in step with the watchers of other processes.
+            // Jitter, so that the watchers of several processes do not stay in step.
             asked = Instant::now() + pause.mul_f64(fastrand::f64() / 5.0);
         }
     }
 
-    /// Expires what is due, as the next claim would: one transaction here, instead of an attempt by each waiter. Says
-    /// whether something is still due, because others have locked it or the database does not answer.
+    /// Expires what is due, as the next claim would: one transaction here instead of an attempt by each waiter. Returns
+    /// whether something is still due, because another transaction has locked it or the database does not answer.
     async fn expire(&self, at: Option<i64>) -> bool {
-        lock(&self.due).take_if(|due| Some(*due) == at);
+        lock(&self.deadline).take_if(|deadline| Some(*deadline) == at);
         let from = self.clock.ticks();
         let next = self.expire_all().await;
         self.committed.notify_one();
         match next {
             Ok(Some(Millis(0))) => true,
             Err(error) => {
-                // They try, and get the error. Of a database that is away they need not be.
-                if !error.is_away() {
+                // The waiters make an attempt, and get the error. During an outage they sleep on.
+                if !error.is_outage() {
                     self.queue.wake(&News::OfAll);
                 }
                 true
             }
             Ok(next) => {
-                next.into_iter().for_each(|span| self.remind(from.saturating_add(span.0)));
+                next.into_iter().for_each(|span| self.watch_deadline(from.saturating_add(span.0)));
                 false
             }
         }
     }
 
-    /// Expires what is due, as far as others have not locked it. Gives how long it is until the next deadline; nothing at
-    /// all, if something is still due.
+    /// Expires what is due and not locked by another transaction. Returns the span until the next deadline: zero if
+    /// something is still due.
     async fn expire_all(&self) -> Result<Option<Millis>> {
         let next = work(|tx| {
             Box::pin(async move {
@@ -398,7 +416,7 @@ impl Waiters {
         }
     }
 
-    /// Nobody is left, and whoever comes next starts a watcher of their own.
+    /// No waiter is left. The next waiter starts a new watcher.
     async fn is_empty(&self) -> bool {
         let mut watcher = self.watcher.lock().await;
         let empty = self.queue.is_empty();

@@ -1,11 +1,11 @@
-//! Access: who may call what. A key's secret is shown once; only its digest is kept.
+//! Access: which caller may call which op, on which things. A key's secret is shown once; only its digest is stored.
 //!
-//! A key may call an op if its role is at least the op's `ACCESS`. An agent's key is bound as well: it acts as its agent,
-//! and on its agent's runs and claims. That is decided where a run or a token is looked up.
+//! A key may call an op if its role is at least the op's `ACCESS`. An agent's key has a second limit: it acts only as its
+//! agent, and only on its agent's runs and claims. The code that looks up a run or a token checks that.
 //!
-//! Some names belong to an agent or to the engine ([`Owner`]). Nobody pushes into such a mailbox by its name, because its
-//! messages and their senders are what the engine's own ops wrote. Its owner and operators may take from it and manage
-//! it. An operator has an admin's key, or calls without a key.
+//! Some names belong to an agent or to the engine ([`Owner`]). Only the engine's own ops push into such a mailbox, so that
+//! its messages and their senders can be trusted. Its owner and operators may take from it and manage it. An operator has
+//! an admin's key, or calls without a key.
 
 use crate::{
     caller::{Access, Caller, Key},
@@ -37,7 +37,7 @@ impl Key {
     }
 }
 
-/// The digest of a secret, as it is stored. A secret has 256 random bits, so one round of a fast hash is enough.
+/// The stored digest of a secret. A secret has 256 random bits, so one round of a fast hash is enough.
 pub(crate) fn digest(secret: &str) -> String {
     hex(&Sha256::digest(secret))
 }
@@ -46,8 +46,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The key with this secret, unless it was revoked. The index finds it by its digest, which says nothing about
-/// secrets that are near; what it found is compared in constant time all the same.
+/// The key with this secret, unless it was revoked. The index finds it by its digest, so timing shows nothing about
+/// similar secrets; the found digest is compared in constant time all the same.
 pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
     let digest = digest(secret);
     let rows = tx.query(keys!("where digest = ?1 and revoked_at is null"), crate::params![&digest]).await?;
@@ -56,13 +56,14 @@ pub(crate) async fn find(tx: &mut Tx<'_>, secret: &str) -> Result<Option<Key>> {
     if bool::from(stored.as_bytes().ct_eq(digest.as_bytes())) { Key::read(row).map(Some) } else { Ok(None) }
 }
 
-/// Whether the fleet ever had a key.
+/// The fleet has a key, or once had one.
 pub(crate) async fn is_keyed(tx: &mut Tx<'_>) -> Result<bool> {
     let rows = tx.query("select keyed from fleet", crate::params![]).await?;
     Ok(rows[0].get::<i64>("keyed")? == 1)
 }
 
-/// Refused if the caller would not be let in any more: its key was revoked, or it has none and one is asked for since.
+/// Refuses a caller that lost its access since the call began: its key was revoked, or it has none and the fleet now asks
+/// for one.
 pub(crate) async fn check_admitted(tx: &mut Tx<'_>) -> Result<()> {
     if let Some(key) = tx.caller.key.clone() {
         let sql = "select 1 as held from access_key where id = ?1 and revoked_at is null";
@@ -72,20 +73,20 @@ pub(crate) async fn check_admitted(tx: &mut Tx<'_>) -> Result<()> {
     if tx.caller.is_guest && is_keyed(tx).await? { Err(key_needed()) } else { Ok(()) }
 }
 
-/// For one who shows no key, and must.
+/// The refusal of a caller without a key, where one is required.
 pub fn key_needed() -> Error {
     Error::new(Code::Unauthorized, "a key is needed to call this fleet")
         .hint("set FENCE_KEY, or send Authorization: Bearer …; an admin makes one: fence key add NAME")
 }
 
-/// For one whose key opens nothing.
+/// The refusal of a key that does not exist or was revoked.
 pub fn unknown_key() -> Error {
     Error::new(Code::Unauthorized, "this key is not known here, or was revoked")
         .hint("fence key list shows those there are; an admin makes one: fence key add NAME")
 }
 
 impl Caller {
-    /// May this caller call an op that asks for this much?
+    /// May this caller call an op that requires this role?
     pub(crate) fn may(&self, what: &str, access: Access) -> Result<()> {
         match &self.key {
             Some(key) if key.role < access => {
@@ -104,20 +105,22 @@ impl Caller {
         }
     }
 
-    pub(crate) fn bound_agent(&self) -> Option<&str> {
-        self.bound().map(|(_, agent)| agent)
+    /// The agent of the caller's key, if it is an agent's key.
+    pub(crate) fn key_agent(&self) -> Option<&str> {
+        self.agent_key().map(|(_, agent)| agent)
     }
 
-    /// The key of an agent, and that agent: it acts as nobody else.
-    fn bound(&self) -> Option<(&str, &str)> {
+    /// The name of the caller's key and the agent that it acts as, if it is an agent's key.
+    fn agent_key(&self) -> Option<(&str, &str)> {
         let key = self.key.as_ref().filter(|key| key.role == Access::Agent)?;
-        // A key without an agent acts as nobody, so that none of the rules below can be fallen through.
+        // An agent's key without an agent acts as nobody: the empty name fits none of the rules below.
         Some((&key.name, key.agent.as_deref().unwrap_or_default()))
     }
 
-    /// Whom the caller acts as, if it says `given`: an agent's key acts as its agent, said or not.
+    /// The agent that the caller acts as: that of its key, or else the given one. With an agent's key, another agent is
+    /// refused.
     pub(crate) fn acting_as(&self, field: &str, given: Option<&str>) -> Result<Option<String>> {
-        match (self.bound(), given) {
+        match (self.agent_key(), given) {
             (Some((key, own)), Some(given)) if given != own => {
                 Err(not_for(key, own, &format!("`{given}` is another agent")).with("field", field))
             }
@@ -126,9 +129,9 @@ impl Caller {
         }
     }
 
-    /// May the caller act on what this run holds, or end it? An agent's key may if it is its agent's.
+    /// May the caller end this run, or act on its claims? With an agent's key only if the run is that agent's.
     pub(crate) fn may_use(&self, run: &str, agent: Option<&str>) -> Result<()> {
-        match self.bound() {
+        match self.agent_key() {
             Some((key, own)) if agent != Some(own) => {
                 let Some(agent) = agent else {
                     let problem = format!("run `{run}` was begun without an agent");
@@ -142,7 +145,7 @@ impl Caller {
         }
     }
 
-    /// May the caller push into this mailbox by its name? Not even an operator may where the engine's own ops do it.
+    /// May the caller push into this mailbox by its name? If the engine's own ops fill it, not even an operator may.
     pub(crate) fn may_push(&self, field: &str, mailbox: &str) -> Result<()> {
         let (filled_by, hint) = match Owner::of_mailbox(mailbox) {
             Owner::Anyone => return Ok(()),
@@ -153,7 +156,7 @@ impl Caller {
         Err(Error::new(Code::Forbidden, message).with("field", field).hint(hint))
     }
 
-    /// May the caller, or the agent that it takes it for, take from this mailbox?
+    /// May the caller take from this mailbox, for this agent if one is given?
     pub(crate) fn may_take(&self, mailbox: &str, agent: Option<&str>) -> Result<()> {
         match (Owner::of_mailbox(mailbox), agent) {
             (Owner::Agent(owner), Some(agent)) if owner != agent => {
@@ -170,7 +173,7 @@ impl Caller {
         }
     }
 
-    /// May the caller say how this mailbox works, and what becomes of its messages?
+    /// May the caller configure this mailbox, and change its messages?
     pub(crate) fn may_manage(&self, mailbox: &str) -> Result<()> {
         match Owner::of_mailbox(mailbox) {
             Owner::Anyone => Ok(()),
@@ -181,7 +184,7 @@ impl Caller {
 
     /// May the caller use a lock or a run of this name?
     pub(crate) fn may_use_name(&self, what: &str, owner: Owner<'_>) -> Result<()> {
-        match (owner, self.bound()) {
+        match (owner, self.agent_key()) {
             (Owner::Engine, Some((key, own))) => {
                 let message = format!("key `{key}` is for agent `{own}`: {what} belongs to the fleet itself");
                 Err(Error::new(Code::Forbidden, message)

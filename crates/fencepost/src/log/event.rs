@@ -1,10 +1,10 @@
-//! Events: who did what, when, from which state to which, under which fence.
+//! Events: each records one change, with its caller, its time, the states before and after, and the fence.
 //!
-//! An event is written in the transaction of the change it tells of, under the lock of the row it changes. Its position
-//! is opaque text. For one resource the order of events is the order of what happened, and a follower misses nothing: on
-//! PostgreSQL an event stands at the newest transaction that was over when it was written, or at its own if that is newer
-//! (`migrations/0008_order.sql`), and a follower reads only below the oldest transaction still running. Events of that
-//! transaction or a later one stand above.
+//! The transaction that makes a change also writes its event, under the lock of the changed row. An event's position is
+//! opaque text. The events of one resource are in the order of its changes, and a follower misses none. On PostgreSQL that
+//! needs care, because sequence order is not commit order (`migrations/0008_order.sql`): an event gets the position of the
+//! newest transaction that was over when it was written, or of its own if that is newer. A follower reads only below the
+//! oldest transaction that still runs; events of that transaction and of later ones are above.
 
 use crate::{
     db::{Stmt, Tx, set},
@@ -13,7 +13,7 @@ use crate::{
     topic::Topic,
 };
 
-/// Something that happened.
+/// One change, as the log records it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Event {
     pub kind: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Event {
     pub agent: Option<String>,
     pub fence: Option<i64>,
     pub details: Option<serde_json::Value>,
-    /// Which waiting claims it could satisfy. `None`: any of them.
+    /// The waiting claims that it could satisfy. `None`: any of them.
     pub topic: Option<Topic>,
 }
 
@@ -39,7 +39,7 @@ impl Event {
         Event { details: Some(details), ..self }
     }
 
-    /// With the reason that a person gave for it, beside its other details.
+    /// Adds a person's reason to the details.
     pub fn because(mut self, reason: Option<&str>) -> Self {
         if let Some(reason) = reason {
             self.details.get_or_insert_with(|| serde_json::json!({}))["reason"] = reason.into();
@@ -47,12 +47,12 @@ impl Event {
         self
     }
 
-    /// Whoever is not named as the holder is the caller.
+    /// The holder's agent, or else the caller's.
     fn agent<'a>(&'a self, tx: &'a Tx<'_>) -> Option<&'a str> {
         self.agent.as_deref().or(tx.caller.agent.as_deref())
     }
 
-    /// The topic that is stored. A claim, and what its holder says while it has it, makes nothing free.
+    /// The topic to store. A claim and its holder's reports free nothing, so they wake no claim.
     fn topic(&self) -> Topic {
         match self.kind.rsplit('.').next() {
             Some("claimed" | "progress" | "checkpoint" | "noted" | "paused") => Topic::Nobody,
@@ -81,7 +81,7 @@ impl Event {
         )
     }
 
-    /// Any number of events, one statement.
+    /// Inserts any number of events by one statement.
     pub fn insert_many(tx: &Tx<'_>, mut events: Vec<Event>) -> Result<Stmt> {
         if events.len() == 1 {
             return Ok(events.remove(0).insert(tx));
@@ -104,10 +104,10 @@ impl Event {
     }
 }
 
-/// Events of the epoch before stand this much lower.
+/// Positions of the epoch before are this much lower.
 pub(crate) const EPOCH: i64 = 1 << 48;
 
-/// Where an event stands in the log of this epoch; one of an earlier epoch stands below 0.
+/// An event's position in the log, counted from the start of this epoch. Positions of earlier epochs are negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Position {
     pub ord: i64,
@@ -115,8 +115,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// As it is given out: `ORD.ID` in the first epoch, `EPOCH.ORD.ID` in later ones. Opaque: compare nothing, just hand it
-    /// back.
+    /// The opaque text that callers get: `ORD.ID` in the first epoch, `EPOCH.ORD.ID` in later ones.
     pub fn text(self, epoch: i64) -> String {
         let Position { ord, id } = self;
         match epoch + ord.div_euclid(EPOCH) {
@@ -125,7 +124,7 @@ impl Position {
         }
     }
 
-    /// Reads what any epoch up to this one gave out.
+    /// Reads a position that this epoch or an earlier one gave out.
     pub fn read(text: &str, epoch: i64) -> Result<Self> {
         let parts = text.split('.').map(|part| part.parse::<i64>().ok().filter(|part| *part >= 0));
         let read = match parts.collect::<Option<Vec<_>>>().as_deref() {
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_position_is_refused() {
+    fn other_text_is_refused() {
         let code = |text| Position::read(text, 1).unwrap_err().code();
         for text in ["", "1", "-1.2", "1.-2", "x.1", "0.1.2", "1.2.3.4", "1..2", "1.281474976710656.2"] {
             assert_eq!(code(text), Code::Invalid, "{text}");

@@ -1,4 +1,4 @@
-//! Reading the log, and pruning it. Events are written by [`crate::log`].
+//! Reading the log, and pruning it. Events are written by `log`.
 
 use crate::{clock::Time, engine::op::verbs};
 use schemars::JsonSchema;

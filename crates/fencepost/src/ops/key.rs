@@ -1,4 +1,4 @@
-//! Keys: who may call a server, and how much. The rules are in [`crate::log::access`].
+//! Keys: who may call a server, and how much. The rules are in `log/access.rs`.
 
 use crate::engine::op::verbs;
 pub use crate::{

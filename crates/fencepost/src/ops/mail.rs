@@ -1,7 +1,7 @@
 //! Mailboxes: durable queues. A message is claimed, processed and completed; what came of it is stored in the
 //! transaction that completes it.
 //!
-//! An op loads the messages' [`Record`]s under their rows' locks, applies a pure rule to each, and saves the set with
+//! An op loads the messages' `Record`s under their rows' locks, applies a pure rule to each, and saves the set with
 //! one update that checks the fences, and the life of the runs where claims are used or made.
 //!
 //! In a strict mailbox order is kept by lanes. Of the unfinished messages of a lane only one can be ready: whose turn

@@ -1,4 +1,4 @@
-//! Runs: sessions with a lease. The rules are in [`crate::lease`].
+//! Runs: sessions with a lease. The rules are in `lease`.
 
 pub use crate::lease::{Lease, run::SHELL_TTL};
 use crate::{

@@ -1,6 +1,6 @@
 //! Tasks: units of work with dependencies, on boards.
 //!
-//! An op loads the task's [`Record`] under its row's lock, applies a pure rule, and saves it with one update
+//! An op loads the task's `Record` under its row's lock, applies a pure rule, and saves it with one update
 //! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
 //! own file.
 

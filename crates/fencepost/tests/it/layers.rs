@@ -3,9 +3,9 @@
 use std::path::Path;
 
 /// From the bottom up.
-const LAYERS: [&str; 14] = [
-    "error", "clock", "sync", "tls", "json", "limits", "ids", "topic", "caller", "db", "log", "lease",
-    "engine", "ops",
+const LAYERS: [&str; 15] = [
+    "error", "clock", "sync", "backoff", "tls", "json", "limits", "ids", "topic", "caller", "db", "log",
+    "lease", "engine", "ops",
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! PostgreSQL's errors, in words that say what to do.
+//! PostgreSQL's errors, with hints on what to do.
 
 use crate::error::{Code, Error};
 use deadpool_postgres::PoolError;
@@ -10,13 +10,13 @@ pub(super) fn outcome_unknown(message: String) -> Error {
         .hint("ask again with the same request id: it is done at most once")
 }
 
-/// Integrity (23) and rollback (40) errors at COMMIT, and a transaction that was ended because it stood idle, say for
-/// certain that nothing was committed.
+/// Nothing was committed: COMMIT failed with an integrity (23) or rollback (40) error, or the server had ended the idle
+/// transaction.
 pub(super) fn rolled_back(sqlstate: &serde_json::Value) -> bool {
     sqlstate.as_str().is_some_and(|code| code.starts_with("23") || code.starts_with("40") || code == IDLE)
 }
 
-/// `idle_in_transaction_session_timeout`: this node froze, or was very busy, between two statements.
+/// `idle_in_transaction_session_timeout`: this node was frozen or very busy between two statements.
 const IDLE: &str = "25P03";
 
 pub(super) fn pool_error(e: PoolError) -> Error {
@@ -28,7 +28,7 @@ pub(super) fn pool_error(e: PoolError) -> Error {
     }
 }
 
-/// What PostgreSQL said, in words that say what to do. Before COMMIT nothing is lost by starting over.
+/// An error that the server sent, with a hint on what to do. Before COMMIT a call can start over and loses nothing.
 pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
     let Some(db) = e.as_db_error() else { return client_error(&e) };
     let state = db.code();
@@ -54,7 +54,7 @@ pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
     error.with("sqlstate", state.code())
 }
 
-/// What went wrong on this side, or on the way. The library tells its kinds apart only by their text.
+/// An error of this side or of the network. The library has no codes for its kinds of errors, so their text is compared.
 pub(super) fn client_error(e: &tokio_postgres::Error) -> Error {
     let kind = e.to_string();
     let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));

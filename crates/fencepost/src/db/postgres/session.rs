@@ -1,9 +1,9 @@
 //! One connection for the length of one call.
 
 use super::{
+    allocator::{InFlight, NumberAllocator},
     error::{outcome_unknown, postgres_error, rolled_back},
-    notice::Notices,
-    numbers::{Numbers, Taking},
+    notifier::Notifier,
 };
 use crate::{
     db::{
@@ -26,21 +26,22 @@ use std::{
 };
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-/// Past this many, `join_all` no longer starts its futures in order.
+/// The most statements of one round trip: `join_all` starts no more futures than this in order.
 const PIPELINE_MAX: usize = 30;
 
-/// One connection for the length of one op.
+/// One connection for the length of one call.
 pub(crate) struct Session {
     client: Option<Object>,
     pub(super) stats: Arc<Stats>,
-    notices: Arc<Notices>,
-    pub(super) numbers: Numbers,
-    pub(super) taking: Mutex<Option<Taking>>,
+    notifier: Arc<Notifier>,
+    pub(super) allocator: NumberAllocator,
+    /// This call allocated numbers, and its transaction is not over.
+    pub(super) allocating: Mutex<Option<InFlight>>,
     /// Reads the next deadline.
     pub(crate) due: &'static str,
     /// A transaction may be open on the connection.
     pub(super) open: AtomicBool,
-    /// A statement of the transaction failed. If nothing undid it, COMMIT will roll back and call it a success.
+    /// A statement of the transaction failed. If no savepoint undid it, COMMIT rolls back and still reports success.
     failed: AtomicBool,
     /// The transaction wrote to the log.
     logged: AtomicBool,
@@ -53,8 +54,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Drop for Session {
-    /// A caller that hung up in the middle leaves a transaction open. Its connection is closed, not put back
-    /// for the next to inherit.
+    /// A caller that hung up during its call leaves a transaction open. Its connection is closed instead of returned to
+    /// the pool, where the next call would inherit the transaction.
     fn drop(&mut self) {
         if self.open.load(Ordering::SeqCst)
             && let Some(client) = self.client.take()
@@ -69,16 +70,16 @@ impl Session {
     pub(super) fn new(
         client: Object,
         stats: Arc<Stats>,
-        notices: Arc<Notices>,
-        numbers: Numbers,
+        notifier: Arc<Notifier>,
+        allocator: NumberAllocator,
         due: &'static str,
     ) -> Self {
         Self {
             client: Some(client),
             stats,
-            notices,
-            numbers,
-            taking: Mutex::default(),
+            notifier,
+            allocator,
+            allocating: Mutex::default(),
             due,
             open: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -93,10 +94,10 @@ impl Session {
         self.logged.store(false, Ordering::SeqCst);
     }
 
-    /// The transaction was committed, or may have been.
+    /// Notifies other nodes if the transaction wrote to the log. It was committed, or may have been.
     fn notify_if_logged(&self) {
         if self.logged.swap(false, Ordering::SeqCst) {
-            self.notices.announce();
+            self.notifier.announce();
         }
     }
 
@@ -104,7 +105,7 @@ impl Session {
         self.client.as_ref().expect("taken only when dropped")
     }
 
-    /// Statements in order, one round trip. (The first use of a statement on a connection prepares it.)
+    /// Runs statements in order, in one round trip. (The first use of a statement on a connection prepares it.)
     pub(crate) async fn pipeline(&self, statements: &[Stmt]) -> Result<Vec<Answer>> {
         let answers = self.send(statements).await;
         self.failed.fetch_or(answers.is_err(), Ordering::SeqCst);
@@ -132,7 +133,7 @@ impl Session {
                 }
                 Ok((rows, stream.rows_affected().unwrap_or(0)))
             }));
-            // After the first error the others only say that the transaction was aborted.
+            // Only the first error tells the cause: the later ones report that the transaction was aborted.
             for answer in flight.await {
                 let (rows, affected) = answer.map_err(postgres_error)?;
                 answers.push(Answer { rows: rows.into_iter().collect::<Result<_>>()?, affected });
@@ -164,11 +165,11 @@ impl Session {
         })
     }
 
-    /// COMMIT or ROLLBACK, as the result says.
+    /// Commits if the result is a success, and rolls back if not.
     pub(super) async fn finish<T>(&self, result: Result<T>) -> Result<T> {
         let mut end = vec![Stmt::read(if result.is_ok() { "commit" } else { "rollback" }, params![])];
         if result.is_ok() && self.failed.load(Ordering::SeqCst) {
-            // Refused where COMMIT would only roll back.
+            // This fails in an aborted transaction, where COMMIT would roll back without an error.
             end.insert(0, Stmt::read("select 1", params![]));
         }
         let ended = self.pipeline(&end).await;

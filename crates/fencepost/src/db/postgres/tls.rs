@@ -20,7 +20,7 @@ pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect> {
         .with_safe_default_protocol_versions()
         .map_err(Error::internal)?;
     let roots = || roots(target.root_cert.as_deref());
-    // An authority that is named is asked, also by modes that would else trust any certificate: as libpq has it.
+    // If an authority is named, the modes that otherwise trust any certificate check it as well, as in libpq.
     let checks = match target.ssl {
         SslMode::Disable => Checks::Nothing,
         SslMode::Prefer | SslMode::Require if target.root_cert.is_none() => Checks::Nothing,
@@ -40,7 +40,7 @@ pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect> {
     Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
 }
 
-/// Of the server's certificate.
+/// The checks of the server's certificate.
 enum Checks {
     Nothing,
     Authority,
@@ -71,7 +71,8 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     Ok(store)
 }
 
-/// Without a chain it trusts any certificate; with one it checks who signed it, but not the host's name.
+/// A verifier that does not check the host's name. With a chain it checks the signature; without one it trusts any
+/// certificate.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,

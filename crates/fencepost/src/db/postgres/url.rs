@@ -1,3 +1,4 @@
+//! The address of a PostgreSQL fleet:
 //! `postgres://user@host/db?schema=fleet&sslmode=verify-full&sslrootcert=root.crt`
 
 use crate::{
@@ -6,10 +7,10 @@ use crate::{
 };
 use std::path::PathBuf;
 
-/// Our tables have names like `task` and `event`, so by default they live in a schema of their own.
+/// The default schema. Our tables have common names such as `task` and `event`, so they get a schema of their own.
 const DEFAULT_SCHEMA: &str = "fencepost";
 
-/// The `sslrootcert` that stands for those whom the system trusts.
+/// The `sslrootcert` that means the authorities that the system trusts.
 const SYSTEM: &str = "system";
 
 #[derive(Debug, Clone)]
@@ -17,14 +18,14 @@ pub(crate) struct Target {
     pub config: tokio_postgres::Config,
     pub schema: String,
     pub ssl: SslMode,
-    /// Who vouches for the server, if not those whom the system trusts.
+    /// The file of the trusted authorities; `None`: those that the system trusts.
     pub root_cert: Option<PathBuf>,
 }
 
-/// As libpq has them: `require` encrypts but trusts any certificate unless an authority is named, the `verify` modes
-/// check it. Unlike libpq, an authority that cannot be read is an error in every mode that encrypts, `prefer` does not
-/// go on unencrypted if the certificate is refused, and without `sslrootcert` the `verify` modes ask the system's
-/// authorities and not a file in the home directory.
+/// The modes of libpq: `require` encrypts but trusts any certificate unless an authority is named; the `verify` modes
+/// check it. There are three differences to libpq. An authority that cannot be read is an error in every mode that
+/// encrypts. `prefer` does not go on unencrypted if the certificate is refused. Without `sslrootcert` the `verify` modes
+/// use the system's authorities and not a file in the home directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SslMode {
     Disable,
@@ -53,7 +54,7 @@ impl Target {
         check::plain_name("schema", &schema)?;
         let (ssl, root_cert) = match (ssl, root_cert.as_deref()) {
             (None | Some(SslMode::VerifyFull), Some(SYSTEM)) => (SslMode::VerifyFull, None),
-            // Anybody can have a certificate for another name that the system trusts.
+            // The system trusts many authorities, and anybody can get a certificate for a name of their own from one.
             (Some(_), Some(SYSTEM)) => {
                 return Err(Error::invalid(
                     "sslmode",
@@ -71,7 +72,7 @@ impl Target {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(std::time::Duration::from_secs(10));
         }
-        // `public` comes second, so that an embedder's own tables are found in the same transaction.
+        // `public` comes second, so that a transaction also finds an embedder's own tables.
         let path = format!("-c search_path=\"{schema}\",public");
         let options = config.get_options().map_or(path.clone(), |given| format!("{given} {path}"));
         config.options(&options);
@@ -83,7 +84,7 @@ fn detail(e: &tokio_postgres::Error) -> String {
     std::error::Error::source(e).map_or_else(|| e.to_string(), ToString::to_string)
 }
 
-/// `%2F` and the like.
+/// Decodes percent escapes such as `%2F`.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_part() {
         for (url, says) in [
             ("postgres://h/d?sslmode=maybe", "sslmode"),
             ("postgres://h/d?sslmode=verify-ca&sslrootcert=system", "verify-full"),

@@ -1,6 +1,7 @@
-//! The files that are a fleet, and for whom they are made: for their owner alone, whatever the umask is; for a group, where the
-//! database itself is the group's.
+//! The files of a fleet and their modes. Only their owner can use them, whatever the umask is; if the database is writable
+//! for its group, the group can use them as well.
 
+use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -10,8 +11,8 @@ use std::{
     sync::Mutex,
 };
 
-const OWNERS: u32 = 0o600;
-const GROUPS: u32 = 0o660;
+const OWNER_ONLY: u32 = 0o600;
+const OWNER_AND_GROUP: u32 = 0o660;
 const GROUP_WRITES: u32 = 0o020;
 
 /// `fence.db` with `-queue` is `fence.db-queue`.
@@ -21,23 +22,31 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// An empty file where SQLite would make one that everybody can read; its log gets the mode of the database. Nothing, if there is a
-/// file already.
+/// Makes an empty file before SQLite would make one that everybody can read. SQLite gives its log the same mode. A file
+/// that exists is left alone.
 pub(super) fn make_database(path: &Path, like: Option<&Path>) -> io::Result<()> {
-    // To close a file takes back every lock that this process has on it (POSIX), and another thread's SQLite may have one:
-    // so nobody here sees a file that is not closed yet.
+    // Closing a file drops every lock that this process has on it (POSIX), and SQLite may hold one in another thread. So
+    // no thread of this process sees the new file before it is closed.
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = crate::sync::lock(&MAKING);
     if path.exists() {
         return Ok(());
     }
-    let mode = like.map_or(OWNERS, mode_of);
+    let mode = like.map_or(OWNER_ONLY, mode_of);
     let made = OpenOptions::new().append(true).create(true).mode(mode).open(path)?;
-    give(&made, mode)
+    restore_group_mode(&made, mode)
 }
 
-/// Opens a file beside the database, and makes it if it is not there. A link is not followed.
-pub(super) fn open_beside(database: &Path, suffix: &str) -> io::Result<File> {
+/// Opens a lock file beside the database, and makes it if it does not exist.
+pub(super) fn open_lock_file(database: &Path, suffix: &str) -> Result<File> {
+    open_beside(database, suffix).map_err(|e| {
+        Error::unavailable(format!("cannot write `{}`: {e}", beside(database, suffix).display()))
+            .hint("a fleet needs to write in the directory it lives in")
+    })
+}
+
+/// Opens a file beside the database, and makes it if it does not exist. A link is not followed.
+fn open_beside(database: &Path, suffix: &str) -> io::Result<File> {
     let path = beside(database, suffix);
     let how = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     loop {
@@ -50,7 +59,7 @@ pub(super) fn open_beside(database: &Path, suffix: &str) -> io::Result<File> {
             Err(rustix::io::Errno::EXIST) => {}
             made => {
                 let made = made?.into();
-                return give(&made, mode).map(|()| made);
+                return restore_group_mode(&made, mode).map(|()| made);
             }
         }
     }
@@ -58,10 +67,10 @@ pub(super) fn open_beside(database: &Path, suffix: &str) -> io::Result<File> {
 
 fn mode_of(database: &Path) -> u32 {
     let shared = fs::metadata(database).is_ok_and(|about| about.mode() & GROUP_WRITES != 0);
-    if shared { GROUPS } else { OWNERS }
+    if shared { OWNER_AND_GROUP } else { OWNER_ONLY }
 }
 
-/// What the umask took from the group.
-fn give(file: &File, mode: u32) -> io::Result<()> {
-    if mode == OWNERS { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
+/// Sets the bits of the group that the umask cleared.
+fn restore_group_mode(file: &File, mode: u32) -> io::Result<()> {
+    if mode == OWNER_ONLY { Ok(()) } else { file.set_permissions(Permissions::from_mode(mode)) }
 }

@@ -1,10 +1,10 @@
-//! Opening a file: is it ours, is it of a version we know, and is it safe to go on numbering fences.
+//! Opening a file: is it a fleet, is its version known, and from which floor may fences go on.
 
 use super::{
     BUSY,
     files::{beside, make_database},
     sqlite_error,
-    turnstile::Turnstile,
+    write_queue::WriteQueue,
 };
 use crate::{
     clock::Time,
@@ -40,7 +40,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
         return Err(at(missing()));
     }
     if options.create {
-        // Where it cannot be made, SQLite says why.
+        // If that fails, SQLite reports the reason below.
         let _ = make_database(path, None);
     }
     let create = if options.create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
@@ -50,13 +50,13 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
         return Err(at(missing()));
     }
     pragma(&conn, "synchronous", options.durability.pragma()).map_err(at)?;
-    // A larger log costs fewer checkpoints: 16 MiB, against SQLite's 4.
+    // A larger log needs fewer checkpoints: 16 MiB, against SQLite's 4.
     pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
-    // Pages that a busy queue comes back to; SQLite's 2 MiB would be read from the file again and again.
+    // A busy queue returns to the same pages. With SQLite's 2 MiB they would be read from the file again and again.
     pragma(&conn, "cache_size", "-32768").map_err(at)?;
-    // What an op's savepoint undoes would go to a file once one op has changed more than 64 KiB, and for all ops after it:
-    // two writes for each page that each op changes (seen by strace; what it saves is not measured). It is never more
-    // than one op's pages.
+    // SQLite writes the pages for undoing a savepoint to a file once one op has changed more than 64 KiB, and then for all
+    // later ops as well: two writes for each changed page (seen by strace; the saving is not measured). In memory they
+    // need no more than one op's pages.
     pragma(&conn, "temp_store", "memory").map_err(at)?;
     pragma(&conn, "journal_size_limit", &options.wal_limit.to_string()).map_err(at)?;
     if let Some(pages) = options.max_pages {
@@ -70,7 +70,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     Ok(conn)
 }
 
-/// It writes nothing, and has the writer's durability only to tell it when asked.
+/// A connection that only reads. It has the writer's durability so that `pragma synchronous` reports that.
 pub(super) fn reader(path: &Path, durability: Durability) -> Result<Connection> {
     let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     pragma(&conn, "synchronous", durability.pragma())?;
@@ -83,10 +83,10 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sqlite_error)?;
     conn.busy_timeout(BUSY).map_err(sqlite_error)?;
     conn.set_prepared_statement_cache_capacity(256);
-    // Without it SQLite looks at bound values to see whether a partial index fits, and prepares a join anew each
-    // time they change: 32 us to load a task instead of 4.
+    // Without QPSG SQLite checks the bound values against partial indexes, and prepares a join anew each time they change:
+    // 32 us to load a task instead of 4.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite_error)?;
-    // The file may come from a stranger: its triggers and views reach nothing that could do harm, and no statement reaches the
+    // The file may be untrusted: its triggers and views can call no harmful function, and no statement can change the
     // file's own structure.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(sqlite_error)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(sqlite_error)?;
@@ -101,8 +101,9 @@ fn pragma_int(conn: &Connection, name: &str) -> Result<i64> {
     conn.query_row(&format!("pragma {name}"), [], |row| row.get(0)).map_err(sqlite_error)
 }
 
-/// Never migrate somebody else's database. The tables are counted before the mark is read: whoever creates the
-/// fleet at this moment commits both at once, and must not be taken for a stranger. Says whether there is nothing yet.
+/// Refuses another program's database, so that it is never migrated. Returns whether the database is empty. The tables
+/// are counted before the application id is read: a process that creates the fleet at this moment commits both at once,
+/// and its file must not be refused.
 fn check_ours(conn: &Connection) -> Result<bool> {
     let tables: i64 =
         conn.query_row("select count(*) from sqlite_master", [], |row| row.get(0)).map_err(sqlite_error)?;
@@ -119,14 +120,15 @@ fn version(conn: &Connection) -> Result<i64> {
     Ok(version)
 }
 
-/// Forward only, one transaction each. Openers at the same time take turns, and look again once it is theirs.
+/// Runs the missing migrations, one transaction each. Processes that open the file at the same time take turns, and check
+/// the version again when they have their turn.
 fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     let mode: String = conn.query_row("pragma journal_mode", [], |row| row.get(0)).map_err(sqlite_error)?;
     if version(conn)? >= target && mode == "wal" {
         return Ok(());
     }
-    let mut turnstile = Turnstile::open(path)?;
-    let _turn = turnstile.enter()?;
+    let mut write_queue = WriteQueue::open(path)?;
+    let _turn = write_queue.take_turn()?;
     pragma(conn, "journal_mode", "wal")?;
     let from = version(conn)?;
     // `fence.db` of version 1 is kept as `fence.db.v1.bak`.
@@ -137,7 +139,7 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
         let script = format!(
             "begin immediate; {} {} pragma user_version={}; pragma application_id={APPLICATION_ID}; commit;",
             migration.sql,
-            migration.mark(),
+            migration.store_version(),
             migration.version
         );
         conn.execute_batch(&script).map_err(|e| {
@@ -148,9 +150,9 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     Ok(())
 }
 
-/// A consistent copy. It is marked, so that whoever opens it in the place of the original never gives out a
-/// fence that the original gave out after the copy was made. It gets its name when it is complete and marked. Who may use the
-/// original may use the copy.
+/// Makes a consistent copy, marked as restored: a process that opens it in the place of the original then never gives out
+/// a fence that the original gave out after the copy was made. The copy gets its name when it is complete and marked. It
+/// has the mode of the original.
 fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
     let unfinished = beside(to, ".part");
     let unwritable = |e| Error::unavailable(format!("cannot write `{}`: {e}", to.display()));
@@ -161,13 +163,13 @@ fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
         let backup = rusqlite::backup::Backup::new(conn, &mut copy).map_err(sqlite_error)?;
         backup.run_to_completion(1000, std::time::Duration::ZERO, None).map_err(sqlite_error)?;
     }
-    // Without a log of its own, it is one file to be renamed.
+    // Without a write-ahead log the copy is one file, which can be renamed.
     copy.execute_batch("pragma journal_mode=delete; update fleet set restored = 1").map_err(sqlite_error)?;
     copy.close().map_err(|(_, e)| sqlite_error(e))?;
     std::fs::rename(&unfinished, to).map_err(unwritable)
 }
 
-/// A backup of a fleet that others may be using.
+/// Makes a backup of a fleet while other processes may use it.
 pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         return Err(Error::new(Code::Invalid, format!("`{}` exists already", to.display()))
@@ -176,10 +178,10 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
     backup(&reader(path, Durability::Full)?, path, to)
 }
 
-/// A number is never given out twice: not after a restored backup, and not after the machine went down while
-/// commits were not yet on disk.
+/// Raises the floor so that no fence is given out twice: not after a restored backup, and not after a power cut while
+/// commits were not yet on the disk.
 fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
-    // Where a system does not name its boots, every opening may be the first after a power cut.
+    // If the system does not name its boots, every opening may be the first after a power cut.
     let named = options.clock.boot();
     let boot = named.clone().or_else(|| Some("unnamed".into()));
     let (floor, restored, normal_boot): (i64, bool, Option<String>) = conn
@@ -196,7 +198,7 @@ fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
     let floor = if restored || unclean { jumped_floor(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
     if restored || unclean {
-        // Followers have seen positions that this copy has not given out yet.
+        // Followers may have seen positions that this copy has not given out yet.
         conn.execute("update sqlite_sequence set seq = ?1 where name = 'event' and seq < ?1", [floor])
             .map_err(sqlite_error)?;
     }

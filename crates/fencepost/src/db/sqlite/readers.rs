@@ -1,6 +1,6 @@
-//! Reads see the last commit and never wait for the writer.
+//! The connections for reads. A read sees the last commit and never waits for the writer.
 
-use super::{Identity, Lite, now_or_never, open, sqlite_error};
+use super::{OpenedFile, SqliteConnection, now_or_never, open, sqlite_error};
 use crate::{
     clock::Deadline,
     db::{Db, Opening, Outcome, Script, Tx, options::Options, stats::Stats},
@@ -16,10 +16,10 @@ use tokio::sync::Semaphore;
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
-    identity: Arc<Identity>,
-    idle: Mutex<Vec<Lite>>,
+    opened_file: Arc<OpenedFile>,
+    idle: Mutex<Vec<SqliteConnection>>,
     permits: Arc<Semaphore>,
-    /// Held to read; taken whole by the writer when the log must start anew.
+    /// Each read shares it; the writer takes it alone to truncate the write-ahead log.
     gate: RwLock<()>,
     /// Reads the next deadline.
     due: &'static str,
@@ -29,14 +29,14 @@ pub(super) struct Readers {
 impl Readers {
     pub fn new(
         path: &Path,
-        identity: Arc<Identity>,
+        opened_file: Arc<OpenedFile>,
         options: &Options,
         stats: Arc<Stats>,
         due: &'static str,
     ) -> Self {
         Self {
             path: path.to_owned(),
-            identity,
+            opened_file,
             idle: Mutex::new(Vec::new()),
             permits: Arc::new(Semaphore::new(options.readers.max(1))),
             gate: RwLock::new(()),
@@ -45,7 +45,7 @@ impl Readers {
         }
     }
 
-    /// Those under way are over, and nobody reads for as long as this is held.
+    /// Waits for the current reads to end, and keeps new ones waiting while the guard is held.
     pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ impl Readers {
             Err(closed) => return Error::internal(closed).into(),
         };
         let task = tokio::task::spawn_blocking(move || {
-            // The permit is the read's, not the caller's, who may hang up before it is over.
+            // The read keeps the permit: the caller may hang up before it is over.
             let _permit = permit;
             self.read_now(&options, &*script).unwrap_or_else(Outcome::from)
         });
@@ -65,24 +65,28 @@ impl Readers {
 
     fn read_now(&self, options: &Options, script: &dyn Script) -> Result<Outcome> {
         let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        self.identity.check_file()?;
+        self.opened_file.check_path()?;
         let idle = lock(&self.idle).pop();
-        let mut lite = match idle {
-            Some(lite) => lite,
-            None => Lite::new(open::reader(&self.path, options.durability)?, self.stats.clone(), self.due),
+        let mut conn = match idle {
+            Some(conn) => conn,
+            None => SqliteConnection::new(
+                open::reader(&self.path, options.durability)?,
+                self.stats.clone(),
+                self.due,
+            ),
         };
         let deadline = Deadline::after(options.read_limit);
-        lite.conn.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
-        lite.exec("begin")?;
-        let outcome = lite.snapshot(&self.identity, options).and_then(|(now, ahead, due)| {
+        conn.raw.progress_handler(10_000, Some(move || deadline.is_over())).map_err(sqlite_error)?;
+        conn.exec("begin")?;
+        let outcome = conn.snapshot(&self.opened_file, options).and_then(|(now, ahead, due)| {
             let opening = Opening { ahead, ..script.opening(Some(due), Vec::new())? };
-            let mut tx = Tx::new(Db::Sqlite(&mut lite), now, script.caller().clone(), opening);
+            let mut tx = Tx::new(Db::Sqlite(&mut conn), now, script.caller().clone(), opening);
             let answer = now_or_never(|| script.run(&mut tx));
             Ok(Outcome { answer, notes: tx.into_notes() })
         });
-        // A connection that does not come back clean is not used again.
-        if lite.exec("rollback").is_ok() {
-            lock(&self.idle).push(lite);
+        // A connection that fails to roll back is not used again.
+        if conn.exec("rollback").is_ok() {
+            lock(&self.idle).push(conn);
         }
         outcome
     }

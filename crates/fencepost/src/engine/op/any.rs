@@ -1,4 +1,4 @@
-//! Ops with their types erased. A call is typed where it is made and where its reply is read; everything in between
+//! Ops with their types erased. A call has a type where it is made and where its reply is read. The code in between
 //! (client, fleet, waiting, delivery, both stores) handles an [`AnyOp`] and an [`AnyReply`], and is compiled once.
 
 use super::Op;
@@ -24,7 +24,7 @@ pub fn typed<T: 'static>(reply: AnyReply) -> Result<T> {
     reply.downcast().map(|reply| *reply).map_err(|_| Error::internal("the reply is of another op"))
 }
 
-/// A request whose type is erased: [`Op::erase`] makes it. See [`Op`] for the methods of the same names.
+/// A request whose type is erased; [`Op::erase`] makes it. [`Op`] describes the methods of the same names.
 pub trait AnyOp: Send + Sync {
     fn name(&self) -> &'static str;
     fn access(&self) -> Access;
@@ -40,9 +40,9 @@ pub trait AnyOp: Send + Sync {
     fn schema(&self) -> schemars::Schema;
     /// The request as JSON.
     fn to_json(&self) -> Result<Json>;
-    /// A reply to this request, as JSON.
+    /// Encodes a reply to this request as JSON.
     fn encode_reply(&self, reply: &AnyReply) -> Result<Vec<u8>>;
-    /// A reply to this request, from its JSON.
+    /// Decodes a reply to this request from JSON.
     fn decode_reply(&self, json: &[u8]) -> serde_json::Result<AnyReply>;
 }
 
@@ -107,7 +107,7 @@ impl<O: Op> AnyOp for Erased<O> {
     }
 }
 
-/// A refusal, if the op lists its code: documents and clients are made from that list.
+/// With debug assertions, replaces a refusal that the op does not list: documents and clients are made from that list.
 pub(crate) fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
     let code = error.code();
     if !cfg!(debug_assertions) || Code::OF_EVERY_OP.contains(&code) || refuses.contains(&code) {
@@ -116,16 +116,16 @@ pub(crate) fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
     Error::internal(format!("{op} does not list the refusal {code} in its `refuses!`: {}", error.message()))
 }
 
-/// Tells a repeated request from another one under the same id: a digest of the op, the caller's key and the request,
-/// however its fields are ordered. `wait_ms` is left out, because a client waits for less each time it asks again; so
-/// is what is not said, because a later version may know more fields. None if the request cannot be read.
+/// A digest of the op, the caller's key and the request's fields in any order. It tells a repeated request from a different
+/// one under the same id. `wait_ms` is left out, because a client waits for less at each retry. Fields with their default
+/// value are left out, because a later version may have more fields. `None` if the request cannot be read.
 pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
     let Ok(Value::Object(mut fields)) = op.to_json().and_then(|request| request.read()) else { return None };
-    let unsaid = unsaid(op);
+    let defaults = default_fields(op);
     fields.retain(|name, value| {
         !(["request", "wait_ms"].contains(&name.as_str())
             || value.is_null()
-            || unsaid.get(name) == Some(value))
+            || defaults.get(name) == Some(value))
     });
     let mut hash = Sha256::new();
     for part in [op.name(), key] {
@@ -136,21 +136,21 @@ pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
     Some(hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The fields of an op that need not be said, and what they are then. Making a schema takes longer than most ops, so it
-/// is made once.
-fn unsaid(op: &dyn AnyOp) -> Arc<Map<String, Value>> {
+/// The optional fields of an op and their default values. Making a schema takes longer than most ops, so the result is
+/// kept.
+fn default_fields(op: &dyn AnyOp) -> Arc<Map<String, Value>> {
     static KNOWN: Mutex<BTreeMap<&str, Arc<Map<String, Value>>>> = Mutex::new(BTreeMap::new());
     let mut known = lock(&KNOWN);
     let made = known.entry(op.name()).or_insert_with(|| {
         let schema = op.schema().to_value();
         let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
-        let unsaid = fields.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone())));
-        Arc::new(unsaid.collect())
+        let defaults = fields.filter_map(|(name, field)| Some((name.clone(), field.get("default")?.clone())));
+        Arc::new(defaults.collect())
     });
     made.clone()
 }
 
-/// JSON with the fields of every object in the order of their names.
+/// JSON with the fields of every object sorted by name.
 fn sorted(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -174,8 +174,8 @@ impl std::fmt::Debug for dyn AnyOp {
     }
 }
 
-/// For an op of the engine, inside its `impl Op`: compiles the op's own code (its future, its JSON) here and only here.
-/// With the default of [`Op::erase`], every crate that calls the op would compile it again. `verbs!` insists on it.
+/// For an op of the engine, inside its `impl Op`: compiles the op's own code (its future, its JSON) only in this crate.
+/// With the default of [`Op::erase`], every crate that calls the op would compile it again. `verbs!` requires it.
 macro_rules! erased {
     () => {
         const ERASED_HERE: bool = true;

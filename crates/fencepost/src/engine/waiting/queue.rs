@@ -1,12 +1,12 @@
 //! The queue of waiters, and which of them news wakes.
 //!
-//! A waiting claim says what it searched: its subscription. One of all waiters with the same subscription finds what any of
-//! them would find, so news that could concern them wakes the first. If that one comes away empty, so would the others,
-//! and they sleep on. If it leaves the queue instead (it found something, it failed, it hung up), there may be more: the
-//! next two are woken. Two, because a crowd of tasks is then taken by a crowd, whose commits share a disk write; one task
-//! costs three attempts. With a thousand agents waiting and 100 triggers a second, half of the triggers arrive within
-//! 8 ms. If news woke 32 of each subscription, it would be 10 ms (and 46 instead of 29 when twenty come at once); if it
-//! woke all, 170 to 450 ms.
+//! A waiting claim has subscriptions: the things that it searched for. Any waiter with the same subscription would find the
+//! same, so news that could concern them wakes only the first. If that one finds nothing, neither would the others, and
+//! they sleep on. If it leaves the queue instead (it found something, it failed, its caller hung up), there may be more:
+//! the next two are woken. Two, because many tasks are then taken by many waiters at once, whose commits share a disk
+//! write; one task costs three attempts. With a thousand agents waiting and 100 triggers a second, half of the triggers
+//! arrive within 8 ms. If news woke 32 of each subscription, it would be 10 ms (and 46 instead of 29 when twenty come at
+//! once); if it woke all, 170 to 450 ms.
 //!
 //! A waiter that only reads takes nothing from the others. News wakes all of those.
 
@@ -31,15 +31,15 @@ pub(super) struct Queue {
 struct Waiting {
     next: u64,
     all: BTreeMap<u64, Waiter>,
-    /// Waiters with the same subscription, in the order in which they came.
+    /// The waiters with the same subscription, in the order in which they came.
     subscriptions: HashMap<Subscription, BTreeSet<u64>>,
-    /// Subscriptions that an event with this topic could satisfy.
+    /// The subscriptions that an event with this topic could satisfy.
     topics: HashMap<Topic, HashSet<Subscription>>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    /// Empty: it only reads, or it has made no attempt yet.
+    /// Empty if it only reads, or has made no attempt yet.
     subscriptions: Vec<Subscription>,
     /// It was woken, and has not begun its next attempt.
     woken: bool,
@@ -59,7 +59,7 @@ impl Waiting {
         let Some(ids) = self.subscriptions.get(subscription) else { return };
         let asleep = ids.iter().filter(|id| !self.all[*id].woken).take(count).copied().collect::<Vec<_>>();
         for id in asleep {
-            self.all.get_mut(&id).expect("everyone with a subscription is in the queue").wake();
+            self.all.get_mut(&id).expect("every waiter with a subscription is in the queue").wake();
         }
     }
 
@@ -97,12 +97,12 @@ impl Queue {
         self.lock().all.is_empty()
     }
 
-    /// Until the last has left. (Someone may have come since.)
+    /// Returns when the last waiter has left. (Another may have come since.)
     pub async fn emptied(&self) {
         self.emptied.notified().await;
     }
 
-    /// There is news: wakes all who only read, and one waiter of each subscription that the news could satisfy.
+    /// Wakes all waiters that only read, and one waiter of each subscription that the news could satisfy.
     pub fn wake(&self, news: &News) {
         let mut waiting = self.lock();
         waiting.all.values_mut().filter(|waiter| waiter.subscriptions.is_empty()).for_each(Waiter::wake);
@@ -123,31 +123,31 @@ impl Queue {
         let (id, signal) = (waiting.next, Arc::new(Notify::new()));
         waiting.next += 1;
         waiting.all.insert(id, Waiter { subscriptions: Vec::new(), woken: false, signal: signal.clone() });
-        Ticket { queue: self, id, signal, owes: false }
+        Ticket { queue: self, id, signal, owes_wake: false }
     }
 }
 
-/// One waiter's place in the queue. Dropping it leaves the queue.
+/// One waiter in the queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(super) struct Ticket<'q> {
     queue: &'q Queue,
     id: u64,
     signal: Arc<Notify>,
-    /// It was woken on behalf of others, and has not come away empty.
-    owes: bool,
+    /// It was woken on behalf of the others with its subscriptions, and has not found out that there is nothing for them.
+    owes_wake: bool,
 }
 
 impl Ticket<'_> {
-    /// An attempt begins: news from here on wakes it again.
+    /// An attempt begins: later news wakes it again.
     pub fn begin(&mut self) {
         let mut waiting = self.queue.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this ticket");
-        self.owes |= std::mem::take(&mut waiter.woken);
+        self.owes_wake |= std::mem::take(&mut waiter.woken);
     }
 
-    /// The attempt came away empty. `for_all`: so would those of the other waiters with these subscriptions. If not, it
-    /// still owes them a wake.
-    pub fn rest(&mut self, subscriptions: Vec<Subscription>, for_all: bool) {
+    /// The attempt found nothing. `for_all`: the other waiters with these subscriptions would find nothing either. If not,
+    /// it still owes them a wake.
+    pub fn found_nothing(&mut self, subscriptions: Vec<Subscription>, for_all: bool) {
         let mut waiting = self.queue.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this ticket");
         let (had, woken) =
@@ -159,15 +159,15 @@ impl Ticket<'_> {
             for subscription in &subscriptions {
                 waiting.subscribe(self.id, subscription.clone());
             }
-            // It came away empty for reasons of its own, which the others with its old subscriptions need not share.
-            if self.owes || woken {
+            // It found nothing for reasons of its own, which need not apply to the others with its old subscriptions.
+            if self.owes_wake || woken {
                 had.iter().filter(|had| !subscriptions.contains(had)).for_each(|had| waiting.wake(had, 2));
             }
         }
-        self.owes = !for_all;
+        self.owes_wake = !for_all;
     }
 
-    /// Until it is woken; at once, if it was since its attempt began.
+    /// Returns when it is woken; at once if it was woken since its attempt began.
     pub async fn woken(&self) {
         loop {
             let signal = self.signal.notified();
@@ -185,7 +185,7 @@ impl Drop for Ticket<'_> {
         let Some(waiter) = waiting.all.remove(&self.id) else { return };
         for subscription in &waiter.subscriptions {
             waiting.unsubscribe(self.id, subscription);
-            if self.owes || waiter.woken {
+            if self.owes_wake || waiter.woken {
                 waiting.wake(subscription, 2);
             }
         }
@@ -203,10 +203,10 @@ mod tests {
         Subscription::new(what, [Topic::mail(what)])
     }
 
-    fn parked<'q>(queue: &'q Queue, subscription: Option<&str>) -> Ticket<'q> {
+    fn sleeping<'q>(queue: &'q Queue, subscription: Option<&str>) -> Ticket<'q> {
         let mut ticket = queue.enter();
         ticket.begin();
-        ticket.rest(subscription.map(self::subscription).into_iter().collect(), true);
+        ticket.found_nothing(subscription.map(self::subscription).into_iter().collect(), true);
         ticket
     }
 
@@ -215,21 +215,22 @@ mod tests {
     }
 
     #[test]
-    fn news_wakes_the_first_of_each_subscription_and_all_who_read() {
+    fn news_wakes_the_first_of_each_subscription_and_all_readers() {
         let queue = Queue::default();
-        let (a, b, c) = (parked(&queue, Some("x")), parked(&queue, Some("x")), parked(&queue, Some("y")));
-        let (d, e) = (parked(&queue, None), parked(&queue, None));
+        let (a, b, c) =
+            (sleeping(&queue, Some("x")), sleeping(&queue, Some("x")), sleeping(&queue, Some("y")));
+        let (d, e) = (sleeping(&queue, None), sleeping(&queue, None));
         queue.wake(&News::OfAll);
         assert_eq!(woken(&[&a, &b, &c, &d, &e]), [true, false, true, true, true]);
-        // More of it, before the first has begun an attempt: the next.
+        // More news before the first has begun an attempt wakes the next.
         queue.wake(&News::OfAll);
         assert_eq!(woken(&[&a, &b]), [true, true]);
     }
 
     #[test]
-    fn news_of_a_topic_wakes_those_whom_it_concerns() {
+    fn news_of_a_topic_wakes_only_its_subscriptions() {
         let queue = Queue::default();
-        let (a, b, c) = (parked(&queue, Some("x")), parked(&queue, Some("y")), parked(&queue, None));
+        let (a, b, c) = (sleeping(&queue, Some("x")), sleeping(&queue, Some("y")), sleeping(&queue, None));
         queue.wake(&[Topic::mail("y"), Topic::Nobody, Topic::tasks()].into_iter().collect());
         assert_eq!(woken(&[&a, &b, &c]), [false, true, true]);
         queue.wake(&[Topic::mail("z"), Topic::Everyone].into_iter().collect());
@@ -239,17 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_is_used_up_by_coming_away_empty_and_passed_on_by_leaving() {
+    fn a_wake_is_used_up_by_finding_nothing_and_passed_on_by_leaving() {
         let queue = Queue::default();
-        let [mut a, b, c, d] = [(); 4].map(|()| parked(&queue, Some("x")));
+        let [mut a, b, c, d] = [(); 4].map(|()| sleeping(&queue, Some("x")));
         queue.wake(&News::OfAll);
         a.begin();
-        a.rest(vec![subscription("x")], true);
+        a.found_nothing(vec![subscription("x")], true);
         assert_eq!(woken(&[&a, &b, &c, &d]), [false; 4]);
-        // Leaving without having been woken wakes nobody.
+        // A waiter that leaves without having been woken wakes nobody.
         drop(a);
         assert_eq!(woken(&[&b, &c, &d]), [false; 3]);
-        // Before it began its attempt.
+        // This one leaves before it began its attempt.
         queue.wake(&News::OfAll);
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
@@ -258,43 +259,43 @@ mod tests {
     #[test]
     fn a_waiter_that_leaves_during_an_attempt_passes_the_wake_on() {
         let queue = Queue::default();
-        let [mut a, mut b, c] = [(); 3].map(|()| parked(&queue, Some("x")));
+        let [mut a, mut b, c] = [(); 3].map(|()| sleeping(&queue, Some("x")));
         queue.wake(&News::OfAll);
         a.begin();
         drop(a);
         assert_eq!(woken(&[&b, &c]), [true, true]);
         // A waiter that could not expire what is due owes the others a wake.
         b.begin();
-        b.rest(vec![subscription("x")], false);
-        let d = parked(&queue, Some("x"));
+        b.found_nothing(vec![subscription("x")], false);
+        let d = sleeping(&queue, Some("x"));
         drop(b);
         assert_eq!(woken(&[&c, &d]), [true, true]);
     }
 
-    /// Woken for the pool, it finds that its agent is full: another who waits for the pool is woken.
+    /// Woken for the pool, it finds that its agent is full: another waiter for the pool is woken.
     #[test]
     fn a_waiter_with_a_new_subscription_passes_the_wake_on() {
         let queue = Queue::default();
-        let [mut a, b, c] = [(); 3].map(|()| parked(&queue, Some("pool")));
+        let [mut a, b, c] = [(); 3].map(|()| sleeping(&queue, Some("pool")));
         queue.wake(&News::OfAll);
         a.begin();
-        a.rest(vec![subscription("full")], true);
+        a.found_nothing(vec![subscription("full")], true);
         assert_eq!(woken(&[&a, &b, &c]), [false, true, true]);
     }
 
     #[test]
     fn news_during_an_attempt_is_not_lost() {
         let queue = Queue::default();
-        let mut only = parked(&queue, Some("x"));
+        let mut only = sleeping(&queue, Some("x"));
         only.begin();
         queue.wake(&News::OfAll);
-        only.rest(vec![subscription("x")], true);
+        only.found_nothing(vec![subscription("x")], true);
         assert_eq!(woken(&[&only]), [true]);
-        // Nor before the first attempt is over.
+        // News before the end of the first attempt is not lost either.
         let mut new = queue.enter();
         new.begin();
         queue.wake(&News::OfAll);
-        new.rest(vec![subscription("y")], true);
+        new.found_nothing(vec![subscription("y")], true);
         assert_eq!(woken(&[&new]), [true]);
     }
 }

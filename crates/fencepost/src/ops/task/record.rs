@@ -473,7 +473,7 @@ pub(super) fn sync_tags(keys: Value) -> Stmt {
 }
 
 /// Many transitions, one statement. The caller holds the rows' locks; claims that are used or made must be
-/// alive, as in [`save`]. Gives the `seq` of each row that was written.
+/// alive, as in [`save()`]. Gives the `seq` of each row that was written.
 pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: Under) -> Result<Vec<i64>> {
     let rows = changes.iter().map(|(was, after)| {
         let (hold, last) = (after.hold.as_ref(), after.last.as_ref());

@@ -1,7 +1,7 @@
-//! Is this still the fleet that was opened? Asked as each transaction opens.
+//! The file that was opened, checked at the start of each transaction: is it still the fleet at its path?
 //!
-//! A file that is renamed or deleted stays open: this process would go on with the old one, and whoever opens the path
-//! gets another. Looking at the path takes a microsecond.
+//! A file that is renamed or deleted stays open. This process would go on with the old file, and a process that opens the
+//! path would use another. The check of the path takes a microsecond.
 
 use crate::{
     db::{Row, migrate},
@@ -14,16 +14,16 @@ use std::{
 };
 
 #[derive(Debug)]
-pub(super) struct Identity {
+pub(super) struct OpenedFile {
     path: PathBuf,
-    /// Device and inode. No other file has this number while we have this one open.
+    /// Device and inode. No other file has these numbers while we have this one open.
     file: (u64, u64),
 }
 
-impl Identity {
-    /// Of a file that is open already.
+impl OpenedFile {
+    /// The file at this path, which is already open.
     pub fn of(path: &Path) -> Result<Self> {
-        // The process may go to another directory.
+        // The process may change its directory later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         match file(&path) {
             Ok(file) => Ok(Self { path, file }),
@@ -31,14 +31,15 @@ impl Identity {
         }
     }
 
-    pub fn check_file(&self) -> Result<()> {
+    /// Refuses if the path leads to another file, or to none.
+    pub fn check_path(&self) -> Result<()> {
         let path = self.path.display();
         match file(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(Error::lasting(format!("`{path}` was replaced by another file")).hint(
+            Ok(_) => Err(Error::fleet_changed(format!("`{path}` was replaced by another file")).hint(
                 "stop every process that had the old file open (servers, workers), then start them again",
             )),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::lasting(format!(
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::fleet_changed(format!(
                 "`{path}` was deleted or moved away"
             ))
             .hint(
@@ -48,12 +49,12 @@ impl Identity {
         }
     }
 
-    /// The row of `fleet`, with `schema_version` and `restored`. A backup that was copied into the file says that it is
-    /// one until a process opens it.
+    /// Refuses if the row of `fleet` has another `schema_version`, or says `restored`: a backup that was copied into the
+    /// file says so until a process opens it.
     pub fn check_fleet(&self, fleet: &Row) -> Result<()> {
         migrate::refuse_changed(fleet.get("schema_version")?)?;
         if fleet.get("restored")? {
-            return Err(Error::lasting(format!("a backup was copied into `{}`", self.path.display()))
+            return Err(Error::fleet_changed(format!("a backup was copied into `{}`", self.path.display()))
                 .hint("stop every process that has it open, then start them again"));
         }
         Ok(())

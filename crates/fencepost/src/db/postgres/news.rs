@@ -1,7 +1,7 @@
-//! Is there something new in the log? Asked when a notice says so (see [`super::notice`]), and at a slow pace in case
-//! one was lost.
+//! The news in the log on PostgreSQL. The watcher asks when a notification arrives (see [`super::notifier`]), and every
+//! few seconds in case one was lost.
 
-use super::{Postgres, elsewhere, restored_elsewhere};
+use super::{Postgres, is_restored_copy, restored_copy};
 use crate::{
     db::{News, Pace, Stmt, migrate, options::Fallback},
     error::{Error, Result},
@@ -12,15 +12,15 @@ use crate::{
 use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
-/// Past this many events it is not told apart whom they concern.
-const RECENT: i64 = 10_000;
+/// With this many new events or more, their topics are not read: the news concerns every waiter.
+const EVENTS_MAX: i64 = 10_000;
 
-/// What was committed at a moment: all below `xmin`, and what is below `xmax` and was not running.
+/// The transactions that were committed at one moment: all below `xmin`, and those below `xmax` that were not running.
 #[derive(Debug, PartialEq, Eq)]
 struct Snapshot {
     xmin: i64,
     xmax: i64,
-    /// As a list with commas.
+    /// A list separated by commas.
     running: String,
 }
 
@@ -39,29 +39,30 @@ impl Snapshot {
 }
 
 impl Postgres {
-    /// Since this was last asked (the first time: perhaps). One statement, however many wait.
+    /// The news since the last question: one statement for any number of waiters.
     ///
-    /// Numbers are given out before they are committed, so the end of the log says nothing. A snapshot does: it
-    /// names every transaction that had been committed. New are the events of those that it did not see, and, for
-    /// who follows the log, those that were held back then because an older transaction was still running.
+    /// The number of the last event shows nothing, because numbers are given out before they are committed. A snapshot
+    /// names every transaction that was committed. The new events are those of transactions that the last snapshot did not
+    /// see. For followers of the log, events that were held back then because an older transaction was still running are
+    /// new as well.
     pub async fn news(&self) -> Result<News> {
         let limit = self.options.call_limit;
-        let asked = timeout(limit, self.ask()).await;
+        let asked = timeout(limit, self.read_news()).await;
         asked.unwrap_or_else(|_| Err(Error::unavailable(format!("PostgreSQL did not answer in {limit:?}"))))
     }
 
-    async fn ask(&self) -> Result<News> {
+    async fn read_news(&self) -> Result<News> {
         let session = self.session().await?;
-        let before = lock(&self.seen).clone();
-        let seen = before.as_deref().map(Snapshot::read).transpose()?;
-        // Each in the order of an index and with an end: the planner takes a third of the log to be new, and would read
-        // it from its beginning (1.1 ms with 5,000 events; now 0.05 ms, however many there are).
-        let ask = Stmt::read(
+        let last = lock(&self.snapshot).clone();
+        let last = last.as_deref().map(Snapshot::read).transpose()?;
+        // Each part reads in the order of an index and has a limit. Without that the planner estimates that a third of the
+        // log is new, and reads it from its beginning: 1.1 ms with 5,000 events, against 0.05 ms for any number.
+        let read_news = Stmt::read(
             concat!(
-                "select pg_current_snapshot()::text as seen, (select schema_version from fleet) as version,
+                "select pg_current_snapshot()::text as snapshot, (select schema_version from fleet) as version,
                (select ",
-                elsewhere!(),
-                " from fleet) as elsewhere,
+                is_restored_copy!(),
+                " from fleet) as is_copy,
                exists (
                  select 1 from (
                    select ord from event
@@ -78,24 +79,24 @@ impl Postgres {
                  >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint as held_back"
             ),
             params![
-                seen.as_ref().map(|seen| seen.xmin),
-                seen.as_ref().map(|seen| seen.xmax),
-                seen.as_ref().map(|seen| seen.running.as_str()),
-                RECENT
+                last.as_ref().map(|last| last.xmin),
+                last.as_ref().map(|last| last.xmax),
+                last.as_ref().map(|last| last.running.as_str()),
+                EVENTS_MAX
             ],
         );
-        // If it is not waited for any longer, its connection is closed.
+        // If the caller gives up meanwhile, the connection is closed.
         session.open.store(true, Ordering::SeqCst);
-        let rows = session.pipeline(&[ask]).await?.remove(0).rows;
+        let rows = session.pipeline(&[read_news]).await?.remove(0).rows;
         session.open.store(false, Ordering::SeqCst);
         migrate::refuse_changed(rows[0].get("version")?)?;
-        if rows[0].get("elsewhere")? {
-            return Err(restored_elsewhere());
+        if rows[0].get("is_copy")? {
+            return Err(restored_copy());
         }
         let topics = rows[0].get::<Option<String>>("topics")?;
-        // Of what was held back those who take things knew already: it concerns only those who follow the log.
+        // Events that were held back woke the waiting claims before: they are news only for followers of the log.
         let news = match (rows[0].get::<bool>("readable")?, topics) {
-            _ if seen.is_none() || rows[0].get::<i64>("fresh")? == RECENT => News::OfAll,
+            _ if last.is_none() || rows[0].get::<i64>("fresh")? == EVENTS_MAX => News::OfAll,
             (false, None) => News::Nothing,
             (_, topics) => {
                 let topics: Vec<Option<String>> = topics
@@ -105,37 +106,37 @@ impl Postgres {
             }
         };
         self.held_back.store(rows[0].get("held_back")?, Ordering::SeqCst);
-        *lock(&self.seen) = Some(rows[0].get("seen")?);
+        *lock(&self.snapshot) = Some(rows[0].get("snapshot")?);
         Ok(news)
     }
 
-    /// How soon to ask again. By default every 3 s, in case a notification was lost; every 5 to 500 ms while none can
-    /// arrive: there is no connection to listen on, or events are held back until a transaction that is none of ours is
-    /// over, of which nobody notifies us.
+    /// How soon to ask again. By default every 3 s, in case a notification was lost. Every 5 to 500 ms while none can
+    /// arrive: there is no connection to listen on, or events are held back by a transaction that is not ours, and nobody
+    /// notifies us of its end.
     pub fn pace(&self) -> Pace {
         let Fallback { poll, wake_all } = self.options.fallback;
-        if self.notices.is_listening() && !self.held_back.load(Ordering::SeqCst) {
+        if self.notifier.is_listening() && !self.held_back.load(Ordering::SeqCst) {
             return Pace { least: poll, most: poll, wake_all };
         }
         Pace { least: poll / 600, most: poll / 6, wake_all }
     }
 
     pub fn listen(&self) {
-        self.notices.listen();
+        self.notifier.listen();
     }
 
     pub async fn notified(&self) {
-        self.notices.notified().await;
+        self.notifier.notified().await;
     }
 
     pub async fn flush(&self) {
-        self.notices.flush().await;
+        self.notifier.flush().await;
     }
 }
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.notices.stop();
+        self.notifier.stop();
     }
 }
 
