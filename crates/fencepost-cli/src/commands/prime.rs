@@ -190,7 +190,7 @@ mod tests {
                 .unwrap_or_default()
                 .replace("--help", "")
                 .replace("[=DURATION]", "");
-            // What is in brackets may be left out, unless it is this or that: then the first will do.
+            // Brackets mark optional parts, which are dropped. Of alternatives in brackets, the first is taken.
             let without = |kept: usize| -> String {
                 let parts = quoted.split(['[', ']']).enumerate();
                 parts.filter(|(at, _)| at % 2 == 0 || *at < kept * 2).map(|(_, part)| part).collect()
