@@ -115,7 +115,7 @@ fn flags(command: &clap::Command, matches: &ArgMatches) -> Vec<String> {
 /// Prints help, the version or a usage error, and exits. With `--json` the error is JSON.
 fn exit_with(error: clap::Error, command: &clap::Command, words: &[OsString]) -> ! {
     if !error.use_stderr() {
-        streams::say_as_clap(&error.render());
+        streams::print_help(&error.render());
         std::process::exit(error.exit_code());
     }
     // The error quotes the words of the user. The same words with escapes cause the same error.
@@ -128,9 +128,9 @@ fn exit_with(error: clap::Error, command: &clap::Command, words: &[OsString]) ->
         let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
         let message = message.trim_start_matches("error: ").trim();
         let error = Error::new(Code::Invalid, message).hint(hint.trim());
-        streams::complain_json(&error.to_json().to_string());
+        streams::print_error_json(&error.to_json().to_string());
     } else {
-        streams::complain_as_clap(&text);
+        streams::print_usage_error(&text);
     }
     std::process::exit(2);
 }

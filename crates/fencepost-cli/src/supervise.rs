@@ -153,7 +153,7 @@ fn not_started(program: &str, error: &io::Error) -> Ended {
         _ => (126, error.to_string()),
     };
     // This must not fail: a lock is held, and the caller has to release it.
-    streams::complain(&streams::label("error", &format!("`{program}`: {what}")));
+    streams::print_error(&streams::label("error", &format!("`{program}`: {what}")));
     Ended::NotStarted(code)
 }
 

@@ -10,7 +10,7 @@
 //! - `jsonl`: lines of JSON, written by hand, by a script or by `fence export`
 //!
 //! To add one, write `sources/NAME.rs` with a struct of its options and an `import` method, name it in `sources.rs`, and
-//! give it a command in the command line's `commands/import/NAME.rs`. All sources share `sqlite` (a foreign database,
+//! give it a command in the command line's `commands/import/NAME.rs`. All sources share `sqlite` (a database of another system,
 //! opened read-only), `names` (names and times made of any text), `fit` (texts cut to the engine's limits), `batch`
 //! (many items in several calls) and `report`.
 

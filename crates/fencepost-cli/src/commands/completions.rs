@@ -20,7 +20,7 @@ impl Completions {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut context.command_line(), "fence", &mut script);
-        streams::say(&String::from_utf8_lossy(&script))?;
+        streams::print(&String::from_utf8_lossy(&script))?;
         Ok(ExitCode::SUCCESS)
     }
 }

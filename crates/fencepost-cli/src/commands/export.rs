@@ -61,7 +61,7 @@ impl Export {
         match self.file.as_deref().filter(|file| *file != Path::new("-")) {
             None => {
                 let fleet = Fleet::new(context);
-                jsonl::export(&fleet, &self.board, &mut |text| streams::say_json_lines(text)).await?;
+                jsonl::export(&fleet, &self.board, &mut |text| streams::print_json_lines(text)).await?;
                 Ok(ExitCode::SUCCESS)
             }
             Some(path) => {

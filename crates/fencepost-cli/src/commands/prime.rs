@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_of_who_comes_from_elsewhere_is_one() {
+    fn every_command_in_coming_from_is_one() {
         let commands = commands_of_document(include_str!("../../../../docs/coming-from.md"));
         assert!(commands.len() > 60, "only {} commands were found on the page", commands.len());
         assert_eq!(commands.iter().filter_map(|command| problem(command)).collect::<Vec<_>>(), [""; 0]);
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(wrong.collect::<Vec<_>>(), [""; 0]);
     }
 
-    /// What is quoted as a command.
+    /// The texts that are quoted as commands.
     fn commands(page: &str) -> Vec<String> {
         let is_command = |quoted: &&str| *quoted == "fence" || quoted.starts_with("fence ");
         page.split('`').skip(1).step_by(2).filter(is_command).map(str::to_owned).collect()
@@ -227,7 +227,7 @@ mod tests {
         let ends = |word: &String| ["&&", "&", "|", ">", "<", "#"].contains(&word.as_str());
         let words = shell_words(quoted).into_iter().take_while(|word| !ends(word) && word != "--help");
         let words: Vec<String> = words.map(|word| word.replace("[=DURATION]", "")).collect();
-        // What is in brackets may be left out, unless it is this or that: then the first will do.
+        // Brackets mark optional parts, which are dropped. Of alternatives in brackets, the first is taken.
         let without = |kept: usize| -> Vec<String> {
             let line = words.join("\u{1f}");
             let parts = line.split(['[', ']']).enumerate();

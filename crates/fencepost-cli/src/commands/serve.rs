@@ -138,13 +138,13 @@ async fn serve(url: String, shown: String, mut settings: Settings, json: bool) -
     let shown = untrusted::shown(&shown);
     // A failure is ignored: the process that started the server need not read its output.
     let _ = match json {
-        true => streams::say_json(&serde_json::json!({ "url": at }).to_string()),
+        true => streams::print_json(&serde_json::json!({ "url": at }).to_string()),
         false if streams::width().is_some() => {
             // Commands refuse to choose between FENCE_DB and FENCE_URL.
             let unset = variable("FENCE_DB").map_or("", |_| "unset FENCE_DB; ");
-            streams::say(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
+            streams::print(&format!("serving {shown} at {at}\nuse it:  {unset}export FENCE_URL={at}"))
         }
-        false => streams::say(&format!("serving {shown} at {at}")),
+        false => streams::print(&format!("serving {shown} at {at}")),
     };
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let renew = server.certificate_reloader();

@@ -24,21 +24,21 @@ impl Context {
                 Err(_) => return self.print_json(&json),
             },
         };
-        streams::say(text.trim_end())?;
+        streams::print(text.trim_end())?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Prints JSON, with or without `--json`.
     pub fn print_json(&self, json: &str) -> Result<ExitCode> {
-        streams::say_json(json)?;
+        streams::print_json(json)?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Warns of a problem that did not stop the command.
     pub fn warn(&self, error: &Error) {
         match self.json() {
-            true => streams::complain_json(&serde_json::json!({ "warning": error }).to_string()),
-            false => streams::complain(&streams::label("warning", error.message())),
+            true => streams::print_error_json(&serde_json::json!({ "warning": error }).to_string()),
+            false => streams::print_error(&streams::label("warning", error.message())),
         }
     }
 
@@ -82,7 +82,7 @@ impl Context {
 
     pub fn fail(&self, error: &Error) -> ExitCode {
         if self.json() {
-            streams::complain_json(&error.to_json().to_string());
+            streams::print_error_json(&error.to_json().to_string());
         } else {
             let retry = self.retry_flag(error);
             let retry = retry.map(|flag| format!("the same command with {flag} does it at most once"));
@@ -93,7 +93,7 @@ impl Context {
             }
             let lines = [streams::label("error", &self.with_flag(error))].into_iter();
             let hints = hints.iter().map(|hint| streams::label("hint", hint));
-            streams::complain(&lines.chain(hints).collect::<Vec<_>>().join("\n"));
+            streams::print_error(&lines.chain(hints).collect::<Vec<_>>().join("\n"));
         }
         ExitCode::from(error.code().exit_code())
     }

@@ -50,7 +50,7 @@ pub fn colours_are_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The text in this style, as [`say`] and [`complain`] write it.
+/// The text in this style, as [`print`] and [`print_error`] write it.
 pub fn styled(style: Style, text: &str) -> String {
     let mark = |code: String| code.replace('\x1b', style_mark());
     format!("{}{text}{}", mark(style.render().to_string()), mark(style.render_reset().to_string()))
@@ -58,12 +58,12 @@ pub fn styled(style: Style, text: &str) -> String {
 
 /// Writes to standard output. A reader that has closed the pipe (`| head`) is no error. A full disk is one: the caller does not
 /// see the reply, which may be a token.
-pub fn say(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     write_out(&rendered(text))
 }
 
 /// Writes JSON to standard output.
-pub fn say_json(json: &str) -> Result<()> {
+pub fn print_json(json: &str) -> Result<()> {
     write_out(&untrusted::escaped_json(json))
 }
 
@@ -79,7 +79,7 @@ fn write_out(text: &str) -> Result<()> {
 }
 
 /// Writes lines of JSON to standard output. Returns false if nobody reads any more.
-pub fn say_json_lines(json: &str) -> Result<bool> {
+pub fn print_json_lines(json: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(untrusted::escaped_json(json).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -114,12 +114,12 @@ pub async fn reader_gone() {
 
 /// Writes lines to standard error and ignores failures. It writes all at once, so that lines of other processes do not come in
 /// between.
-pub fn complain(text: &str) {
+pub fn print_error(text: &str) {
     write_error(&(rendered(text) + "\n"));
 }
 
 /// Writes JSON to standard error.
-pub fn complain_json(json: &str) {
+pub fn print_error_json(json: &str) {
     write_error(&(untrusted::escaped_json(json) + "\n"));
 }
 
@@ -151,8 +151,10 @@ pub fn log(line: &[u8], json: bool) {
     let line = String::from_utf8_lossy(line);
     let line = line.trim_end_matches('\n');
     match json {
-        true => complain_json(line),
-        false => complain(&line.split('\x1b').map(untrusted::shown).collect::<Vec<_>>().join(style_mark())),
+        true => print_error_json(line),
+        false => {
+            print_error(&line.split('\x1b').map(untrusted::shown).collect::<Vec<_>>().join(style_mark()))
+        }
     }
 }
 
@@ -163,13 +165,13 @@ fn write_error(text: &str) {
 }
 
 /// Writes an error of clap. The caller has escaped the words of the user, so all line ends and colours are clap's.
-pub fn complain_as_clap(text: &StyledStr) {
-    complain(as_clap(text, error_width()).trim_end());
+pub fn print_usage_error(text: &StyledStr) {
+    print_error(as_clap(text, error_width()).trim_end());
 }
 
 /// Writes help or the version to standard output. A failure is ignored.
-pub fn say_as_clap(text: &StyledStr) {
-    let _ = say(as_clap(text, width()).trim_end());
+pub fn print_help(text: &StyledStr) {
+    let _ = print(as_clap(text, width()).trim_end());
 }
 
 fn as_clap(text: &StyledStr, width: Option<usize>) -> String {

@@ -1,4 +1,4 @@
-//! One grammar: the same word means the same thing everywhere, and the words that people type are understood.
+//! The words of the command line: the same word means the same everywhere, and common other words are understood.
 
 use crate::{on_both, sealed::Sealed};
 
@@ -30,7 +30,7 @@ on_both! {
         }
     }
 
-    /// A lease that is not the one that was asked for.
+    /// A shorter lease than the current one has no effect.
     fn a_lease_is_never_shortened(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.transcript("
@@ -45,7 +45,7 @@ on_both! {
             assert!(said.lines().any(|line| line == stays), "{words:?}: {said}");
         }
         assert!(!sealed.ok(&["renew", "task/main-1@1"]).contains("stays"));
-        // With -q it is said on standard error.
+        // With -q the note goes to standard error.
         sealed.ok(&["add", "three"]);
         let quiet = sealed.fence(&["claim", "-q", "--ttl", "5s"]);
         assert_eq!((quiet.out.as_str(), quiet.err), ("task/main-3@1", format!("warning: {stays}")));
@@ -77,7 +77,7 @@ on_both! {
         insta::assert_snapshot!("states", crate::sealed::without_times(&shown));
     }
 
-    /// The story of a task, attempt by attempt; and the task that does it again.
+    /// The history of a task, attempt by attempt, and the task that reopens it.
     fn a_task_has_its_log(sealed: Sealed) {
         sealed.ok(&["init"]);
         let commands = "
@@ -114,7 +114,7 @@ on_both! {
     }
 }
 
-/// A word that means one command here is that command; one that could mean several is answered with all of them.
+/// A word that means one command is its alias. A word that could mean several is answered with all of them.
 #[test]
 fn words_that_people_type() {
     let sealed = Sealed::sqlite();
@@ -155,13 +155,13 @@ fn aliases_do_the_same() {
     for words in [&["add", "one"][..], &["add", "two", "--after", "main-1"], &["agent", "join", "bob"]] {
         sealed.ok(words);
     }
-    // A noun alone lists.
+    // A noun without a verb lists.
     for noun in ["board", "agent", "channel", "route", "key"] {
         let alone = sealed.ok(&[noun]);
         assert_eq!(alone, sealed.ok(&[noun, "list"]), "{noun}");
         assert_eq!(alone, sealed.ok(&[noun, "ls"]), "{noun}");
     }
-    // One word for removing.
+    // Aliases for removing.
     for word in ["rm", "remove", "delete"] {
         sealed.ok(&["dep", "add", "main-2", "main-1"]);
         assert_eq!(sealed.ok(&["dep", word, "main-2", "main-1"]), "main-2  unassigned  50  two", "{word}");
@@ -169,7 +169,7 @@ fn aliases_do_the_same() {
         let id = route.split_whitespace().next().expect("its number");
         assert_eq!(sealed.ok(&["route", word, id]), format!("route {id} is removed"), "{word}");
     }
-    // A page begins after an item; --after is what a task waits for.
+    // --start-after begins a page; --after names a dependency.
     for payload in ["a", "b", "c"] {
         sealed.ok(&["mail", "push", "box", payload]);
         sealed.ok(&["inbox", "send", "bob", payload]);
@@ -213,7 +213,7 @@ fn invalid_numbers() {
     insta::assert_snapshot!("numbers", shown);
 }
 
-/// A run that somebody began without a key is not an agent's to use: its key says how to have one of its own.
+/// An agent's key cannot use a run that was opened without a key. The error says how to open one.
 #[test]
 fn an_agents_key_and_a_run_without_an_agent() {
     let sealed = Sealed::sqlite();

@@ -1,4 +1,4 @@
-//! What a person sees: every command, its refusals, and its exit codes.
+//! Every command: its output, its refusals and its exit codes.
 
 use crate::{on_both, sealed::Sealed};
 

@@ -1,5 +1,4 @@
-//! kill -9, at random moments, a hundred times. What was acknowledged stands, nothing is lost, nothing is done
-//! twice.
+//! kill -9, at random moments, a hundred times. Everything acknowledged is kept, nothing is lost, and nothing is done twice.
 
 use crate::{on_both, sealed::Sealed};
 use fencepost::{Clock, Code, Fleet, ManualClock, Options, Time, admin, event, task};
@@ -11,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Adds, claims and completes for ever, and writes down what it was told.
+/// Adds, claims and completes for ever, and records the replies.
 const WORK: &str = r#"
 while :; do
   id=$(fence add "from $FENCE_RUN" --board auth --json 2>/dev/null) && echo "added $id" >> acks
@@ -34,7 +33,7 @@ on_both! {
                     command.spawn().expect("a shell")
                 })
                 .collect();
-            // Not before something was acknowledged, and then at any moment.
+            // After the first acknowledgement, at any moment.
             let enough = lines(&acks) + 1 + usize::from(random()) % 12;
             while lines(&acks) < enough {
                 wait(Duration::from_millis(1));
@@ -51,7 +50,7 @@ on_both! {
     }
 }
 
-/// Everyone is dead by now. Finishes what is left, and counts.
+/// All processes are dead. Finishes the remaining tasks, and counts.
 async fn account(sealed: &Sealed, acks: &str) {
     let before = Fleet::open(&sealed.url()).await.expect("it opens after every crash");
     let report = before.call(admin::Check {}).await.expect("the check runs");
@@ -63,7 +62,7 @@ async fn account(sealed: &Sealed, acks: &str) {
     options.clock = Clock::Manual(ManualClock::at(Time(now.0 + 3_600_000)));
     drop(before);
     let fleet = Fleet::open_with(&sealed.url(), options).await.expect("it opens");
-    // A server may take up what a dead client asked for just now, and give it back.
+    // A server may still claim for a client that just died, and release that.
     let mut patience = 600;
     loop {
         match fleet.call(task::Claim::next("auth", "survivor")).await {

@@ -1,4 +1,4 @@
-//! `fence doctor`: what is well, what is wrong, and what to do about it.
+//! `fence doctor`: its findings and its hints.
 
 use crate::{on_both, sealed::Sealed};
 use serde_json::Value;
@@ -13,14 +13,14 @@ fn examine(sealed: &Sealed, words: &[&str]) -> (i32, Vec<String>, Value) {
     (said.code, short.collect(), all.clone())
 }
 
-/// What a person sees, without what differs from place to place.
+/// The output for people, without paths that differ.
 fn findings(sealed: &Sealed, words: &[&str]) -> String {
     let said = sealed.fence(&[&["doctor"], words].concat());
     let here = std::fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
     format!("{}\n(exit {})", said.out.replace(&here, "HERE"), said.code)
 }
 
-/// Changes rows behind the fleet's back.
+/// Changes rows directly in the database.
 fn damage(sealed: &Sealed, sql: &'static str) {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
         let fleet = fencepost::Fleet::open(&sealed.url()).await.expect("the fleet");
@@ -40,7 +40,7 @@ const WELL: [&str; 8] = [
     "run ok",
 ];
 
-/// A fleet in a work tree has a line more.
+/// A fleet in a work tree has one more finding.
 fn well(sealed: &Sealed) -> Vec<String> {
     let copy = sealed.is_in_its_work_tree().then_some("copy ok");
     WELL.into_iter().chain(copy).map(str::to_owned).collect()
@@ -77,7 +77,7 @@ on_both! {
         assert_eq!(said.code, 1);
     }
 
-    /// A file that is locked by nobody was left by a keeper that was killed.
+    /// A file without a lock was left behind by a keeper that was killed.
     fn the_file_of_a_dead_keeper_is_removed(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "one"]);
@@ -102,7 +102,7 @@ on_both! {
     fn a_clock_that_was_set_back_is_a_warning(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "one"]);
-        // As a fleet remembers it: its time is an hour ahead of the clock.
+        // The fleet's clock is an hour ahead of the machine's.
         if sealed.url().starts_with("postgres") {
             damage(&sealed, "update fleet set boot = extract(epoch from pg_postmaster_start_time())::text, ahead_ms = 3600000,
                                seen_at = (extract(epoch from clock_timestamp()) * 1000)::bigint + 3600000");
@@ -116,10 +116,10 @@ on_both! {
         assert!(message.starts_with("the fleet's clock is ") && message.ends_with(" ahead of this machine's"), "{message}");
         let hint = all[4]["hint"].as_str().expect("a text");
         assert!(hint.ends_with("fence call admin/set_clock"), "{hint}");
-        // What it says is all there is to do.
+        // The hint is enough to correct it.
         sealed.ok(&["claim"]);
         let set = sealed.ok(&["call", "admin/set_clock"]);
-        // A server may have had a run of its own.
+        // A server may have had a run for its jobs.
         let set: Value = serde_json::from_str(&set).expect("JSON");
         assert!(set["ended"].as_u64() >= Some(1), "{set:#}");
         let (code, findings, all) = examine(&sealed, &[]);
@@ -128,7 +128,7 @@ on_both! {
 
     without a server:
 
-    /// Looking at it does not bring it up to date.
+    /// `doctor` does not migrate the schema.
     fn an_old_schema_is_a_warning(sealed: Sealed) {
         assert_eq!(sealed.sh("mkdir -m 700 .fence").code, 0);
         tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -207,7 +207,7 @@ fn an_unused_database_in_a_work_tree() {
     assert!(said.out.contains("lost/.git names a git directory that does not exist"), "{}", said.out);
 }
 
-/// As they were made before, or with somebody's chmod.
+/// Files with modes of older versions, or of a chmod.
 #[test]
 fn files_that_others_can_read_are_named() {
     let sealed = Sealed::sqlite();
@@ -231,7 +231,7 @@ fn files_that_others_can_read_are_named() {
     assert_eq!(sealed.sh("stat -c %a .fence/fence.db-keepers/* .fence/.gitignore").out, "600\n600");
     assert!(!examine(&sealed, &[]).1.contains(&"files warning".into()));
 
-    // What is there keeps its mode, until somebody does what the doctor says.
+    // Existing files keep their modes until the user follows the hint.
     assert_eq!(umask("chmod 755 .fence; chmod 644 .fence/fence.db*; fence done").code, 0);
     let (code, findings, all) = examine(&sealed, &[]);
     assert_eq!((code, findings.contains(&"files warning".into())), (0, true), "{all:#}");
@@ -242,7 +242,7 @@ fn files_that_others_can_read_are_named() {
     assert_eq!(mended.code, 0, "{mended:?}");
     assert!(!examine(&sealed, &[]).1.contains(&"files warning".into()));
 
-    // For a group: whoever makes a file later, whatever the umask.
+    // Shared with a group: also files that are created later, with any umask.
     crate::sealed::eventually("the keeper has gone", || {
         std::fs::read_dir(sealed.path().join(".fence/fence.db-keepers"))
             .expect("it")
@@ -277,7 +277,7 @@ fn files_that_others_can_read_are_named() {
     assert!(said.err.contains("--shared is for a fleet in a file"), "{said:?}");
 }
 
-/// Another user, or whoever committed them to a repository, put them there.
+/// Another user, or a cloned repository, may have put them there.
 #[test]
 fn strange_files_among_keepers_files_are_not_touched() {
     let sealed = Sealed::sqlite();
@@ -300,7 +300,7 @@ fn strange_files_among_keepers_files_are_not_touched() {
     sealed.ok(&["claim"]);
     sealed.ok(&["done"]);
     assert_eq!(about(), before, "nothing was touched");
-    // It does not wait for a pipe to be written.
+    // `doctor` does not block on a pipe.
     let (code, findings, all) = examine(&sealed, &[]);
     let strange = findings.iter().filter(|found| *found == "keepers warning").count();
     assert_eq!((code, strange), (0, before.lines().count() - 1), "{all:#}");
@@ -311,7 +311,7 @@ fn strange_files_among_keepers_files_are_not_touched() {
     assert_eq!(about(), before);
     assert!(!sealed.path().join("made").exists());
 
-    // Where others can write, the files are elsewhere, and all is as ever.
+    // If others can write the directory, the files go elsewhere, and everything works.
     assert_eq!(sealed.sh("rm -r .fence/fence.db-keepers && chmod 777 .fence").code, 0);
     sealed.ok(&["claim", "--keep", "-q"]);
     assert!(!sealed.path().join(".fence/fence.db-keepers").exists());
@@ -354,8 +354,8 @@ fn a_backup_outside_of_git_is_suggested() {
     assert!(next > hint, "a name of its own");
 }
 
-/// Two entries of an index change places, as a bad disk or a stray write could have it: every row is still there and
-/// every promise holds, but who asks by number does not find them.
+/// Two entries of an index are swapped, as by a bad disk. Every row exists and every promise holds, but a lookup by number does
+/// not find them.
 #[test]
 fn a_damaged_index_is_a_problem() {
     let sealed = Sealed::sqlite();
@@ -383,7 +383,7 @@ fn a_damaged_index_is_a_problem() {
     assert!(all.to_string().contains("fence backup FILE"), "{all:#}");
 }
 
-/// A file with nothing in it is no fleet, and does not become one by being looked at.
+/// An empty file is no fleet, and `doctor` does not make it one.
 #[test]
 fn an_empty_file_stays_empty() {
     let sealed = Sealed::sqlite();

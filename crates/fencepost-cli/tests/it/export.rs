@@ -1,4 +1,4 @@
-//! A fleet that is taken away with `fence export` and brought back with `fence import jsonl`.
+//! Moving a fleet with `fence export` and `fence import jsonl`.
 
 use crate::{
     filled, on_both,
@@ -13,7 +13,7 @@ fn fill(sealed: &Sealed) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let fleet = runtime.block_on(Fleet::open(&sealed.url())).expect("the fleet");
     for (name, request) in filled::calls() {
-        // Keys are not exported, and with one a server would let nobody in without it.
+        // Keys are not exported, and with a key a server would refuse calls without one.
         if name == "key/add" {
             continue;
         }
@@ -22,8 +22,8 @@ fn fill(sealed: &Sealed) {
     }
 }
 
-/// An export's lines, without what is another way each time: the header, which says when; and who holds a task, because
-/// nobody holds anything in a copy.
+/// The lines of an export, without the parts that differ: the header, which has a time, and the owners of tasks, because nobody
+/// holds anything in a copy.
 fn comparable(export: &str) -> Vec<Value> {
     let lines = export.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let mut lines: Vec<Value> = lines.collect();
@@ -72,14 +72,14 @@ on_both! {
             let copy = other.ok(&["export"]);
             assert_eq!(comparable(&copy), first);
             assert!(other.ok(&["call", "admin/check"]).contains("\"ok\": true"));
-            // What was pushed comes out as it was pushed.
+            // A payload is unchanged.
             let message = other.ok(&["mail", "claim", "box", "--count", "10"]);
             assert!(message.contains("1.0e+02") && message.contains("12345678901234567890123"), "{message}");
             text = copy;
         }
     }
 
-    /// A fleet that has all of it, and went on since.
+    /// The fleet has all items already, and has changed since.
     fn existing_items_are_not_changed(sealed: Sealed) {
         fill(&sealed);
         sealed.ok(&["export", "fleet.jsonl"]);
@@ -100,7 +100,7 @@ on_both! {
         let after = comparable(&sealed.ok(&["export"]));
         let ours = after.into_iter().filter(|line| !line.to_string().contains("cop") && line["type"] != "end");
         assert_eq!(ours.collect::<Vec<_>>(), before.into_iter().filter(|line| line["type"] != "end").collect::<Vec<_>>());
-        // The copies are tasks of their own, also for the next who takes it all along.
+        // The copies are separate tasks, also in the next export.
         sealed.ok(&["export", "both.jsonl"]);
         let other = Sealed::sqlite();
         other.ok(&["init"]);
@@ -110,7 +110,7 @@ on_both! {
         assert_eq!(other.ok(&["list", "--limit", "1000"]).lines().count(), sealed.ok(&["list", "--limit", "1000"]).lines().count());
     }
 
-    /// Messages that do not fit into one call with their mailbox are for a strict one all the same.
+    /// Messages that do not fit into the call of their mailbox still belong to a strict one.
     fn a_dry_run_knows_the_mailboxes_of_the_file(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "strict", "--strict"]);
@@ -235,7 +235,7 @@ on_both! {
         other.write("all.jsonl", sealed.ok(&["export"]));
         other.ok(&["import", "jsonl", "all.jsonl"]);
         let sorted = |mut lines: Vec<Value>| {
-            // In several calls a task comes after what it waits for.
+            // In several calls, a task comes after its dependencies.
             lines.sort_by_key(Value::to_string);
             lines
         };

@@ -1,4 +1,4 @@
-//! Whose run it is, with real processes, sessions and terminals.
+//! The run that a command acts for, with real processes, sessions and terminals.
 
 use crate::{
     on_both,
@@ -7,7 +7,7 @@ use crate::{
 use serde_json::Value;
 use std::io::Write;
 
-/// Each answer of `fence whoami --json` in a file, a line each.
+/// The replies of `fence whoami --json` in a file, one per line.
 fn answers(sealed: &Sealed, file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(sealed.path().join(file)).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
@@ -20,14 +20,14 @@ fn runs(sealed: &Sealed, file: &str) -> Vec<String> {
 /// Runs a script as the leader of a pseudo terminal's session.
 fn in_a_terminal(sealed: &Sealed, script: &str) {
     sealed.script("terminal", script);
-    // `exec`: else the leader could be the throw-away shell that `script` starts.
+    // `exec`: otherwise the leader could be the shell that `script` starts.
     let shown =
         sealed.command("script").args(["-qec", "exec ./terminal", "/dev/null"]).output().expect("script");
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stdout));
 }
 
-/// Runs a command line as cron does: a session without a terminal, and nobody above who has one. It is over when
-/// nobody can write any more.
+/// Runs a command line as cron does: in a session without a terminal, and below processes without one. It returns when the output
+/// is closed.
 fn as_a_job(sealed: &Sealed, line: &str) {
     let job = sealed.command("setsid").args(["-f", "sh", "-c", line]).output().expect("setsid");
     assert!(job.status.success(), "{job:?}");
@@ -62,7 +62,7 @@ fn all_shells_of_a_terminal_are_one_run() {
 #[test]
 fn shells_for_one_command_belong_to_their_terminal() {
     let sealed = Sealed::sqlite();
-    // A shell with one thing to do becomes it.
+    // A shell with one command replaces itself by the command.
     let stays = "setsid -w bash -c 'fence whoami --json; true'";
     let becomes = "setsid -w bash -c 'fence whoami --json'";
     let options = "setsid -w bash -eo pipefail -c 'fence whoami --json; true'";
@@ -99,7 +99,7 @@ fn a_script_outlives_its_terminal() {
     assert_eq!(me[0], me[1]);
     assert_eq!(me[0]["owner"]["name"], "work");
     assert!(me[0]["run_because"].as_str().expect("why").contains("leader is gone"), "{}", me[0]);
-    // In a session of its own, and with no terminal above, a command stands for itself.
+    // In a new session, and with no terminal above, a command stands for itself.
     assert_ne!(me[2]["run"], me[0]["run"]);
     assert_ne!(runs(&sealed, "before")[0], me[0]["run"], "a terminal that is closed is nobody's any more");
 }
@@ -122,7 +122,7 @@ fn each_job_of_cron_is_a_run() {
     assert_ne!(one[0], two[0]);
 }
 
-/// Agents as they are: they hand their session's id to what they start, and do not have it themselves.
+/// Scripts that behave as agents do: they pass their session's id to their children, and do not have it themselves.
 fn agents(sealed: &Sealed) {
     sealed.script("claude", "CLAUDE_CODE_SESSION_ID=$1 setsid -w bash -c \"$2\"\nexit $?");
     sealed.script("codex", "CODEX_SESSION_ID=$1 bash -c \"$2\"\nexit $?");
@@ -150,7 +150,7 @@ fn the_innermost_agent_acts() {
         assert_eq!((me["run"].as_str(), me["owner"]["name"].as_str()), (Some(run), Some(owner)), "{line}");
         assert_eq!(me["run_because"], format!("{variable} names the innermost agent session"));
     }
-    // What was said goes first.
+    // A named run comes first.
     let said =
         sealed.sh("./claude c 'FENCE_RUN=mine fence whoami --json; FENCE_RUN=mine fence --run yours whoami'");
     assert!(said.out.contains(r#""run":"mine","run_because":"FENCE_RUN names it""#), "{said:?}");
@@ -195,7 +195,7 @@ on_both! {
     }
 }
 
-/// In a pid namespace the session's leader can be out of sight: `getsid` is 0 there.
+/// In a pid namespace the session's leader can be invisible: `getsid` is 0 there.
 #[test]
 fn a_leader_out_of_sight() {
     let sealed = Sealed::sqlite();
@@ -223,7 +223,7 @@ fn a_leader_out_of_sight() {
     assert!(one[0]["run_because"].as_str().expect("why").contains("leader is gone"), "{}", one[0]);
     assert_ne!(one[0]["run"], two[0]["run"], "both are process 1, each in its own world");
 
-    // Alone in there, and with the `/proc` of the world outside.
+    // Alone in the namespace, and with the `/proc` of the outer one.
     let alone = sealed.sh(&format!("{apart} --mount-proc fence whoami"));
     assert!(alone.out.starts_with("run    shell-1-"), "{alone:?}");
     let outside =

@@ -1,4 +1,4 @@
-//! Bringing tasks along: a pm list, lines of JSON, plans, and many of them.
+//! Importing pm lists and lines of JSON, plans, and large files.
 
 use crate::{on_both, sealed::Sealed};
 use rusqlite::Connection;
@@ -11,7 +11,7 @@ impl Sealed {
         fs::write(self.path().join(name), content).expect("written");
     }
 
-    /// A pm list that this SQL makes.
+    /// A pm list made by this SQL.
     fn pm(&self, name: &str, sql: &str) -> (PathBuf, Connection) {
         let path = self.path().join(name);
         let connection = Connection::open(&path).expect("a database");
@@ -32,7 +32,7 @@ const TABLES: &str = "
     create table task_dependencies(sprint text, task_num, depends_on_sprint text, depends_on_task);
 ";
 
-/// As many lines as asked for, each task after the one before it and the one half as far.
+/// So many lines. Each task depends on the previous one and on the one at half its number.
 fn chain(count: usize) -> String {
     let line = |n: usize| match n {
         1 => "{\"id\":\"big-1\",\"title\":\"t1\"}\n".to_owned(),
@@ -42,7 +42,7 @@ fn chain(count: usize) -> String {
             n.div_ceil(2)
         ),
     };
-    // The last come first, so that the order of the file is of no help.
+    // In reverse, so that the order of the file does not help.
     (1..=count).rev().map(line).collect()
 }
 
@@ -193,7 +193,7 @@ on_both! {
         assert_eq!((piped.code, piped.out.as_str()), (0, "imported 1 task: 1 to pipe"));
     }
 
-    /// More than one call takes: what is waited for goes first.
+    /// More than one call takes: dependencies go first.
     fn twelve_thousand_tasks_take_several_calls(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("big.jsonl", chain(12_000));
@@ -247,7 +247,7 @@ on_both! {
         assert_eq!(first.trim(), second.trim());
     }
 
-    /// The first call stands; the next try goes on from there.
+    /// The first call is kept; the next import goes on from there.
     fn a_refusal_says_how_much_was_imported(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "in the way", "--board", "late"]);
@@ -263,7 +263,7 @@ on_both! {
         );
     }
 
-    /// A line that is drawn over itself, on a terminal only, and gone at the end.
+    /// A line that is drawn over itself, on a terminal only, and removed at the end.
     fn progress_is_shown_on_a_terminal(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("big.jsonl", chain(10_500));
@@ -280,7 +280,7 @@ on_both! {
     }
 }
 
-/// Reading makes no files, whatever mode the list is in, and sees what is only in its log.
+/// Reading creates no files, in any journal mode, and sees rows that are only in the log.
 #[test]
 fn nothing_is_written_beside_a_pm_list() {
     let sealed = Sealed::sqlite();
@@ -307,7 +307,7 @@ fn nothing_is_written_beside_a_pm_list() {
     );
 }
 
-/// The log of a list lies beside the file, wherever the way to it began and whatever its name is.
+/// The log is beside the file itself, also if a link leads to the file.
 #[test]
 fn the_log_of_a_linked_file_is_read() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
@@ -330,7 +330,7 @@ fn the_log_of_a_linked_file_is_read() {
     assert_eq!(String::from_utf8_lossy(&said.stdout), "would import 2 tasks: 2 to a\n", "{said:?}");
 }
 
-/// Priorities are numbers from 0 to 100 here, and a sprint can have more.
+/// A fleet has priorities from 0 to 100, and a sprint can have more ranks.
 #[test]
 fn an_order_that_cannot_be_kept_is_listed() {
     let sealed = Sealed::sqlite();

@@ -1,4 +1,4 @@
-//! Coming from agent-swarm: every row is carried or listed, and what was open there is handed out here, once.
+//! Importing agent-swarm: every row is imported or listed, and open work is claimed once.
 
 use crate::{on_both, sealed::Sealed};
 use fencepost::{Fleet, agent, run, task};
@@ -37,7 +37,7 @@ fn rows(path: &std::path::Path) -> BTreeMap<String, i64> {
     names.iter().map(|name| (name.clone(), count(name))).collect()
 }
 
-/// Every row of every table is imported, was there, or is listed.
+/// Every row of every table is imported, existed already, or is listed.
 fn account(report: &Value, path: &std::path::Path) {
     let mut left = rows(path);
     for table in report["tables"].as_array().expect("tables") {
@@ -66,7 +66,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What polls gave, by trigger.
+/// The results of polls, by trigger.
 #[derive(Debug, Default)]
 struct Given {
     tokens: Vec<String>,
@@ -77,7 +77,7 @@ struct Given {
     mentions: BTreeSet<String>,
 }
 
-/// An agent that takes what it gets until there is nothing, three times over: others may free something.
+/// An agent that polls until there is nothing, three times over: others may free something.
 async fn work(fleet: Fleet, name: &'static str, n: usize) -> Given {
     let (mut given, mut empty) = (Given::default(), 0);
     for turn in 0.. {
@@ -115,7 +115,7 @@ async fn work(fleet: Fleet, name: &'static str, n: usize) -> Given {
 async fn work_off(url: &str) -> Given {
     let fleet = Fleet::open(url).await.expect("the fleet");
     let mut sum = Given::default();
-    // Reviews and completions free what was not there at the first look.
+    // Reviews and completions free tasks that the first polls did not find.
     for round in 0..3 {
         let mut at_work = tokio::task::JoinSet::new();
         for name in ["lead", "builder", "tester", "docs"] {
@@ -159,13 +159,13 @@ on_both! {
         let given = runtime.block_on(work_off(&sealed.url()));
         let tokens: BTreeSet<&String> = given.tokens.iter().collect();
         assert_eq!(tokens.len(), given.tokens.len(), "something was given twice: {given:?}");
-        // All that was open there and waits for nothing that failed, was cancelled or is set aside.
+        // All open tasks, except those that depend on failed, cancelled or parked ones.
         let ids: BTreeSet<String> = [2, 4, 5, 6, 15, 17, 26, 27, 28, 37, 38].map(|n| format!("swarm-{n}")).into();
         assert_eq!(given.tasks, ids);
         assert_eq!((given.reviews, given.messages.len()), (8, 6));
         let mentions = ["builder builds:[2, 5, 9, 11]", "docs builds:[10]", "docs general:[5]", "lead builds:[12]", "lead general:[9, 11]"];
         assert_eq!(given.mentions, mentions.map(str::to_owned).into());
-        // Leads are told once of what was finished and not told of there, and of what is finished here.
+        // Leads are notified once of tasks that agent-swarm finished without notifying them, and of those finished here.
         let notices: BTreeSet<&String> = given.notices.iter().collect();
         assert_eq!((notices.len(), given.notices.len()), (6 + ids.len(), 6 + ids.len()), "{:?}", given.notices);
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
@@ -177,7 +177,7 @@ on_both! {
 
     without a server:
 
-    /// agent-swarm went on after the first import.
+    /// agent-swarm ran on after the first import.
     fn a_second_import_adds_new_rows_and_lists_differences(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("swarm.sqlite", SWARM);
@@ -207,7 +207,7 @@ on_both! {
         assert!(sealed.ok(&["call", "admin/check"]).contains("\"ok\": true"));
     }
 
-    /// Everything that can be wrong with a row, and what we have never heard of.
+    /// Everything that can be wrong with a row, and unknown columns.
     fn omissions_of_a_swarm_are_listed(sealed: Sealed) {
         sealed.ok(&["init"]);
         let path = sealed.swarm("odd.sqlite", "
@@ -279,7 +279,7 @@ on_both! {
     }
 }
 
-/// More than one call takes: posts keep their order, what was read stays read, and it can be tried without a trace.
+/// More than one call takes: posts keep their order, read posts stay read, and a dry run leaves no trace.
 #[test]
 fn a_large_swarm_takes_several_calls() {
     let sealed = Sealed::sqlite();

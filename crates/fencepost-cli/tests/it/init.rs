@@ -34,14 +34,14 @@ fn a_database_in_a_work_tree_stays_out_of_git() {
     }
     assert_eq!(sealed.sh("git status --porcelain").out, "");
     assert_eq!(sealed.sh("grep -c y.db .git/info/exclude").out, "1");
-    // The same in a work tree of its own, whose repository has the list.
+    // The same in a linked work tree.
     let said = sealed
         .sh("git -c user.name=x -c user.email=x@x commit -q --allow-empty -m one && git worktree add -q tree
          cd tree && fence init --db z.db > /dev/null && git status --porcelain");
     assert_eq!((said.code, said.out.as_str()), (0, ""), "{said:?}");
 }
 
-/// A repository that was cloned or unpacked can name commands that git runs, also in one that lies within it.
+/// A cloned repository can name commands that git runs, also a bare one inside it.
 #[test]
 fn no_command_of_a_repository_is_run() {
     let sealed = Sealed::sqlite();
@@ -62,7 +62,7 @@ fn no_command_of_a_repository_is_run() {
         assert!(!sprung(), "in {directory}: {said:?}");
         assert!(said.out.contains("the fleet is at x.db"), "{said:?}");
     }
-    // Nor is anything of ours written where a link leads.
+    // Nor does fence write through a link.
     let said = sealed.sh("echo mine > rc && mkdir -p .claude/skills/fence && ln -s ../../../rc .claude/skills/fence/SKILL.md && fence prime --skill; cat rc");
     assert!(said.out == "mine" && said.err.contains("is a symbolic link, which is not followed"), "{said:?}");
     let said =
@@ -70,7 +70,7 @@ fn no_command_of_a_repository_is_run() {
     assert!(said.code == 0 && said.out.ends_with("\nmine"), "{said:?}");
 }
 
-/// A path that is not text is refused, rather than another that looks like it used.
+/// A path that is not UTF-8 is refused: a lossy conversion would name another file.
 #[test]
 fn paths_that_are_not_text() {
     let sealed = Sealed::sqlite();
@@ -80,7 +80,7 @@ fn paths_that_are_not_text() {
     let said = sealed.sh("FENCE_DB=$'bad\\xff/x.db' fence list");
     let refused = "error: FENCE_DB is not UTF-8\nhint: the command's --help says what it takes (docs/errors.md#invalid)";
     assert_eq!((said.code, said.err.as_str()), (1, refused));
-    // Nothing is looked for in a directory that is gone, where the fleet is named.
+    // If the fleet is named, a removed directory does not matter.
     sealed.ok(&["init"]);
     let db = sealed.url();
     let said = sealed.sh(&format!("mkdir gone && cd gone && rmdir ../gone && fence --db '{db}' list"));

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// A shell that leads a session of its own, and does what it is told.
+/// A shell that leads its own session, and runs the given commands.
 struct Shell {
     child: Child,
     input: Option<ChildStdin>,
@@ -31,7 +31,7 @@ impl Shell {
     }
 
     fn with(sealed: &Sealed, variables: &[(&str, &str)]) -> Self {
-        // Its commands come from standard input, so it is no throw-away shell; `setsid` becomes it.
+        // Its commands come from standard input, so it is no shell for one command; `setsid` becomes it.
         let mut command = sealed.command("setsid");
         command.arg("bash").envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("a shell");
@@ -43,7 +43,7 @@ impl Shell {
         Self { child, input, output: lines }
     }
 
-    /// Runs a command line and gives all that it prints.
+    /// Runs a command line and returns its output.
     fn run(&mut self, line: &str) -> String {
         let input = self.input.as_mut().expect("an open shell");
         writeln!(input, "{line}\necho \"--over--\"").expect("it reads");
@@ -63,7 +63,7 @@ impl Shell {
     }
 }
 
-/// A shell that a failed test leaves behind would keep its keeper.
+/// A shell that a failed test leaves behind would keep its keeper alive.
 impl Drop for Shell {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -71,7 +71,7 @@ impl Drop for Shell {
     }
 }
 
-/// Every keeper of this fleet, whether it says so or not: it has its file open, below our directory.
+/// Every keeper of this fleet, found by its open file below our directory.
 fn keepers(sealed: &Sealed) -> Vec<String> {
     let below = std::fs::canonicalize(sealed.path()).unwrap_or_else(|_| sealed.path().into());
     let has_a_file = |pid: &Path| {
@@ -105,7 +105,7 @@ fn woken(keeper: &str) -> u64 {
     line.expect("a line").trim().parse().expect("a number")
 }
 
-/// The keeper, once it has looked and sleeps: what happens from now on is news to it.
+/// The keeper, once it has checked and sleeps.
 #[track_caller]
 fn the_sleeping_keeper(sealed: &Sealed) -> String {
     let keeper = the_keeper(sealed);
@@ -156,7 +156,7 @@ on_both! {
         assert_eq!(the_keeper(&sealed), keeper);
         shell.kill();
         all_gone(&sealed);
-        // Nobody renews it, so it is over when its lease is, and the task comes back.
+        // Nobody renews the run, so its lease expires, and the task goes back.
         let token = eventually("the task comes back", || {
             let said = sealed.fence(&["claim", "auth-1", "-q"]);
             (said.code == 0).then_some(said.out)
@@ -164,8 +164,7 @@ on_both! {
         assert_eq!(token, "task/auth-1@2");
     }
 
-    /// With half an hour of lease left: nobody will come back to it. Nor did anybody fail: as many tabs as a task has attempts
-    /// cost none of them.
+    /// With half an hour of lease left. The attempts do not count: closing as many tabs as a task has attempts costs none.
     fn claims_of_a_closed_terminal_are_free_at_once(sealed: Sealed) {
         fleet_with(&sealed, 1);
         for _ in 0..3 {
@@ -182,7 +181,7 @@ on_both! {
         assert_eq!(log.matches("its terminal or agent is gone").count(), 3, "{log}");
     }
 
-    /// With a lease of half an hour it would look in vain for long; it is told.
+    /// With a lease of half an hour it would sleep for long, so a release wakes it.
     fn a_release_wakes_the_keeper(sealed: Sealed) {
         fleet_with(&sealed, 9);
         let mut shell = Shell::start(&sealed);
@@ -192,7 +191,7 @@ on_both! {
             shell.run(end);
             all_gone(&sealed);
         }
-        // It goes only when the run holds nothing any more.
+        // It exits only when the run holds nothing any more.
         shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
         let keeper = the_sleeping_keeper(&sealed);
         shell.run("fence release $T");
@@ -208,7 +207,7 @@ on_both! {
         let work = shell.run("nohup sleep 60 >/dev/null 2>&1 & echo $!").parse().expect("an id");
         the_sleeping_keeper(&sealed);
         shell.kill();
-        // It has looked, and looks again.
+        // It has checked, and checks again.
         let keeper = the_keeper(&sealed);
         let before = woken(&keeper);
         eventually("it has looked", || (woken(&keeper) > before + 2).then_some(()));
@@ -219,7 +218,7 @@ on_both! {
         assert_eq!(sealed.fence(&["guard", "task/auth-1@1"]).code, 5);
     }
 
-    /// Who acts for a run by its name may be on another machine, where no keeper sees it.
+    /// A process that acts for a named run may be on another machine, where no keeper sees it.
     fn a_named_run_is_not_ended(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let mut one = Shell::start(&sealed);
@@ -249,7 +248,7 @@ on_both! {
         all_gone(&sealed);
     }
 
-    /// Two terminals that act for one run by its name: it is kept until both are closed.
+    /// Two terminals that act for one named run: it is kept until both are closed.
     fn a_keeper_has_several_owners(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
@@ -266,7 +265,7 @@ on_both! {
         all_gone(&sealed);
     }
 
-    /// A keeper that is about to go, because nothing is held any more, must not be relied on.
+    /// A claim must not rely on a keeper that is exiting because its run holds nothing.
     fn a_claim_never_relies_on_an_exiting_keeper(sealed: Sealed) {
         fleet_with(&sealed, 60);
         let mut shell = Shell::start(&sealed);
@@ -274,7 +273,7 @@ on_both! {
         for _ in 0..25 {
             let said = shell.run("fence done $T >/dev/null & U=$(fence claim --keep -q); wait; T=$U; echo $T");
             assert!(said.starts_with("task/auth-"), "{said}");
-            // Whoever looks now looks for the last time: it stays, or it was never there.
+            // After this check the keeper stays, or it was never there.
             shell.run("chmod --reference=. .fence/fence.db-keepers/* 2>/dev/null; sleep 0.05");
             eventually("there is one keeper", || (keepers(&sealed).len() == 1).then_some(()));
         }
@@ -282,7 +281,7 @@ on_both! {
         all_gone(&sealed);
     }
 
-    /// `$(…)` and whoever else reads a pipe waits until everybody has closed it.
+    /// `$(…)`, and every other reader of a pipe, waits until all writers have closed it.
     fn it_keeps_no_file_of_its_shell_open(sealed: Sealed) {
         fleet_with(&sealed, 3);
         let mut shell = Shell::start(&sealed);
@@ -292,7 +291,7 @@ on_both! {
         assert_eq!(shell.run("(fence claim --keep -q 7>&1 9<>hello) 2>&1 | cat"), "task/auth-1@2");
         let keeper = PathBuf::from("/proc").join(the_keeper(&sealed));
         assert_eq!(std::fs::read_link(keeper.join("cwd")).expect("a directory"), Path::new("/"));
-        // It lets go of the last pipe right after it has said over it that it is there.
+        // It closes the last pipe right after it has reported through it.
         for fd in ["0", "1", "2"] {
             eventually("it has nothing of ours open", || {
                 let open = std::fs::read_link(keeper.join("fd").join(fd)).expect("open");
@@ -307,7 +306,7 @@ on_both! {
         all_gone(&sealed);
     }
 
-    /// It is told when to look, and does not ask.
+    /// It does not poll: the system wakes it.
     fn it_sleeps(sealed: Sealed) {
         fleet_with(&sealed, 1);
         let mut shell = Shell::start(&sealed);
@@ -315,7 +314,7 @@ on_both! {
         the_sleeping_keeper(&sealed);
     }
 
-    /// Another process goes on with the agent's session, while the first one's work comes to its end.
+    /// Another process resumes the agent's session, while a process of the first one still ends.
     fn a_resumed_session_keeps_its_claims(sealed: Sealed) {
         fleet_with(&sealed, 2);
         let agent = |does: &str| {
@@ -344,7 +343,7 @@ on_both! {
         resumed.wait().expect("gone");
     }
 
-    /// The agent is who is waited for, not the shells that it throws away.
+    /// The owner is the agent, not the shells that it starts for single commands.
     fn it_lives_as_long_as_the_agent(sealed: Sealed) {
         fleet_with(&sealed, 1);
         sealed.script("claude", "CLAUDE_CODE_SESSION_ID=s setsid -w bash -c 'fence claim --keep -q; true'\nread -r _");
@@ -360,7 +359,7 @@ on_both! {
     }
 }
 
-/// A command that is its own session, with nobody around it, is over when it is done.
+/// A command that leads its own session has no owner.
 #[test]
 fn without_a_terminal_or_agent_there_is_no_keeper() {
     let sealed = Sealed::sqlite();
@@ -389,7 +388,7 @@ fn it_does_not_outlive_the_file_of_its_fleet() {
         let mut shell = Shell::start(&sealed);
         shell.run("fence claim --keep -q");
         the_sleeping_keeper(&sealed);
-        // With half an hour of lease, only what happens to the file can tell it.
+        // With half an hour of lease, only a change of the file can wake it.
         shell.run(&format!("{{ {end}; }} 2>/dev/null"));
         all_gone(&sealed);
         let database = sealed.path().join(".fence/fence.db");
@@ -434,11 +433,11 @@ fn it_does_not_outlive_the_schema_of_its_fleet() {
     });
 }
 
-/// A way to PostgreSQL that can be closed.
+/// A proxy before PostgreSQL that can be closed.
 struct Way {
     port: u16,
     open: Arc<AtomicBool>,
-    /// How many are on it, and how many found it closed.
+    /// How many connections are open, and how many found it closed.
     on_it: Arc<AtomicUsize>,
     refused: Arc<AtomicUsize>,
 }
@@ -456,7 +455,7 @@ impl Way {
         let (open, on_it, refused) = (way.open.clone(), way.on_it.clone(), way.refused.clone());
         std::thread::spawn(move || {
             for from in listener.incoming().flatten() {
-                // Counted first: whoever closes it and finds nobody on it knows that nobody comes through.
+                // Counted first: if the count is 0 after closing, no connection comes through.
                 on_it.fetch_add(2, Ordering::SeqCst);
                 if !open.load(Ordering::SeqCst) {
                     on_it.fetch_sub(2, Ordering::SeqCst);
@@ -479,7 +478,7 @@ impl Way {
         way
     }
 
-    /// Nobody gets through any more, and nobody is still on it.
+    /// Closes the proxy: no new connection, and no open one.
     fn close(&self) {
         self.open.store(false, Ordering::SeqCst);
         eventually("nobody is on the way", || (self.on_it.load(Ordering::SeqCst) == 0).then_some(()));
@@ -499,7 +498,7 @@ fn a_database_that_is_down_is_retried_until_the_lease_is_over() {
     assert_eq!(shell.run("fence claim --keep -q --ttl 15s"), "task/auth-1@1");
     let keeper = the_keeper(&sealed);
 
-    // Away for a while, so that it asks in vain, and again; and it is renewed as soon as that can be.
+    // Down for a while, so that it retries; then it renews as soon as possible.
     way.close();
     let first = expires_at(&sealed, "kept").expect("alive");
     eventually("it asks again", || (way.refused.load(Ordering::SeqCst) >= 2).then_some(()));

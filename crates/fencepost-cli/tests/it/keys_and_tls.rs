@@ -39,13 +39,13 @@ on_both! {
         assert_eq!(by(&agent, "claim auth-1 -q").out, "task/auth-1@1");
         let secret = there.sh(&format!("FENCE_KEY={agent} FENCE_RUN=me fence --json claims"));
         assert!(secret.out.contains("\"agent\":\"codex-2\""), "{secret:?}");
-        // From here on it is nobody's.
+        // The key is revoked from here on.
         sealed.ok(&["key", "revoke", "codex-2"]);
         eventually("it is refused", || (by(&agent, "list").code == 1).then_some(()));
         let refused = by(&agent, "done task/auth-1@1");
         assert!(refused.code == 1 && refused.err.contains("this key is not known here, or was revoked"), "{refused:?}");
         sealed.ok(&["guard", "task/auth-1@1"]);
-        // Nor is the fleet open when its last key is gone. Where the database is, there is a way back in.
+        // The fleet stays closed when its last key is revoked. On the machine of the database there is a way back in.
         sealed.ok(&["key", "revoke", "eye"]);
         eventually("it is refused, too", || (by(&reader, "list").code == 1).then_some(()));
         let open = there.fence(&["key", "add", "me", "--role", "admin"]);
@@ -61,7 +61,7 @@ fn an_https_server_is_trusted_by_its_authority() {
     sealed.ok(&["add", "one", "--board", "auth"]);
     authority(&sealed, "ours");
     authority(&sealed, "theirs");
-    // In `[serve]` of the file, too, a path is meant from where the file is.
+    // In `[serve]`, too, a path is relative to the file.
     let file = "[serve]\ntls-cert = \"ours.pem\"\ntls-key = \"ours.key\"\n";
     std::fs::write(sealed.path().join("fence.toml"), file).expect("written");
     std::fs::create_dir_all(sealed.path().join("deep/er")).expect("made");
@@ -86,7 +86,7 @@ fn an_https_server_is_trusted_by_its_authority() {
             .collect();
     insta::assert_snapshot!(shown.join("\n\n"));
 
-    // The file says it for all below it, and what is started under a claim is shown.
+    // The file applies to all directories below it, and supervised commands get the settings.
     std::fs::create_dir(there.path().join("deep")).expect("made");
     std::fs::copy(sealed.path().join("ours-ca.pem"), there.path().join("ca.pem")).expect("copied");
     std::fs::write(there.path().join("fence.toml"), "ca = \"ca.pem\"\n").expect("written");
@@ -94,7 +94,7 @@ fn an_https_server_is_trusted_by_its_authority() {
     let deep =
         there.sh("cd deep && fence list && fence lock deploy -- sh -c 'cd / && fence guard $FENCE_LOCK'");
     assert!(deep.code == 0 && deep.out.contains("ok: held by run lock-"), "{deep:?}");
-    // So is a keeper, which is a process of its own. Nobody else renews here.
+    // So does a keeper, which is a separate process. Nobody else renews here.
     let run = |line: &str| {
         let said = there.sh(&format!("cd deep && FENCE_RUN=kept fence {line}"));
         assert_eq!(said.code, 0, "{line}: {said:?}");
@@ -118,7 +118,7 @@ fn a_public_server_without_encryption_warns() {
     let mut serve = sealed.command("fence");
     serve.args(["serve", "--listen", "0.0.0.0:0"]);
     let server = Served::run(serve);
-    // A reader's key is not enough for all of it.
+    // A reader's key is not enough for all checks.
     let port = server.address.rsplit_once(':').expect("a port").1;
     let doctor = sealed.over(&format!("http://127.0.0.1:{port}")).fence(&["--key", &reader, "doctor"]);
     assert!(doctor.out.contains("not checked: that needs an admin's key"), "{doctor:?}");
@@ -131,7 +131,7 @@ fn a_public_server_without_encryption_warns() {
     assert!(!loopback.contains("encrypted"), "{loopback}");
 }
 
-/// What is wrong is said in words, with what to do about it: a plain client at an https server and the other way round, a
+/// Errors are explained, with a hint: a plain client at an https server and the other way round, a
 /// certificate for another name, that of an authority, and one of yesterday.
 #[test]
 fn tls_errors_are_explained() {

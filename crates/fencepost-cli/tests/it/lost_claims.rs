@@ -3,7 +3,7 @@
 use crate::{on_both, sealed::Sealed};
 
 on_both! {
-    /// Who had something and has nothing any more must stop: exit 5, as with the token.
+    /// A run that has lost its claim must stop: exit 5, as with the token.
     fn without_a_token_a_lost_claim_is_over(sealed: Sealed) {
         sealed.ok(&["init"]);
         let shown = sealed.transcript("
@@ -18,7 +18,7 @@ on_both! {
         insta::assert_snapshot!("lost", shown);
     }
 
-    /// A variable outlives what it names, and a completion that is repeated is answered as the first was.
+    /// A variable outlives its claim, and a repeated completion returns the first reply.
     fn a_stale_variable_completes_nothing(sealed: Sealed) {
         sealed.ok(&["init"]);
         for title in ["one", "two", "three"] {
@@ -33,14 +33,14 @@ on_both! {
             "error: FENCE_CLAIM is `task/main-1@1`, and that claim is over\nhint: name one of your claims: task/main-2@1\nexit 5"
         );
         assert_eq!(sealed.ok(&["claims", "--mine"]).lines().count(), 2, "a head and one claim");
-        // With nothing else in hand, saying it twice is safe.
+        // While the run holds nothing else, repeating it is safe.
         sealed.ok(&["done"]);
         assert_eq!(sealed.sh(&format!("FENCE_RUN=me FENCE_CLAIM={token} fence done")).code, 0);
     }
 
 }
 
-/// Nobody has claimed since, and no server is there: every command says what the next claim will find.
+/// Nobody has claimed since, and there is no server: every command shows the state that the next claim will find.
 #[test]
 fn a_lapsed_lease_is_shown_before_the_next_claim() {
     let sealed = Sealed::sqlite();
@@ -53,7 +53,7 @@ fn a_lapsed_lease_is_shown_before_the_next_claim() {
     sealed.ok(&["--agent", "kim", "claim", "a-1"]);
     sealed.ok(&["--agent", "kim", "claim", "a-2"]);
     sealed.ok(&["--agent", "kim", "mail", "claim", "post"]);
-    // However slow the machine is, it was not over before.
+    // Set directly, so that a slow machine does not matter.
     sealed.sql("update run set expires_at = opened_at");
     let shown = sealed.transcript(
         "

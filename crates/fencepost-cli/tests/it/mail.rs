@@ -1,4 +1,4 @@
-//! Mailboxes by hand: what a person sees, the refusals, and the exit codes.
+//! Mailboxes by hand: output, refusals and exit codes.
 
 use crate::{
     on_both,
@@ -42,7 +42,7 @@ on_both! {
         insta::assert_snapshot!("mail_by_hand", shown + "\n" + &sealed.transcript("mail show 3"));
     }
 
-    /// Spaces, the order of fields and long numbers are the sender's.
+    /// Spaces, the order of fields and long numbers stay.
     fn a_payload_is_kept_as_it_was_written(sealed: Sealed) {
         sealed.ok(&["init"]);
         let payload = r#"{"b" : 12345678901234567890123, "a":[1,  2.50]}"#;
@@ -52,7 +52,7 @@ on_both! {
         assert_eq!(got.trim_end(), payload);
     }
 
-    /// What failed is listed, explained and brought back.
+    /// Failed messages are listed, explained and redriven.
     fn dead_letters(sealed: Sealed) {
         sealed.ok(&["init"]);
         let shown = sealed.transcript("
@@ -120,7 +120,7 @@ on_both! {
         let lines: String = (0..5).map(|_| "x".repeat(700_000) + "\n").collect();
         std::fs::write(sealed.path().join("large"), lines).expect("written");
         assert_eq!(sealed.ok(&["--json", "mail", "push", "large", "-f", "large"]), "{\"pushed\":5,\"existing\":0}");
-        // Of what is refused, the line is named; and what came before it.
+        // A refusal names the line, and how much was pushed before it.
         std::fs::write(sealed.path().join("wrong"), format!("a\n\n{}\n", "x".repeat(1_100_000))).expect("written");
         let said = sealed.fence(&["mail", "push", "wrong", "-f", "wrong"]);
         assert_eq!(said.code, 1, "{said:?}");
@@ -132,7 +132,7 @@ on_both! {
     }
 }
 
-/// A message's key is not the server's.
+/// The key of a message is not the key for the server.
 #[test]
 fn two_keys_are_not_mistaken_for_each_other() {
     let world = Sealed::sqlite();
@@ -153,7 +153,7 @@ fn two_keys_are_not_mistaken_for_each_other() {
     assert!(all.contains("\"idempotency_key\":\"k\"") && !all.contains(&key), "{all}");
 }
 
-/// Every verb has help, with a word on all that can be given.
+/// Every verb has help for all its arguments.
 #[test]
 fn every_verb_has_help() {
     let sealed = Sealed::sqlite();
@@ -162,7 +162,7 @@ fn every_verb_has_help() {
     insta::assert_snapshot!("mail_help", shown);
 }
 
-/// What each verb of a noun says about itself.
+/// The help of each verb of a noun.
 pub fn help_of_verbs(sealed: &Sealed, noun: &str) -> String {
     let help = sealed.ok(&[noun, "--help"]);
     let (_, verbs) = help.split_once("Commands:\n").expect("the verbs");

@@ -1,11 +1,11 @@
-//! kill -9 of `fence mail work`, at random moments, fifty times: of every message there is one output.
+//! kill -9 of `fence mail work`, at random moments, fifty times: every message has exactly one output.
 
 use crate::{on_both, running::until, sealed::Sealed};
 use fencepost::{Fleet, admin, event, mail};
 use std::{collections::HashMap, process::Stdio, time::Duration};
 
 const KILLS: i64 = 50;
-/// New ones for every kill: however much a worker does before it dies, there is something for the next one.
+/// New messages for every kill, so that the next worker has something to do.
 const EACH: i64 = 4;
 const MESSAGES: i64 = KILLS * EACH;
 
@@ -14,7 +14,7 @@ on_both! {
 
     fn fifty_kills(sealed: Sealed) {
         sealed.ok(&["init"]);
-        // However often it is killed with one of them.
+        // Enough attempts for all kills.
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
         sealed.script("work", "echo $FENCE_MESSAGE >> begun; cat; echo $FENCE_MESSAGE >> ended");
         let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
@@ -24,7 +24,7 @@ on_both! {
             let rows: String = (1..=EACH).map(|n| format!("{{\"n\": {}}}\n", round * EACH + n)).collect();
             std::fs::write(sealed.path().join("rows"), rows).expect("written");
             sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
-            // Not before it has begun as many; and then at any moment.
+            // After it has begun this many, at any moment.
             let enough = lines() + fastrand::usize(0..4);
             let mut command = sealed.command("fence");
             let mut worker = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("fence");
@@ -33,7 +33,7 @@ on_both! {
             worker.kill().expect("killed");
             worker.wait().expect("gone");
         }
-        // What the dead held comes back when their leases are over: within a second, by itself.
+        // The messages of dead workers go back when their leases expire, within a second.
         let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut worker = worker.expect("fence");
         let processed = format!("\"processed\":{MESSAGES}");

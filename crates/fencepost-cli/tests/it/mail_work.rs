@@ -8,11 +8,11 @@ use crate::{
 use rustix::process::Signal;
 use std::fs;
 
-/// Says that it has begun, with its process's number, and waits for a file.
+/// A script that writes its process id when it has begun, and waits for a file.
 const WAITS: &str =
     "echo $$ > begun.new; mv begun.new begun; until [ -e go ]; do sleep 0.02; done; echo done";
 
-/// The same, ignores TERM, and so do its children.
+/// The same, but the script and its children ignore TERM.
 const STUBBORN: &str =
     "trap '' TERM; (trap '' TERM; exec sleep 1000) & echo $$ > begun.new; mv begun.new begun
 while :; do sleep 0.02; done";
@@ -37,7 +37,7 @@ fn counts(sealed: &Sealed, mailbox: &str) -> [i64; 4] {
         .map(|name| stats["mailboxes"][0][name].as_i64().expect("a number"))
 }
 
-/// The name of the worker's run is another each time.
+/// Replaces the name of the worker's run, which differs each time.
 fn plain(text: &str) -> String {
     let mut words = without_times(text);
     while let Some(at) = words.find("mail-").filter(|at| words[*at..].len() >= 37) {
@@ -47,10 +47,10 @@ fn plain(text: &str) -> String {
 }
 
 on_both! {
-    /// What a command gets, and what its exit code means.
+    /// The input of a command, and the meaning of its exit code.
     fn a_command_for_each_message(sealed: Sealed) {
         sealed.ok(&["init"]);
-        // What fails is not tried again while this test runs.
+        // A backoff that is longer than this test.
         sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
         sealed.ok(&["mail", "push", "box", "{\"a\":\n 1}", "--type", "tool_use"]);
         push(&sealed, "box", &["a text\nof two lines", "fail", "never", "nothing", "itself", "odd"]);
@@ -78,7 +78,7 @@ on_both! {
         assert!(shown.contains("last failure: its command exited with 65\n"), "{shown}");
         assert!(shown.contains("failed   message/4@1  WORKER  reason: its command exited with 65"), "{shown}");
         assert!(shown.ends_with("hint: fence mail redrive 4 tries it again, with all its attempts"), "{shown}");
-        // Its run is over, and it is told what it can be told as JSON.
+        // The run is over, and the report is JSON.
         assert!(sealed.ok(&["runs"]).contains("no runs"), "{}", sealed.ok(&["runs"]));
         sealed.ok(&["mail", "redrive", "4"]);
         let said = sealed.fence(&["--json", "mail", "work", "box", "--once", "--no-retry", "--", "false"]);
@@ -88,7 +88,7 @@ on_both! {
         let said = sealed.fence(&["mail", "work", "box", "--", "no-such-program"]);
         assert_eq!((said.code, said.err.as_str(), counts(&sealed, "box")[..2].to_vec()), (127, "error: `no-such-program`: not found", vec![2, 0]));
         assert!(sealed.ok(&["mail", "list", "box", "--status", "pending"]).contains("  0/3"));
-        // More than can be stored.
+        // An output that is too long to store.
         let said = sealed.fence(&["mail", "work", "box", "--max", "1", "--no-retry", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]);
         assert!(said.out.contains("its command printed more than 1048576 bytes"), "{said:?}");
         let said = sealed.fence(&["mail", "work", "box", "--drain", "--", "sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x"]);
@@ -97,7 +97,7 @@ on_both! {
         assert_eq!((said.code, said.out.as_str()), (0, ""), "nothing is ready");
     }
 
-    /// Several at once are completed or fail together, and each has its own line of the output.
+    /// A batch is completed or fails together, and each message has its line of the output.
     fn batches(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "2", "--backoff", "0s"]);
@@ -111,7 +111,7 @@ on_both! {
         assert!(shown[0].replace(": 1", ":1").contains("output: \"payload\":{\"n\":1}}}"), "{}", shown[0]);
         assert!(shown[1].contains("output: \"payload\":\"two\"}}"), "{}", shown[1]);
         assert!(shown[2].contains("output: \"payload\":\"3\"}}"), "{}", shown[2]);
-        // A line too few: which is whose would be a guess. And so it is with an exit code.
+        // With a line too few, fence does not guess. An exit code fails the whole batch.
         push(&sealed, "box", &["4", "5", "6"]);
         let said = sealed.fence(&["mail", "work", "box", "--batch", "3", "--once", "--", "head", "-2"]);
         assert_eq!(said.out.matches("its command printed 2 lines for 3 messages").count(), 3, "{said:?}");
@@ -120,7 +120,7 @@ on_both! {
         assert_eq!(counts(&sealed, "box"), [0, 0, 3, 3]);
     }
 
-    /// Three that wait for each other are done only if they run at the same time; one at a time only if they do not.
+    /// Three commands that wait for each other end only if they run at the same time.
     fn commands_overlap_up_to_the_concurrency(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2", "3"]);
@@ -134,7 +134,7 @@ on_both! {
         assert_eq!((said.code, counts(&sealed, "box")), (0, [0, 0, 0, 6]), "{said:?}");
     }
 
-    /// Told once, it finishes what runs, claims no more, and holds nothing afterwards.
+    /// After the first signal it finishes running commands, claims no more, and holds nothing afterwards.
     fn the_first_signal_drains(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2", "3"]);
@@ -146,7 +146,7 @@ on_both! {
         fs::write(sealed.path().join("go"), "").expect("written");
         let said = worker.end();
         assert_eq!((said.code, counts(&sealed, "box")), (0, [2, 0, 0, 1]), "{said:?}");
-        // One that waits for messages stops at once.
+        // A worker that waits for messages stops at once.
         sealed.ok(&["mail", "pause", "box"]);
         let worker = Running::fence(&sealed, &["mail", "work", "box", "--", "true"]);
         until("it listens", || worker.listens());
@@ -155,8 +155,8 @@ on_both! {
         assert_eq!((said.code, said.err.as_str()), (0, "finishing running commands; another signal ends them"), "{said:?}");
     }
 
-    /// Told twice, it ends its command as well, however stubborn, and gives the message back as it was: also one that
-    /// has no attempt left, and by a worker that tries nothing again.
+    /// The second signal also ends a stubborn command. Its message goes back without a counted attempt, also on the last attempt and
+    /// with --no-retry.
     fn the_second_signal_ends_the_commands(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "1"]);
@@ -164,7 +164,7 @@ on_both! {
         for (mailbox, more, then) in [
             ("box", &[][..], "1  pending  box  0/1"),
             ("box", &["--no-retry", "--batch", "2"], "1  pending  box  0/1"),
-            // Nobody knows how far it came, and here a person is to say what becomes of it.
+            // Nobody knows how far it came, and this mailbox holds such messages for a person.
             ("pay", &[], "2  held  pay  1/3  its worker was told to end"),
         ] {
             if more.is_empty() {
@@ -188,7 +188,7 @@ on_both! {
         }
     }
 
-    /// Whoever stops a service tells all of its processes to end: a command that does is no failed attempt.
+    /// A service manager signals all processes of a service. A command that ends by the signal is no failed attempt.
     fn a_signal_for_worker_and_command(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1"]);
@@ -204,7 +204,7 @@ on_both! {
         assert!(listed.starts_with("1  pending  box  0/3"), "{listed}");
     }
 
-    /// A command that takes too long is ended at that time and counted; the mailbox says what becomes of its message.
+    /// A command that takes too long is ended, and its attempt counts. The replay policy of the mailbox decides on the message.
     fn a_command_has_a_timeout(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
@@ -223,14 +223,14 @@ on_both! {
         }
     }
 
-    /// A claim that is lost ends the command; what else was in its batch goes back; and the worker goes on.
+    /// A lost claim ends the command. The rest of its batch goes back, and the worker goes on.
     fn a_lost_claim_ends_its_command(sealed: Sealed) {
         sealed.ok(&["init"]);
         push(&sealed, "box", &["1", "2"]);
         let ways: [&[&str]; 2] = [&["unclaim", "message/1"], &["mail", "reset", "box"]];
         for (way, batch) in ways.iter().zip([&[][..], &["--batch", "2"]]) {
             let _ = fs::remove_file(sealed.path().join("begun"));
-            // The first time it waits for its end, and then it is quick.
+            // It blocks the first time, and is quick after that.
             let script = format!("if [ -e begun ]; then cat; exit 0; fi; {STUBBORN}");
             let words = [&["mail", "work", "box", "--grace", "300ms", "--max", "2"], batch, &["--", "sh", "-c", &script]].concat();
             let worker = Running::fence(&sealed, &words);
@@ -247,7 +247,7 @@ on_both! {
                 assert_eq!(counts(&sealed, "box"), [2, 0, 0, 1]);
             }
         }
-        // Of a batch one is enough; the other was cut off in the middle, and waits to be tried again.
+        // One lost claim of a batch is enough. The other message was interrupted, and waits for its retry.
         let _ = fs::remove_file(sealed.path().join("begun"));
         let worker = Running::fence(&sealed, &["mail", "work", "box", "--batch", "2", "--once", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
         let leader = begun(&sealed);
@@ -259,7 +259,7 @@ on_both! {
 
     without a server:
 
-    /// A message that kills whoever works on it is given up after its attempts, and blocks nobody.
+    /// A message that kills its workers fails after its attempts, and blocks nobody.
     fn a_poison_message_ends_in_failed(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["mail", "configure", "box", "--max-attempts", "2"]);
@@ -276,12 +276,12 @@ on_both! {
         let listed = sealed.ok(&["mail", "list", "--status", "failed"]);
         assert!(listed.starts_with("1  failed  box  2/2  2 attempts were made and lost; the last by run `mail-"), "{listed}");
         assert_eq!((killed, counts(&sealed, "box")), (2, [0, 0, 1, 3]));
-        // A person brings it back, and it may try again.
+        // A person redrives it, and it is tried again.
         assert_eq!(sealed.ok(&["mail", "redrive", "1"]), "1 message pending again");
     }
 }
 
-/// A server that goes away is survived, with a line on it; what was done meanwhile is told when it is back.
+/// A worker survives the restart of its server with a warning, and reports its results after it.
 #[test]
 fn a_worker_survives_the_restart_of_its_server() {
     let world = Sealed::sqlite();

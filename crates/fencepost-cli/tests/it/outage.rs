@@ -1,4 +1,4 @@
-//! PostgreSQL goes away under a server, and comes back: calls fail clearly or succeed, and then all goes on.
+//! PostgreSQL is restarted under a server: calls fail clearly or succeed, and then everything goes on.
 
 use crate::{
     sealed::{Sealed, eventually},
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// A PostgreSQL of this test's own.
+/// A private PostgreSQL for this test.
 struct Cluster {
     dir: tempfile::TempDir,
     url: String,
@@ -37,7 +37,7 @@ impl Cluster {
         script(&["stop", "immediate"], &self.dir);
     }
 
-    /// On the port that it had.
+    /// Starts it again on the same port.
     fn bring_back(&self) {
         script(&["restart"], &self.dir);
     }
@@ -49,7 +49,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A verb, and what comes after the directory.
+/// Runs `scripts/postgres` with a verb and arguments.
 fn script(verb: &[&str], dir: &tempfile::TempDir) -> String {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
     let ran =
@@ -58,7 +58,7 @@ fn script(verb: &[&str], dir: &tempfile::TempDir) -> String {
     String::from_utf8(ran.stdout).expect("text")
 }
 
-/// A follower of the log that comes back with the last id it saw, as a browser does.
+/// A follower of the log that reconnects with its last id, as a browser does.
 struct Follower {
     seen: Arc<Mutex<Vec<String>>>,
     ended: Arc<AtomicUsize>,
@@ -86,7 +86,7 @@ impl Follower {
                         id = Some(text.to_owned());
                     } else if let Some(data) = line.strip_prefix("data: ") {
                         let data: Value = serde_json::from_str(data).expect("JSON");
-                        // The last message of one that is sent away is an error, and has no id.
+                        // The last message before a disconnect is an error, and has no id.
                         let Some(id) = id.take() else { continue };
                         seen.lock()
                             .expect("not poisoned")
@@ -120,7 +120,7 @@ fn postgres_is_restarted_under_a_server() {
     there.ok(&["add", "held", "--board", "later"]);
     there.ok(&["--run", "other", "claim", "later-1"]);
     let follower = Follower::of(&server);
-    // One who waits by the command line, and one who speaks HTTP and nothing more.
+    // A waiter on the command line, and one that uses HTTP directly.
     let waiting = there.spawn(&["claim", "--board", "later", "--wait", "5m", "-q"]);
     let waits = |run| json!({ "board": "later", "run": run, "wait_ms": 300_000 });
     let plain = server.send("task/claim", &waits("plain"));
@@ -135,7 +135,7 @@ fn postgres_is_restarted_under_a_server() {
             runtime.spawn(async move {
                 let fleet = Connection::open(&url).await.expect("a connection");
                 let mut done = 0;
-                // Once more after it is over: then it goes on.
+                // Once more after the outage.
                 for n in 0.. {
                     let last = over.load(Ordering::SeqCst);
                     match one(&fleet, &format!("c{client}"), n).await {
@@ -151,7 +151,7 @@ fn postgres_is_restarted_under_a_server() {
         })
         .collect();
     cluster.crash();
-    // For longer than a client is patient with a server that it does not know: 2 s. Real time, as that is.
+    // Longer than a client tries to reach a new server: 2 s. In real time.
     let crashed = tokio::time::Instant::now();
     while crashed.elapsed() < Duration::from_secs(3) {
         let (status, said) = answer(server.send("task/claim", &waits("late")));
@@ -172,7 +172,7 @@ fn postgres_is_restarted_under_a_server() {
     }
     assert!(done >= 4, "it went on");
 
-    // Those who waited go on waiting, unless they were just being answered; and work that comes now is found.
+    // Waiters go on waiting, except those in the middle of a reply; and they find new work.
     there.ok(&["add", "now", "--board", "later"]);
     there.ok(&["add", "too", "--board", "later"]);
     let waited = crate::sealed::finished(waiting.wait_with_output().expect("it ends"));
@@ -181,7 +181,7 @@ fn postgres_is_restarted_under_a_server() {
     let unknown = status == 503 && said["error"]["code"] == "outcome_unknown";
     assert!(status == 200 || unknown, "{status} {said}");
 
-    // What the log has, the follower has seen: each once, in order.
+    // The follower has seen every event once, in order.
     let fleet = runtime.block_on(Fleet::open(&cluster.url)).expect("the fleet");
     let log = || {
         runtime.block_on(async {
@@ -213,7 +213,7 @@ fn postgres_is_restarted_under_a_server() {
     assert!(runtime.block_on(fleet.call(admin::Check {})).expect("the check runs").ok);
 }
 
-/// A task of its own, from its beginning to its end.
+/// A new task, from its creation to its completion.
 async fn one(fleet: &Connection, client: &str, n: u64) -> fencepost::Result<()> {
     let board = format!("{client}n{n}");
     fleet.call(task::Add::new(&board, "work")).await?;

@@ -34,7 +34,7 @@ on_both! {
         assert!(report.contains("\"ok\": true"), "{report}");
     }
 
-    /// The two-terminal race: one wins, the other is told who won.
+    /// Two terminals race for a task: one wins, and the other learns who has it.
     fn two_terminals_race_for_one_task(sealed: Sealed) {
         sealed.ok(&["init"]);
         for n in 1..=10 {

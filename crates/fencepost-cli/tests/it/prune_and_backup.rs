@@ -1,4 +1,4 @@
-//! What a fleet keeps: pruning and backups.
+//! `fence prune` and `fence backup`.
 
 use crate::{on_both, sealed::Sealed};
 
@@ -6,7 +6,7 @@ on_both! {
     fn old_data_is_pruned(sealed: Sealed) {
         sealed.ok(&["init"]);
         let old = "\"status\":\"completed\",\"finished_at\":\"2020-01-01T00:00:00Z\"";
-        // A chain of failures: each goes only after the one that waits for it.
+        // A chain of failed tasks: each can be pruned only after the one that depends on it.
         let failed = "\"status\":\"failed\",\"finished_at\":\"2020-01-01T00:00:00Z\"";
         let mut lines: String = (1..=1200).map(|n| format!("{{\"id\":\"old-{n}\",\"title\":\"t\",{old}}}\n")).collect();
         for n in 1..=5 {

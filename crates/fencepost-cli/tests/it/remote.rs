@@ -1,4 +1,4 @@
-//! A fleet that a server has: lost answers, killed servers and killed clients double nothing and lose nothing.
+//! A fleet behind a server: lost replies, killed servers and killed clients double nothing and lose nothing.
 
 use crate::{
     lossy_proxy::LossyProxy,
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// How often each kind of event is in the log of a fleet that is whole.
+/// The events of a fleet by kind, after the integrity check.
 async fn account(url: &str) -> HashMap<String, Vec<String>> {
     let fleet = Fleet::open(url).await.expect("it opens");
     let report = fleet.call(admin::Check {}).await.expect("the check runs");
@@ -39,7 +39,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().expect("a runtime")
 }
 
-/// Every verb that changes something, each with its first answer lost.
+/// Every verb that changes something, each with its first reply lost.
 fn lost_replies(world: Sealed) {
     world.ok(&["init"]);
     let server = Serving::start(&world, &[]);
@@ -82,7 +82,7 @@ fn lost_replies(world: Sealed) {
     counts.sort();
     insta::assert_snapshot!("lost_replies", counts.join("\n"));
 
-    // What would be done twice is not asked again, and says so.
+    // A verb that could happen twice is not retried, and the error says so.
     proxy.lose(1);
     let ended = there.fence(&["end", "me"]);
     assert_eq!((ended.code, proxy.lost()), (1, commands.len() + 1), "{ended:?}");
@@ -100,14 +100,14 @@ fn lost_replies_double_nothing_on_postgres() {
     lost_replies(Sealed::postgres());
 }
 
-/// 16 clients that know both servers; the one that half of them ask first is killed in the middle.
+/// 16 clients with two servers. The server that half of them use first is killed.
 #[test]
 fn a_server_is_killed_and_every_task_is_done_once() {
     const TASKS: usize = 500;
     let world = Sealed::postgres();
     world.ok(&["init"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
-    // Some answers of the one that is killed are lost before: that something was done and not heard of is no chance.
+    // Some replies of the killed server are lost before, so that work without a reply does not depend on chance.
     let proxy = Arc::new(LossyProxy::to(&one.url));
     let orders = [format!("{},{}", proxy.url, two.url), format!("{},{}", two.url, proxy.url)];
     let victim = Arc::new(Mutex::new(Some(one)));
@@ -135,7 +135,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
                         if so_far == 100 {
                             proxy.lose(4);
                         }
-                        // Who asks the other one first would finish without the one that is to be killed.
+                        // Clients of the other server would finish without the one that is to be killed.
                         for _ in 0..60_000 {
                             if so_far < 200 || n % 2 == 0 || proxy.lost() == 4 {
                                 break;
@@ -163,12 +163,12 @@ fn a_server_is_killed_and_every_task_is_done_once() {
     completed.sort();
     completed.dedup();
     assert_eq!((completed.len(), kinds["task.completed"].len()), (TASKS, TASKS));
-    // A claim whose answer was lost was answered with itself, unless the server knew and took it back.
+    // A retry returned the same claim, except if the server had noticed the lost reply and released it.
     let taken_back = kinds.get("task.undelivered").map_or(0, Vec::len);
     assert_eq!(kinds["task.claimed"].len() - taken_back, TASKS);
 }
 
-/// Whoever is killed while it waits has taken nothing; and one whose answer was lost gets it from the other server.
+/// A client that is killed while it waits has claimed nothing. A client whose reply was lost gets it from the other server.
 #[test]
 fn clients_are_killed_and_retry_at_the_other_server() {
     let world = Sealed::postgres();
@@ -186,7 +186,7 @@ fn clients_are_killed_and_retry_at_the_other_server() {
     eventually("it waits", || (waiters() == 1).then_some(()));
     waiting.kill().expect("killed");
     waiting.wait().expect("gone");
-    // Before it knows, it would take the task for the dead one, and give it back.
+    // Until the server notices, it could claim the task for the dead client, and release it.
     eventually("the server knows", || (waiters() == 0).then_some(()));
     there.ok(&["add", "one", "--board", "a"]);
     assert_eq!(there.ok(&claim), "task/a-2@1");
@@ -201,7 +201,7 @@ fn clients_are_killed_and_retry_at_the_other_server() {
     eventually("its answer is lost", || (proxy.lost() > before).then_some(()));
     deaf.kill().expect("killed");
     deaf.wait().expect("gone");
-    // The server that could not deliver it may have taken it back by now, and then it is claimed anew.
+    // The server that could not deliver the claim may have released it. Then it is claimed again.
     let token = there.ok(&claim);
     there.ok(&["guard", &token]);
     let shown: serde_json::Value = serde_json::from_str(&there.ok(&["--json", "show", "a-3"])).expect("JSON");
@@ -229,8 +229,7 @@ fn a_server_that_is_down_is_one_line_and_a_hint() {
     assert!(!sealed.path().join(".fence").exists(), "nothing is made here");
 }
 
-/// One who waits by a request that the server held is patient for as long as it wanted to wait, and not for the two
-/// seconds of one who finds nobody there.
+/// A waiting client retries for as long as it wants to wait, and not only for the two seconds of a first connection.
 #[test]
 fn a_waiter_survives_a_restart() {
     let world = Sealed::sqlite();
@@ -263,7 +262,7 @@ fn a_supervised_command_finds_the_server() {
     let printed =
         there.ok(&["lock", "deploy", "--", "sh", "-c", "echo $FENCE_URL $FENCE_DB; fence guard $FENCE_LOCK"]);
     assert!(printed.starts_with(&format!("{}\nok: held by run lock-", server.url)), "{printed}");
-    // And who was told of a database by a flag is not led away from it.
+    // A database that a flag names is kept.
     let db = world.url();
     let words = ["--db", &db, "lock", "deploy", "--", "sh", "-c", "echo $FENCE_DB $FENCE_URL"];
     assert_eq!(there.ok(&words), db);

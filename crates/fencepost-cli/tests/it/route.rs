@@ -1,4 +1,4 @@
-//! Routes by hand: what a person sees.
+//! Routes from the command line.
 
 use crate::{on_both, sealed::without_times};
 

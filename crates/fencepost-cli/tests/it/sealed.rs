@@ -1,4 +1,4 @@
-//! An empty git repository, no inherited variables, and a fleet of its own.
+//! A sealed environment: an empty git repository, no inherited variables, and a new fleet.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -14,11 +14,11 @@ use std::{
 pub struct Sealed {
     dir: tempfile::TempDir,
     db: Option<String>,
-    /// Who has the fleet, if it is not opened here.
+    /// The server of the fleet, if commands do not open it themselves.
     server: Option<Box<Server>>,
 }
 
-/// `fence serve`, on a port of its own, and the world that its fleet is in.
+/// `fence serve` on a free port, and the environment that its fleet is in.
 struct Server {
     world: Sealed,
     running: Mutex<Serving>,
@@ -39,7 +39,7 @@ pub fn lasting_address() -> String {
     std::iter::repeat_with(address).find(free).expect("a free port")
 }
 
-/// A server process. It ends with this.
+/// A server process. Dropping this value ends it.
 pub struct Serving {
     pub url: String,
     child: Child,
@@ -57,7 +57,7 @@ impl Serving {
         Self { url: url.unwrap_or_else(|| panic!("it said: {line}")).to_owned(), child }
     }
 
-    /// As a power cut ends it.
+    /// Ends it as a power cut does.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -70,7 +70,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a command said and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 pub struct Finished {
     pub code: i32,
@@ -81,7 +81,7 @@ pub struct Finished {
 impl Sealed {
     /// The embedded database, where `fence init` puts it.
     pub fn sqlite() -> Self {
-        // Whatever the test's umask is: keepers' files are only where nobody else can write.
+        // Independent of the test's umask: keepers' files need a directory that nobody else can write.
         let ours = std::fs::Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().permissions(ours).tempdir().expect("a directory");
         let sealed = Self { dir, db: None, server: None };
@@ -100,30 +100,30 @@ impl Sealed {
         Self { db: Some(format!("{base}?schema={schema}&sslmode=disable")), ..Self::sqlite() }
     }
 
-    /// A world whose fleet is in another: all that is seen of it here is a server.
+    /// An environment whose fleet is in another one, behind a server.
     pub fn served(world: Sealed) -> Self {
         Self { server: Some(Box::new(Server::of(world))), ..Self::sqlite() }
     }
 
-    /// Whoever has the fleet open opens it anew.
+    /// Restarts the server, if there is one, so that the fleet is opened again.
     pub fn reopen(&self) {
         if let Some(Server { world, running }) = self.server.as_deref() {
             *running.lock().expect("not poisoned") = Serving::start(world, &[]);
         }
     }
 
-    /// The server that has the fleet, if one has it.
+    /// The address of the server, if there is one.
     pub fn server(&self) -> Option<String> {
         let server = self.server.as_ref()?;
         Some(server.running.lock().expect("not poisoned").url.clone())
     }
 
-    /// The same fleet in a directory of its own, by another way.
+    /// The same fleet in another directory, by another address.
     pub fn over(&self, url: &str) -> Self {
         Self { db: Some(url.into()), ..Self::sqlite() }
     }
 
-    /// Is the fleet where `fence init` puts it in a git repository?
+    /// Is the fleet in the work tree of the git repository?
     pub fn is_in_its_work_tree(&self) -> bool {
         self.db.is_none() && self.server.is_none()
     }
@@ -140,7 +140,7 @@ impl Sealed {
         self.db.clone().unwrap_or_else(|| self.path().join(".fence/fence.db").display().to_string())
     }
 
-    /// A program that sees nothing of the test's own environment.
+    /// A program without the test's own environment.
     pub fn command(&self, program: &str) -> Command {
         let bin: PathBuf = Path::new(env!("CARGO_BIN_EXE_fence")).parent().expect("its directory").into();
         let mut command = Command::new(program);
@@ -160,8 +160,7 @@ impl Sealed {
         command
     }
 
-    /// Until the whole log can be read: on PostgreSQL it is shown up to the oldest transaction of anyone, and other
-    /// tests have theirs.
+    /// Waits until the whole log can be read: on PostgreSQL it is readable up to the oldest transaction of all tests.
     pub fn readable(&self) {
         let url = self.url();
         if !url.starts_with("postgres") {
@@ -179,7 +178,7 @@ impl Sealed {
         });
     }
 
-    /// Changes the fleet behind the back of whoever has it open.
+    /// Changes the database directly.
     pub fn sql(&self, sql: &'static str) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let fleet = runtime.block_on(fencepost::Fleet::open(&self.url())).expect("the fleet");
@@ -187,10 +186,10 @@ impl Sealed {
         runtime.block_on(change).expect("changed");
     }
 
-    /// A script in a file, for a shell that is not thrown away after one command line.
+    /// A script in a file, for a shell that is not `bash -c`.
     pub fn script(&self, name: &str, text: &str) {
-        // Written by another process: what this one has open, a child of another test that is forked meanwhile has
-        // open, too, and a file that is open for writing cannot be executed.
+        // Another process writes it: children of other tests inherit the files that this process has open, and a file that is
+        // open for writing cannot be executed.
         let mut write = self.command("sh");
         write.args(["-c", r#"cat > "$0" && chmod 755 "$0""#, name]).stdin(Stdio::piped());
         let mut write = write.spawn().expect("sh");
@@ -203,23 +202,23 @@ impl Sealed {
         finished(self.command("bash").args(["-c", script]).output().expect("bash"))
     }
 
-    /// `fence` with these words, for run `me` unless they say otherwise.
+    /// Runs `fence` with these words, for the run `me` if they name no other.
     pub fn fence(&self, words: &[&str]) -> Finished {
         if self.server.is_some() && words == ["init"] {
-            // It was made where it is served.
+            // The server has created it.
             return Finished { code: 0, out: String::new(), err: String::new() };
         }
         finished(self.command("fence").env("FENCE_RUN", "me").args(words).output().expect("fence"))
     }
 
-    /// The same, while the test goes on. It is ended with the test at the latest.
+    /// Starts `fence` with these words, for the run `me`.
     pub fn spawn(&self, words: &[&str]) -> Child {
         let mut command = self.command("fence");
         command.env("FENCE_RUN", "me").args(words).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fence")
     }
 
-    /// The same, and it must succeed.
+    /// Runs `fence`, which must succeed, and returns its output.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
         let said = self.fence(words);
@@ -227,7 +226,7 @@ impl Sealed {
         said.out
     }
 
-    /// The command, what it said, and how it ended. Times differ; everything else is as it stands there.
+    /// The command, its output and its exit code, with all times replaced.
     pub fn show(&self, words: &[&str]) -> String {
         let said = self.fence(words);
         let mut shown = format!("$ fence {}\n", words.join(" "));
@@ -243,7 +242,7 @@ impl Sealed {
         shown
     }
 
-    /// Several commands, each a line of words; `'…'` keeps words together.
+    /// Runs several commands, one per line; `'…'` keeps words together.
     pub fn transcript(&self, commands: &str) -> String {
         let lines = commands.lines().map(str::trim).filter(|line| !line.is_empty());
         let shown = lines.map(|line| {
@@ -263,7 +262,7 @@ fn words(line: &str) -> Vec<String> {
     words.collect()
 }
 
-/// Every moment becomes TIME, and a day that begins between two commands is not told.
+/// Replaces every time by TIME, and drops the heading of a day that begins between two commands.
 pub fn without_times(text: &str) -> String {
     let mut out = String::new();
     let is_day = |line: &str| line.split_once("day 20").is_some_and(|(_, date)| date.trim_end().len() == 8);
@@ -288,8 +287,7 @@ pub fn without_times(text: &str) -> String {
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "a real process is awaited")]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    // Five minutes: longer than any patience of ours (a client tries to reach its server for 15 s), on a machine that
-    // has other things to do as well.
+    // Five minutes: longer than every timeout of ours (a client tries to reach its server for 15 s), also on a busy machine.
     let began = std::time::Instant::now();
     while began.elapsed().as_secs() < 300 {
         if let Some(found) = look() {
@@ -309,8 +307,8 @@ pub fn finished(output: Output) -> Finished {
     }
 }
 
-/// Runs a test on both databases, and on both once more over HTTP. What comes after `without a server:` only the first
-/// way: it starts many processes, and what it is about is the same over HTTP.
+/// Runs a test on both databases, and on both once more over HTTP. Tests after `without a server:` do not run over HTTP: they start
+/// many processes, and HTTP makes no difference to them.
 #[macro_export]
 macro_rules! on_both {
     (

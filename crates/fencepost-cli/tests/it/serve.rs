@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-/// A server of its own, ended with the test.
+/// A server process, ended with the test.
 pub struct Served {
     child: Child,
-    /// Its log, read as it comes: a pipe that nobody reads fills up, and holds up who writes.
+    /// Its log, read all the time: a full pipe would block the writer.
     log: Arc<Mutex<String>>,
     reading: Option<JoinHandle<()>>,
     pub address: String,
@@ -29,7 +29,7 @@ impl Served {
         Self::start_with(sealed, words, &[])
     }
 
-    /// The same, with these variables.
+    /// Starts a server with these variables.
     pub fn start_with(sealed: &Sealed, words: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = sealed.command("fence");
         command.envs(variables.iter().copied());
@@ -66,7 +66,7 @@ impl Served {
         stream
     }
 
-    /// Sends a request and leaves the answer to come.
+    /// Sends a request without reading the reply.
     pub fn send(&self, op: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         let mut stream = self.connect();
@@ -79,7 +79,7 @@ impl Served {
         stream
     }
 
-    /// A request whose body is still to come. The server has its head, and waits for the rest.
+    /// Sends the head of a request. The server waits for the body.
     fn begin(&self, op: &str, length: usize) -> TcpStream {
         let mut stream = self.connect();
         let head = format!(
@@ -97,7 +97,7 @@ impl Served {
         answer(self.send(op, &body))
     }
 
-    /// How many wait, as the server tells.
+    /// The number of waiters in the metrics of the server.
     pub fn waiting(&self) -> u64 {
         waiting(&self.address)
     }
@@ -121,7 +121,7 @@ impl Drop for Served {
     }
 }
 
-/// How many wait, as the server at this address tells.
+/// The number of waiters in the metrics of the server at this address.
 pub fn waiting(address: &str) -> u64 {
     let mut stream = TcpStream::connect(address).expect("connected");
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
@@ -155,7 +155,7 @@ pub fn answer(stream: TcpStream) -> (u16, Value) {
     (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
 }
 
-/// Something to wait for: a task that another has.
+/// A claim that has to wait: somebody else holds the task.
 fn busy(sealed: &Sealed) {
     sealed.ok(&["init"]);
     sealed.ok(&["add", "held", "--board", "auth"]);
@@ -177,7 +177,7 @@ on_both! {
         assert_eq!((status, &claimed["claim"]["token"]), (200, &json!("task/auth-2@1")), "nobody took it for the other");
     }
 
-    /// Work from the command line, in another process, wakes who waits at the server.
+    /// Work from the command line, in another process, wakes a waiter at the server.
     fn work_of_another_process_wakes_a_waiter(sealed: Sealed) {
         busy(&sealed);
         let server = Served::start(&sealed, &[]);
@@ -208,7 +208,7 @@ on_both! {
         eventually("all wait", || (server.waiting() == 1000).then_some(()));
         sealed.ok(&["add", "fresh", "--board", "auth"]);
         eventually("one has it", || (server.waiting() == 999).then_some(()));
-        // The rest is sent away when the server stops: then every answer is in.
+        // The other waiters are refused when the server stops, so that every reply arrives.
         server.signal(Signal::TERM);
         let mut answers: Vec<u16> = waiting.into_iter().map(|stream| answer(stream).0).collect();
         answers.sort_unstable();
@@ -220,13 +220,13 @@ on_both! {
         let mut server = Served::start(&sealed, &[]);
         let waiting = server.send("task/claim", &json!({ "run": "r", "wait_ms": 600_000 }));
         eventually("it waits", || (server.waiting() == 1).then_some(()));
-        // A request that is half there holds the server up.
+        // A half-sent request keeps the server running.
         let _half = server.begin("task/add", 30);
         server.signal(Signal::TERM);
         let (status, refused) = answer(waiting);
         assert_eq!((status, &refused["error"]["code"]), (503, &json!("unavailable")), "{refused}");
         eventually("nobody is let in", || TcpStream::connect(&server.address).is_err().then_some(()));
-        assert!(server.child.try_wait().expect("its state").is_none(), "what was begun is waited for");
+        assert!(server.child.try_wait().expect("its state").is_none(), "it waits for open requests");
         server.signal(Signal::TERM);
         assert_eq!(server.wait().code(), Some(143));
     }
@@ -289,7 +289,7 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     drop(unread);
 }
 
-/// The most tasks that a plan may have go through; what is larger than the server allows is told, and read to the end.
+/// The largest plan is accepted. A larger body is refused with a reason, and read to its end.
 #[test]
 fn a_large_plan_is_taken_or_refused_clearly() {
     let sealed = Sealed::sqlite();
@@ -310,7 +310,7 @@ fn a_large_plan_is_taken_or_refused_clearly() {
     error: the request is larger than 1000000 bytes
     hint: send less at once, or let the server take more: fence serve --body-size (exit 1)
     ");
-    // A client that looks for an answer only when it has sent everything.
+    // This client reads the reply only after it has sent everything.
     let mut slow = small.connect();
     write!(
         slow,
@@ -325,7 +325,7 @@ fn a_large_plan_is_taken_or_refused_clearly() {
     assert_eq!(answer(slow).0, 413);
 }
 
-/// As many are let in as there are handles for; the others are told, and the server goes on.
+/// The server accepts as many connections as it has file handles, refuses the others with a reason, and goes on.
 #[test]
 fn few_file_handles_stop_nobody_for_long() {
     let sealed = Sealed::sqlite();
@@ -356,7 +356,7 @@ fn slow_and_large_heads_are_cut_off() {
     sealed.ok(&["init"]);
     let impatient = Served::start(&sealed, &["--header-time", "200ms"]);
     let mut slow = impatient.connect();
-    // Its time may be up before we have sent anything.
+    // The timeout may be over before we have sent anything.
     let _ = slow.write_all(b"POST /v1/task/add HTTP/1.1\r\nHost: 127");
     let mut said = String::new();
     if let Err(e) = slow.read_to_string(&mut said) {
@@ -395,7 +395,7 @@ fn a_server_says_why_it_does_not_start() {
     insta::assert_snapshot!(said);
 }
 
-/// What the server says to one who trusts only this certificate.
+/// The reply of the server to a client that trusts only this certificate.
 fn by_tls(sealed: &Sealed, server: &Served, trusted: &str) -> String {
     let script = format!(
         "printf 'GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' |
@@ -427,7 +427,7 @@ fn it_speaks_tls_and_reads_a_renewed_certificate() {
     eventually("the new one is presented", || {
         by_tls(&sealed, &server, "new.pem").contains("{\"ok\":true}").then_some(())
     });
-    // What cannot be used changes nothing.
+    // An invalid certificate changes nothing.
     sealed.sh("echo nonsense > cert.pem");
     server.signal(Signal::HUP);
     let shown = || server.log.lock().expect("the log").contains("the certificate stays as it was");

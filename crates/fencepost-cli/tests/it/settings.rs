@@ -5,7 +5,7 @@ use crate::{
     sealed::{Finished, Sealed, finished, without_times},
 };
 
-/// `fence` with these variables, without what differs from place to place.
+/// `fence` with these variables, without paths that differ.
 fn with(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Finished {
     let mut command = sealed.command("fence");
     command.env("FENCE_RUN", "me").envs(variables.iter().copied()).args(words);
@@ -26,7 +26,7 @@ fn project(sealed: &Sealed, text: &str) {
     sealed.ok(&["trust"]);
 }
 
-/// `key value source` of what is in force.
+/// The settings in force, as `key value source`.
 fn in_force(sealed: &Sealed, variables: &[(&str, &str)], words: &[&str]) -> Vec<String> {
     let said = with(sealed, variables, &[words, &["--json", "config", "show"]].concat());
     let all: Vec<serde_json::Value> =
@@ -73,7 +73,7 @@ fn each_value_has_its_source() {
     assert!(own.out.contains("agent  lee\n"), "{own:?}");
 }
 
-/// Whatever the server has a setting for.
+/// Every option of the server can be set.
 #[test]
 fn every_option_of_the_server_is_a_setting() {
     let sealed = Sealed::sqlite();
@@ -87,7 +87,7 @@ fn every_option_of_the_server_is_a_setting() {
         let key = match field {
             "names" => "name".into(),
             "tls" => "tls-cert".into(),
-            // Of the usual OTEL variables.
+            // Set by the OTEL variables.
             "tracer" => continue,
             field => field.replace('_', "-"),
         };
@@ -153,7 +153,7 @@ fn two_fleets_at_once_are_refused() {
         let said = with(&sealed, &both, words);
         assert_eq!((said.code, said.err.as_str()), (1, refused), "{words:?}: {said:?}");
     }
-    // Whoever makes or serves a database looks for one.
+    // Commands that create or serve a database ignore FENCE_URL.
     let both = [both[0], ("FENCE_DB", "here.db")];
     let made = with(&sealed, &both, &["init"]);
     assert_eq!((made.code, made.out.as_str()), (0, "the fleet is at here.db: FENCE_DB names it"), "{made:?}");
@@ -190,7 +190,7 @@ fn invalid_settings_are_refused() {
         "[serve]\nlisten = \"here\"",
     ] {
         write(&sealed, "fence.toml", text);
-        // Who asks for nothing that is set in there is not in its way.
+        // Settings of a command matter only to that command.
         let words: &[&str] = if text.contains("listen") { &["serve"] } else { &["list"] };
         let said = with(&sealed, &[("FENCE_CONFIG", &file)], words);
         let hint = said.err.split(", serve.").next().unwrap_or_default();

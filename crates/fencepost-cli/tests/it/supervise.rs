@@ -88,7 +88,7 @@ fn ignored_signals_stay_ignored() {
 }
 
 on_both! {
-    /// Taken away, cancelled, ended: the command and all its stubborn children are gone, and it is said why.
+    /// Unclaimed, cancelled, ended: the command and its stubborn children are gone, and the error has the reason.
     fn a_lost_claim_ends_the_whole_group(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "a task", "--board", "auth"]);
@@ -116,7 +116,7 @@ on_both! {
             assert_eq!(said.code, 5, "{said:?}");
             assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
         }
-        // It is told before it is killed, and one that listens has time to end by itself.
+        // TERM comes before KILL, and a command that handles TERM has time to end.
         let _ = fs::remove_file(sealed.path().join("leader"));
         let listens = "trap 'echo told > told; exit 0' TERM
             echo $$ > leader.new; mv leader.new leader
@@ -128,7 +128,7 @@ on_both! {
         assert_eq!((said.code, read(&sealed.path().join("told")).as_str()), (5, "told\n"), "{said:?}");
     }
 
-    /// `fence` within the command acts under its claim, and what it finishes itself is not lost.
+    /// `fence` within the command acts under its claim. A claim that the command finishes is not lost.
     fn a_command_can_finish_its_own_claim(sealed: Sealed) {
         sealed.ok(&["init"]);
         for n in 1..=3 {
@@ -144,12 +144,12 @@ on_both! {
         let script = format!("fence fail --reason no >/dev/null && {linger}");
         let said = sealed.fence(&["guard", "task/auth-2@1", "--", "sh", "-c", &script]);
         assert_eq!((said.code, said.out.as_str()), (3, "still here"), "{said:?}");
-        // At its very end it is not lost either.
+        // Nor is it lost at the end of the command.
         let said = sealed.fence(&["guard", "task/auth-3@1", "--", "sh", "-c", "fence done >/dev/null; exit 4"]);
         assert_eq!(said.code, 4, "{said:?}");
     }
 
-    /// What was given back, by whomever, is anyone's to take: the command is ended, and may not end well.
+    /// Others can take a claim that was given back: the command is ended, and does not succeed.
     fn a_released_claim_is_lost(sealed: Sealed) {
         sealed.ok(&["init"]);
         for _ in 1..=3 {
@@ -175,13 +175,13 @@ on_both! {
             assert_eq!((said.code, members(leader)), (5, vec![]), "after {way:?}: {said:?}");
             assert!(said.err.contains("is over: its lease ended or it was given back"), "{said:?}");
         }
-        // Nor is it handed in if the command itself gives it back, as its last act or before.
+        // A claim that the command itself gives back is not finished, either.
         sealed.ok(&["claim", "auth-1", "--agent", "kim"]);
         let itself: [(&[&str], &str); 4] = [
             (&["lock", "deploy"], "fence release lock/deploy@2; exit 0"),
             (&["lock", "deploy"], "fence release lock/deploy@3; exec sleep 1000"),
             (&["guard", "task/auth-1@2"], "fence release"),
-            // It failed for good, and that was noticed; then somebody brings the task back.
+            // The task failed, and fence noticed; then somebody retries the task.
             (&["guard", "task/auth-3@1"], "fence fail --reason no; sleep 1.5; fence retry auth-3; exec sleep 1000"),
         ];
         for (verb, script) in itself {
@@ -190,19 +190,19 @@ on_both! {
         }
     }
 
-    /// Who takes a lock for a while goes on to act under its own run and claim.
+    /// A command under a lock still acts for the run and the claim of its caller.
     fn a_lock_keeps_the_variables_of_its_caller(sealed: Sealed) {
         sealed.ok(&["init"]);
         for _ in 1..=3 {
             sealed.ok(&["add", "a task", "--board", "auth"]);
         }
-        // By its run's only claim, taken outside of the lock or within.
+        // With the run's only claim, taken outside or inside of the lock.
         sealed.ok(&["claim", "auth-1"]);
         sealed.ok(&["lock", "push", "--", "fence", "done"]);
         assert_eq!(sealed.ok(&["lock", "push", "--", "fence", "claim", "auth-2", "-q"]), "task/auth-2@1");
         assert!(sealed.ok(&["guard", "task/auth-2@1"]).starts_with("ok: held by run me "), "it outlives the lock");
         sealed.ok(&["done", "task/auth-2@1"]);
-        // By the claim of the guard around it.
+        // With the claim of the guard around it.
         sealed.ok(&["claim", "auth-3"]);
         let script = "echo $FENCE_CLAIM $FENCE_RUN $FENCE_LOCK; fence done >/dev/null";
         let said = sealed.ok(&["guard", "--", "fence", "lock", "push", "--", "sh", "-c", script]);
@@ -210,7 +210,7 @@ on_both! {
         assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
     }
 
-    /// The claim is renewed, and again, while the command runs, and given back at once when it is over.
+    /// The claim is renewed while the command runs, and released at once when the command ends.
     fn a_lock_is_renewed_and_released(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.script("twice", r#"
@@ -221,7 +221,7 @@ on_both! {
                 ((i < 600)) || exit 1
             done
             fence guard $FENCE_LOCK; fence call run/list"#);
-        // It is renewed after a third. With little grace there is time until the end for more tries.
+        // It is renewed after a third of the lease. A short grace leaves time for retries.
         let said = sealed.sh("fence lock deploy --ttl 12s --grace 100ms -- ./twice");
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.starts_with("ok: held by run lock-"), "{said:?}");
@@ -230,7 +230,7 @@ on_both! {
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
-    /// Sixteen processes add one to the same number, six times each. None of it is lost, and never are two inside.
+    /// Sixteen processes add one to the same number, six times each. Nothing is lost, and never are two of them inside.
     fn sixteen_processes_take_turns(sealed: Sealed) {
         sealed.ok(&["init"]);
         let path = sealed.path();
@@ -250,7 +250,7 @@ on_both! {
         assert_eq!(claimed.expect("an answer").reason, claim::Verdict::NotFound, "96 claims, and not one more");
     }
 
-    /// Waiting has an end: the one that was said, the lock's, or Ctrl-C.
+    /// Waiting ends by its limit, by the release of the lock, or by Ctrl-C.
     fn waiting_for_a_lock(sealed: Sealed) {
         sealed.ok(&["init"]);
         let holder = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
@@ -271,7 +271,7 @@ on_both! {
         drop(holder.end());
         sealed.ok(&["unclaim", "lock/deploy"]);
         let mut tokens = waiters.map(|waiter| waiter.end().out).to_vec();
-        // A server may have taken it for the one that hung up, before it knew; it gives that back.
+        // A server may have claimed it for the client that hung up; it releases that.
         sealed.readable();
         let list = event::List { kind: Some("lock.undelivered".into()), ..event::List::default() };
         let undelivered = ask(&sealed, async |fleet| fleet.call(list).await).expect("the log").events;
@@ -282,7 +282,7 @@ on_both! {
         assert!(!sealed.path().join("started").exists());
     }
 
-    /// It cannot be said that the command is not there; the lock is given back all the same.
+    /// The error cannot be written, but the lock is released.
     fn a_full_disk_keeps_no_lock(sealed: Sealed) {
         sealed.ok(&["init"]);
         let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
@@ -311,7 +311,7 @@ on_both! {
         assert!(!sealed.path().join("started").exists());
     }
 
-    /// It ended well, but under a claim that was no longer its own.
+    /// The command exited with 0, but its claim was over.
     fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
         sealed.ok(&["init"]);
         let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
@@ -321,7 +321,7 @@ on_both! {
 
     fn a_maximum_ends_the_command_in_time(sealed: Sealed) {
         sealed.ok(&["init"]);
-        // With little grace it has most of its time, and is asked about often enough to know that there is a cap.
+        // A short grace leaves most of the time, and enough renewals to notice the maximum.
         let words = ["lock", "deploy", "--max", "12s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
         let fence = Running::fence(&sealed, &words);
         let leader = leader(&sealed);
@@ -333,7 +333,7 @@ on_both! {
         over_by(&sealed, until);
     }
 
-    /// What the command leaves behind is gone before the lock is free.
+    /// Processes that the command leaves behind are gone before the lock is free.
     fn no_process_outlives_the_lock(sealed: Sealed) {
         sealed.ok(&["init"]);
         let script = "(trap '' TERM; exec sleep 1000) & echo $$ > leader; exit 6";
@@ -342,7 +342,7 @@ on_both! {
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
-    /// KILL spares nobody, so the command goes with it, and the lock follows when its lease is over.
+    /// KILL ends fence and so its command; the lock is free when its lease expires.
     fn a_killed_fence_kills_its_command(sealed: Sealed) {
         sealed.ok(&["init"]);
         let fence = Running::fence(&sealed, &["lock", "deploy", "--ttl", "12s", "--", "bash", "-c", STUBBORN]);
@@ -356,7 +356,7 @@ on_both! {
         over_by(&sealed, lease_end(&sealed));
     }
 
-    /// A fence that is stopped cannot renew; its watchdog is not.
+    /// A stopped fence cannot renew, but its watchdog runs.
     fn a_stopped_fence_does_not_let_its_command_outlive_the_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
         let words = ["lock", "deploy", "--ttl", "6s", "--grace", "100ms", "--", "bash", "-c", STUBBORN];
@@ -372,7 +372,7 @@ on_both! {
     }
 }
 
-/// An upgrade while `fence` waits: the watchdog is the one that belongs to it.
+/// An upgrade while `fence` waits: it starts the watchdog of its own version.
 #[test]
 fn a_binary_that_was_replaced_still_supervises() {
     let sealed = Sealed::sqlite();
@@ -395,17 +395,17 @@ fn a_binary_that_was_replaced_still_supervises() {
     assert_eq!((said.code, said.out.as_str()), (0, "at last"), "{said:?}");
 }
 
-/// On a terminal the command has it: it can read, and Ctrl-C and Ctrl-Z are its own.
+/// On a terminal, the command gets the terminal: it can read, and gets Ctrl-C and Ctrl-Z.
 #[test]
 fn the_command_gets_the_terminal() {
     let sealed = Sealed::sqlite();
     sealed.ok(&["init"]);
     let command = "trap 'echo got INT' INT; echo ready; read a; echo got $a; read b; echo got $b; exit 8";
     fs::write(sealed.path().join("command.sh"), command).expect("written");
-    // Eager where all is a terminal, on demand in a pipeline; and the shell has it back afterwards.
+    // At once if all streams are the terminal, on demand in a pipeline; the shell gets it back afterwards.
     for line in ["fence lock deploy -- bash command.sh", "fence lock deploy -- bash command.sh | cat"] {
         let line = format!("set -o pipefail; {line}; code=$?; read c; echo $code $c");
-        // Bounded, because a command that cannot have the terminal waits for it for ever.
+        // Bounded, because a command that does not get the terminal waits for ever.
         let mut script = sealed.command("timeout");
         script
             .args(["30", "script", "-qe", "/dev/null", "-c", &format!("bash -c '{line}'")])
@@ -421,7 +421,7 @@ fn the_command_gets_the_terminal() {
             }
         };
         see("ready");
-        // In a pipeline it has the terminal once it has asked for it; before that, Ctrl-C is for all of them.
+        // In a pipeline it gets the terminal once it reads; before that, Ctrl-C goes to all.
         for (typed, shown) in
             [("one\n", "got one"), ("\x03", "got INT"), ("\x1atwo\n", "got two"), ("three\n", "8 three")]
         {

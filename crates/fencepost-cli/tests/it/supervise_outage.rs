@@ -79,7 +79,7 @@ fn a_postgres_that_does_not_answer() {
     });
 }
 
-/// The lease began when PostgreSQL said so, not when we got the reply.
+/// The lease begins when PostgreSQL grants it, not when the reply arrives.
 #[test]
 fn a_postgres_that_answers_slowly_and_then_no_more() {
     let direct = Sealed::postgres();
@@ -93,7 +93,7 @@ fn a_postgres_that_answers_slowly_and_then_no_more() {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Open,
-    /// Answers take their time.
+    /// Replies are delayed.
     Slow,
     Mute,
     Shut,
@@ -148,7 +148,7 @@ fn pass(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// What arrives on a mute proxy is gone.
+/// A mute proxy drops what it reads.
 fn carry(mut from: TcpStream, mut to: TcpStream, mode: &Mutex<Mode>, delay: Option<Duration>) {
     let mut bytes = [0; 4096];
     while let Ok(n @ 1..) = from.read(&mut bytes) {
@@ -165,13 +165,13 @@ fn carry(mut from: TcpStream, mut to: TcpStream, mode: &Mutex<Mode>, delay: Opti
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Whoever has a file open can work in it when it has lost its name, and nobody else looks there.
+/// A process can go on using an open file that lost its name, but nobody else finds it.
 #[test]
 fn no_command_outlives_the_file_of_its_fleet() {
     let losses = [
         ("removed", "rm -rf .fence"),
         ("replaced", "rm -rf .fence; fence init"),
-        // Its inode is not used again, and what is in it is the same.
+        // The inode is another, and the content is the same.
         ("put in its place", "cp .fence/fence.db copy; mv .fence/fence.db old; mv copy .fence/fence.db"),
     ];
     let verbs = [&["lock", "deploy"][..], &["guard", "task/auth-1@1"]];

@@ -1,4 +1,4 @@
-//! What a person sees on a terminal, and only there; and the help that every command has.
+//! Output that only a terminal gets, and the help of every command.
 
 use crate::{
     on_both,
@@ -10,14 +10,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// The command on a pseudo terminal of this width, with its escapes spelled out.
+/// Runs a command on a pseudo terminal of this width, and shows its escapes.
 fn on_a_terminal(sealed: &Sealed, columns: usize, command: &str) -> String {
     let size = format!("stty cols {columns} rows 24");
     let said = sealed.sh(&format!("script -qec '{size}; {command}' /dev/null < /dev/null"));
     said.out.replace('\r', "").replace('\x1b', "^")
 }
 
-/// Without its colours.
+/// The text without colours.
 fn plain(shown: &str) -> String {
     let mut parts = shown.split("^[");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -37,7 +37,7 @@ on_both! {
         ";
         sealed.transcript(commands);
         let shown = [60, 100].map(|columns| on_a_terminal(&sealed, columns, "fence list; fence board show auth"));
-        // Whoever measures the half hour later sees 29 minutes.
+        // A moment later the half hour shows as 29 minutes.
         let shown = shown.join("\n\n").replace("30m", "29m");
         insta::assert_snapshot!("terminal", shown);
         let claims = on_a_terminal(&sealed, 80, "fence claims");
@@ -47,7 +47,7 @@ on_both! {
         assert!(shown.contains("^[Kwaiting 0s: 0 completed, 0 failed, 0 cancelled, 1 open"), "{shown}");
     }
 
-    /// Whoever waits at a terminal sees for what; the line is gone at the end, and there is none elsewhere.
+    /// A waiting command shows the reason on a terminal. The line is removed at the end, and there is none elsewhere.
     fn waiting_shows_the_reason(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);
@@ -77,7 +77,7 @@ on_both! {
         assert!(shown.contains("^[Kwaiting 0s: lock `x` is held by run `lock-"), "{shown}");
     }
 
-    /// Ctrl-C takes the line away, and the process dies of it, as shells want it.
+    /// Ctrl-C removes the line, and the process dies of the signal, as shells expect.
     fn an_interrupt_leaves_a_clean_line(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held"]);
@@ -87,7 +87,7 @@ on_both! {
         child.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("bash");
         let (mut keys, mut out) = (child.stdin.take().expect("its input"), child.stdout.take().expect("its output"));
-        // Read by a thread, so that whoever waits for a text does not wait for ever.
+        // A thread reads, so that waiting for a text has a limit.
         let shown = Arc::new(Mutex::new((String::new(), false)));
         let all = shown.clone();
         let reads = std::thread::spawn(move || {
@@ -116,8 +116,7 @@ on_both! {
     }
 }
 
-/// What is listed, and what is said in one line, overruns no terminal, however long the names are; and what a person
-/// types next is there whole.
+/// No line is wider than the terminal, however long the names are, and names that a person types next are complete.
 #[test]
 fn nothing_overruns_a_narrow_terminal() {
     let sealed = Sealed::sqlite();
@@ -195,7 +194,7 @@ fn nothing_overruns_a_narrow_terminal() {
             let lines = page.lines().skip(1);
             assert!(lines.clone().count() > 0, "fence {command} shows nothing");
             for line in lines {
-                // A path or a name that is longer than the line stands there alone, to be copied.
+                // A path or a name that is longer than the line is alone on its line.
                 let alone = !line.trim().contains(' ') && line.trim().len() > columns - 24;
                 assert!(
                     line.chars().count() <= columns || alone,
@@ -209,7 +208,7 @@ fn nothing_overruns_a_narrow_terminal() {
     }
 }
 
-/// Only on a terminal, and unless nobody wants it.
+/// Colours are used only on a terminal, and not with NO_COLOR.
 #[test]
 fn errors_warnings_and_hints_have_colours() {
     let sealed = Sealed::sqlite();
@@ -232,7 +231,7 @@ fn errors_warnings_and_hints_have_colours() {
     );
 }
 
-/// Help is part of what a person sees: a change of it is meant.
+/// The help is a snapshot, so that every change is deliberate.
 #[test]
 fn every_command_has_help() {
     let sealed = Sealed::sqlite();
@@ -252,7 +251,7 @@ fn every_command_has_help() {
         let help = sealed.ok(&[name, "--help"]);
         let (own, global) = help.split_once("Everywhere:").expect("what holds everywhere");
         assert!(global.contains("--json"), "{name}");
-        // What can be given is explained, in the same line or in the next.
+        // Every argument is explained, in the same line or in the next.
         let lines: Vec<&str> = own.lines().collect();
         for pair in lines
             .windows(2)

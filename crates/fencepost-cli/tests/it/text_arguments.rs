@@ -3,8 +3,8 @@
 use crate::on_both;
 
 on_both! {
-    /// Payloads, bodies and outputs come from files and standard input. Notes, reasons and titles are what was written:
-    /// they begin with mentions.
+    /// Payloads, bodies and outputs come from files and standard input. Notes, reasons and titles are the text itself:
+    /// they may begin with a mention.
     fn only_bodies_payloads_and_outputs_are_read_from_files(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.write("why.txt", "a text\nof two lines");
@@ -51,7 +51,7 @@ on_both! {
             fence mail peek piped --count 9; fence mail show 3; fence mail show 4; fence inbox list bob
         "#);
         assert_eq!(said.code, 0, "{said:?}");
-        // Four tasks, two payloads that are left, two outputs, two messages.
+        // Four tasks, two remaining payloads, two outputs, two messages.
         assert_eq!(said.out.matches("from afar").count(), 10, "{said:?}");
     }
 

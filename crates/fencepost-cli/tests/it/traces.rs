@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Takes what is sent to it, as long as the test runs.
+/// A collector that stores all spans.
 struct Collector {
     url: String,
     sent: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
@@ -87,7 +87,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As a client that is traced itself.
+/// Calls an op as a client with a trace of its own.
 fn call_traced(server: &Served, op: &str, body: Value, parent: &str) -> u16 {
     let (body, mut stream) = (body.to_string(), server.connect());
     write!(
@@ -122,15 +122,15 @@ on_both! {
         let said = texts(&span.attributes);
         let wanted = [("agent", "codex"), ("op", "task/claim"), ("outcome", "ok"), ("run", "r-1")];
         assert_eq!(said, wanted.map(|(name, value)| (format!("fence.{name}"), value.to_owned())).into());
-        // Who has no parent begins a trace.
+        // A call without a parent begins a trace.
         let (root, _) = collector.span("task/add");
         assert!(root.parent_span_id.is_empty() && hex(&root.trace_id) != TRACE);
-        // A refusal is an answer, and no error.
+        // A refusal is no error of the span.
         call_traced(&server, "claim/release", json!({ "token": "lock/x@1" }), &parent);
         let (refused, _) = collector.span("claim/release");
         assert_eq!(texts(&refused.attributes)["fence.outcome"], "not_found");
         assert_eq!(refused.status.unwrap_or_default().code, StatusCode::Unset as i32);
-        // Its client says that it is not to be recorded.
+        // The client asks not to record it.
         call_traced(&server, "task/show", json!({ "task": "auth-1" }), &format!("00-{TRACE}-{PARENT}-00"));
         call_traced(&server, "task/list", json!({}), &parent);
         collector.span("task/list");
@@ -168,7 +168,7 @@ fn the_last_spans_are_sent_before_a_server_ends() {
     assert_eq!(collector.span("admin/about").1, "night shift");
 }
 
-/// Nobody is there, or somebody who never answers.
+/// A collector that is down, and one that never answers.
 #[test]
 fn a_collector_that_is_down_blocks_nothing() {
     let sealed = Sealed::sqlite();

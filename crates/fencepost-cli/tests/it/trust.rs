@@ -1,4 +1,4 @@
-//! What a project brings along counts only if the user trusts it.
+//! Files of a project are used only if the user trusts them.
 
 use crate::sealed::{Finished, Sealed, finished};
 use std::{
@@ -13,7 +13,7 @@ fn write(sealed: &Sealed, name: &str, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// A shell's commands, without what differs from place to place.
+/// Runs shell commands, without paths that differ.
 fn sh(sealed: &Sealed, script: &str) -> Finished {
     let said = sealed.sh(script);
     let here = fs::canonicalize(sealed.path()).expect("the directory").display().to_string();
@@ -28,7 +28,7 @@ fn an_untrusted_project_gets_no_key() {
     let thief = TcpListener::bind("127.0.0.1:0").expect("a port");
     write(&sealed, "fence.toml", &format!("url = \"http://{}\"\n", thief.local_addr().expect("its address")));
     thief.set_nonblocking(true).expect("set");
-    // The same from below it.
+    // The same from a directory below.
     let list = "mkdir -p deep && cd deep && FENCE_RUN=me FENCE_KEY=fence_secret fence list";
     let listed = sh(&sealed, list);
     assert!(listed.code == 0 && listed.out.contains("ours"), "{listed:?}");
@@ -38,7 +38,7 @@ fn an_untrusted_project_gets_no_key() {
     );
     assert_eq!(thief.accept().expect_err("nobody came").kind(), ErrorKind::WouldBlock);
 
-    // Once it is trusted, it decides. That also shows that the thief would have heard of the key.
+    // After `trust` it decides. That also shows that the thief would have got the key.
     sealed.ok(&["trust"]);
     thief.set_nonblocking(false).expect("set");
     let mut asked = sealed
@@ -102,7 +102,7 @@ fn trust_is_shown_listed_revoked_and_ends_with_a_change() {
     assert_eq!(lines, [home, home, "agent lee ../../inner/fence.toml", "nothing is trusted"]);
 }
 
-/// Root alone can make another user's file. (Whose file it is, is decided by a rule with tests of its own.)
+/// Only root can create a file of another user. (The rule about owners has its own tests.)
 #[test]
 fn a_fleet_of_another_user_is_used_only_if_it_is_trusted() {
     if !rustix::process::geteuid().is_root() {
@@ -131,7 +131,7 @@ fn a_fleet_of_another_user_is_used_only_if_it_is_trusted() {
     assert_eq!(list(".fence").code, 1);
     assert_eq!(sh(&sealed, "fence trust").out, "HERE/.fence is trusted: a fleet of user 1234");
     assert!(sh(&sealed, "fence list").out.contains("theirs"));
-    // Another owner is another decision. Whoever looks after the user's own by `sudo` is not in doubt.
+    // Another owner needs another decision. Under `sudo` the calling user's fleet needs none.
     sealed.sh("chown 1235 .fence");
     assert_eq!(sh(&sealed, "fence list").code, 1);
     let sudo = sh(&sealed, "SUDO_UID=1235 fence list");

@@ -1,4 +1,4 @@
-//! Text that others wrote reaches no terminal as it is: every text field of every op, and every command's output.
+//! Untrusted text is made safe: every text field of every op, in the output of every command.
 
 use crate::sealed::{Sealed, eventually};
 use fencepost::{Fleet, op};
@@ -10,12 +10,12 @@ use std::{
     net::TcpListener,
 };
 
-/// It clears the screen, sets the window's title, rings, goes back to the margin, colours (by C1 as well), turns the direction of
-/// reading around, hides, separates lines in Unicode's way, smuggles a tag, uses the marks that we use ourselves, and
-/// says what only we say.
+/// A text that clears the screen, sets the window's title, rings the bell, returns to the margin, sets colours (also by C1),
+/// reverses the reading direction, hides characters, uses Unicode's line separators, a tag character and our own marks, and looks
+/// like our own messages.
 const HOSTILE: &str = "x\x1b[2J\x1b[45m\x1b]0;owned\x07\r\u{9b}45m\x7f\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}\u{fdd0}\u{fdd1}[45m\nerror: forged\nhint: forged\nclaim: forged\ntask/forged-1@1";
 
-/// Nothing of it is there but what can be read, and none of its lines stands at the margin.
+/// Checks that no hidden character is in the output, and that no line of the text begins at the margin.
 #[track_caller]
 fn look(what: &str, shown: &str) {
     let bad: Vec<char> = HOSTILE.chars().filter(|c| *c != '\n' && !matches!(c, ' '..='~')).collect();
@@ -25,7 +25,7 @@ fn look(what: &str, shown: &str) {
     assert_eq!(forged, None, "{what}");
 }
 
-/// Our own colours, and how a terminal ends a line, taken away.
+/// The output without our own colours and without the terminal's line ends.
 fn plain(shown: &str) -> String {
     let mut shown = shown.replace("\r\n", "\n").replace("\r\x1b[K", "");
     for code in ["0", "1", "2", "4", "31", "32", "33", "36"] {
@@ -34,13 +34,13 @@ fn plain(shown: &str) -> String {
     shown
 }
 
-/// Calls ops in this process: it takes a thousand calls.
+/// Calls ops in this process, because there are a thousand calls.
 struct Seeds {
     fleet: Fleet,
     runtime: tokio::runtime::Runtime,
     names: u32,
     texts: Cell<u32>,
-    /// What each op was last done to: `{task/fail}` in a command line is the task that it failed.
+    /// The last item of each op: `{task/fail}` in a command line is the task that `task/fail` failed.
     used: BTreeMap<String, String>,
 }
 
@@ -54,13 +54,13 @@ impl Seeds {
         self.call(name, &request).unwrap_or_else(|e| panic!("{name} {request}: {e}"))
     }
 
-    /// The hostile text, another one each time: keys are taken once.
+    /// The hostile text, a new one each time, because keys must be unique.
     fn hostile(&self) -> Value {
         self.texts.set(self.texts.get() + 1);
         json!(format!("{HOSTILE}{}", self.texts.get()))
     }
 
-    /// Calls it. Where a field takes no such text, it has another one instead. Was any of the hostile text accepted?
+    /// Calls an op, and replaces the hostile text in fields that refuse it. Returns whether any field accepted it.
     fn insist(&self, name: &str, mut request: Value) -> bool {
         while request.to_string().contains("forged") {
             let Err(error) = self.call(name, &request) else { return true };
@@ -74,7 +74,7 @@ impl Seeds {
         false
     }
 
-    /// A run that was given a message of bob's, and the claim on it.
+    /// A run with a message of bob's inbox, and the claim on it.
     fn polled(&mut self) -> (String, String) {
         self.ok("inbox/send", json!({ "agent": "bob", "text": HOSTILE, "sender": HOSTILE }));
         self.names += 1;
@@ -96,7 +96,7 @@ impl Seeds {
         self.text(&self.ok("task/add", json!({ "title": HOSTILE, "body": HOSTILE })), "/task/id")
     }
 
-    /// A claim of the kind that an op of this noun acts under.
+    /// A claim for an op of this noun.
     fn token(&self, noun: &str) -> String {
         match noun {
             "mail" => {
@@ -125,7 +125,7 @@ impl Seeds {
         reply.pointer("/message/id").and_then(Value::as_i64).expect("its number")
     }
 
-    /// Something that exists, or at least fits, for a field that has to be there.
+    /// A valid value for a required field.
     fn plausible(&mut self, op: &str, field: &str, schema: &Value, root: &Value) -> Value {
         let noun = op.split('/').next().unwrap_or_default();
         self.names += 1;
@@ -165,7 +165,7 @@ impl Seeds {
     }
 }
 
-/// One of the few words that fit a schema.
+/// A word of an enum schema.
 fn word(schema: &Value, root: &Value) -> Option<Value> {
     if let Some(name) = schema["$ref"].as_str() {
         return word(root.pointer(name.trim_start_matches('#'))?, root);
@@ -178,8 +178,8 @@ fn word(schema: &Value, root: &Value) -> Option<Value> {
         .or_else(|| others.into_iter().find_map(|one| word(one, root)))
 }
 
-/// Gives every field of this name a plain text instead of a hostile one, and leaves it out if that was refused as well. Was
-/// there any?
+/// Replaces the hostile text in every field of this name by a plain one, or removes the field if that was refused, too. Returns
+/// whether there was such a field.
 fn tame(value: &mut Value, key: &str) -> bool {
     match value {
         Value::Object(fields) => match fields.remove(key) {
@@ -235,7 +235,7 @@ fn any(schema: &Value, root: &Value, text: &dyn Fn() -> Value) -> Option<Value> 
     }
 }
 
-/// These would take away what the others wrote, or when.
+/// Ops that would remove the data or the times of the others.
 const LEFT_OUT: [&str; 6] =
     ["admin/prune", "admin/restored", "admin/set_clock", "event/prune", "mail/reset", "admin/expire"];
 
@@ -277,13 +277,13 @@ fn seed(url: &str) -> BTreeMap<String, String> {
             if seeds.insist(entry.name, Value::Object(request)) {
                 accepted.insert(entry.name);
             }
-            // Where a hostile name was refused, it was bob who left.
+            // If the hostile name was refused, bob left.
             if entry.name == "agent/leave" {
                 seeds.ok("agent/join", json!({ "agent": "bob" }));
             }
         }
     }
-    // An op whose fields were all refused would be no test of anything.
+    // An op that refused all fields would test nothing.
     for name in [
         "task/add",
         "task/plan",
@@ -316,8 +316,8 @@ fn seed(url: &str) -> BTreeMap<String, String> {
     seeds.used
 }
 
-/// Every command, and words with which it shows something: `{!}` is the hostile text, `{task/fail}` what that op was
-/// done to. A command that is not listed here fails the test.
+/// Every command with arguments: `{!}` is the hostile text, `{task/fail}` the item of that op. A command that is missing here fails
+/// the test.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("", &[""]),
     ("status", &["status", "--run {!} status"]),
@@ -459,7 +459,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("route-rm", &["route rm {!}", "route rm 1 --reason {!}"]),
     ("route-unmatched", &["route unmatched"]),
     ("runs", &["runs --all"]),
-    // It would serve; with a database of this name there is nothing to serve.
+    // There is no database of this name, so it does not serve.
     ("serve", &["serve --listen {!}", "serve --db {!}"]),
     ("settle", &["settle r --failed {!} --exit {!}", "settle {!}"]),
     (
@@ -484,7 +484,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("why", &["why {task/fail}", "why {task/park}", "why {task/reject}", "why {task/edit}", "why {!}"]),
 ];
 
-/// All commands that there are, from the manual pages that are made of their definitions.
+/// All commands, from the manual pages.
 fn commands(sealed: &Sealed) -> BTreeSet<String> {
     sealed.ok(&["man", "pages"]);
     let pages = std::fs::read_dir(sealed.path().join("pages")).expect("the pages");
@@ -548,7 +548,7 @@ fn fill(word: &str, used: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// JSON is for programs: with its characters escaped it says the same.
+/// JSON with escaped characters means the same to programs.
 #[test]
 fn json_keeps_texts_unchanged() {
     let sealed = Sealed::sqlite();
@@ -561,7 +561,7 @@ fn json_keeps_texts_unchanged() {
     assert_eq!(claimed["claims"][0]["message"]["payload"], HOSTILE);
 }
 
-/// Whoever answers at an address says what they like.
+/// A server at any address can send any text.
 #[test]
 fn the_texts_of_a_server_are_untrusted() {
     let sealed = Sealed::sqlite();

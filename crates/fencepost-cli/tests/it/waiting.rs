@@ -1,4 +1,4 @@
-//! Waiting from the command line: for something to take, for tasks to be finished, for things to happen.
+//! Waiting from the command line: for a claim, for finished tasks, for events.
 
 use crate::{
     on_both,
@@ -13,7 +13,7 @@ fn finished(child: Child) -> Finished {
     crate::sealed::finished(child.wait_with_output().expect("its output"))
 }
 
-/// A command that waits, once it does: it has looked, and watches the log.
+/// Starts a command, and returns when it waits: it has tried once, and watches the log.
 pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     if let Some(url) = sealed.server() {
         let address = url.trim_start_matches("http://").to_owned();
@@ -25,7 +25,7 @@ pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     let child = sealed.spawn(words);
     match sealed.url() {
         url if url.starts_with("postgres") => watches_postgres(&child, &url),
-        // The writer and the watcher have it open, and, where it is a reader that looks, so does that.
+        // The writer and the watcher have the file open, and a reader if there is one.
         path => watches_file(
             &child,
             &path,
@@ -35,7 +35,7 @@ pub fn waiting(sealed: &Sealed, words: &[&str]) -> Child {
     child
 }
 
-/// What a process has open.
+/// The open files of a process.
 fn open_files(child: &Child) -> Vec<String> {
     let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
     let open = files.filter_map(|file| std::fs::read_link(file.path()).ok());
@@ -50,7 +50,7 @@ fn watches_file(child: &Child, path: &str, times: usize) {
     });
 }
 
-/// Whoever waits listens, on a connection of its own that bears the channel's name.
+/// Returns when the process listens, on a connection that is named after the channel.
 fn watches_postgres(child: &Child, url: &str) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let fleet = runtime.block_on(fencepost::Fleet::open(url)).expect("the fleet");
@@ -146,8 +146,8 @@ on_both! {
         follower.wait().expect("its end");
         assert!(seen[0].contains("\"resource\":\"task/main-2\"") && seen[1].contains("task/main-1"), "{seen:?}");
 
-        // Who followed has seen the last of them, so all can be seen (on PostgreSQL the log ends where the oldest
-        // transaction of anyone began).
+        // The follower has seen the last event, so all are readable. (On PostgreSQL the log is readable up to the oldest
+        // transaction.)
         let shown = sealed.transcript("
             events --resource task/main-1
             events --kind task.completed --limit 1
@@ -164,7 +164,7 @@ on_both! {
         assert_eq!(rest.lines().count(), sealed.ok(&["events"]).lines().count() - 2);
     }
 
-    /// Text is for people: local times, the day where it is another one, titles, words. JSON stays as it is.
+    /// Text has local times, headings for other days, titles and words. JSON stays as it is.
     fn events_are_described_for_people(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.transcript("
@@ -178,7 +178,7 @@ on_both! {
             cancel auth-2 --reason 'not needed'
         ");
         sealed.readable();
-        // One each quarter of an hour, from half past ten in the evening of a day in spring, in Berlin.
+        // One event each quarter of an hour, from half past ten in the evening of a day in spring, in Berlin.
         sealed.sql("update event set at = 1714508999000 + 900000 * (id - (select min(id) from event))");
         let shown = |columns: Option<usize>, words: &str| {
             let script = match columns {
@@ -219,7 +219,7 @@ on_both! {
         assert_eq!(sealed.ok(&["events", "--since", "1h"]).lines().count(), 1);
     }
 
-    /// Whoever prints what it waited for ends as soon as nobody reads it, and has taken nothing then.
+    /// A waiting command ends when nobody reads its output, and has claimed nothing then.
     fn waiting_ends_when_nobody_reads(sealed: Sealed) {
         sealed.ok(&["init"]);
         sealed.ok(&["add", "held", "--board", "a"]);
@@ -243,7 +243,7 @@ on_both! {
         sealed.ok(&["release", "task/a-1@1"]);
         sealed.ok(&["mail", "push", "box", "{}"]);
         assert_eq!(sealed.ok(&["--json", "claims"]), r#"{"claims":[]}"#);
-        // What a lock is for is its command, whoever reads what that says.
+        // A lock goes on: its command matters, not its readers.
         let script = "fence lock deploy -- sh -c 'touch locked; until test -e go; do sleep 0.01; done'";
         let mut holder = sealed.command("bash").args(["-c", script]).spawn().expect("bash");
         eventually("it is locked", || sealed.path().join("locked").exists().then_some(()));

@@ -76,7 +76,7 @@ pub struct Work {
     command: Vec<OsString>,
 }
 
-/// What all who work here share.
+/// The state that all slots share.
 struct Worker<'c> {
     args: Work,
     context: &'c Context,
@@ -160,7 +160,7 @@ impl Worker<'_> {
     /// Writes a line for the user.
     fn note(&self, line: &str) {
         if !self.context.json() {
-            streams::complain(line);
+            streams::print_error(line);
         }
     }
 }

@@ -108,10 +108,10 @@ fn write(entries: &Receiver<Entry>, dropped: &AtomicU64, json: bool) {
         if dropped > 0 {
             let text = format!("{dropped} lines of the log were not read in time, and are lost");
             match json {
-                true => streams::complain_json(
+                true => streams::print_error_json(
                     &serde_json::json!({ "level": "WARN", "message": text }).to_string(),
                 ),
-                false => streams::complain(&format!("WARN {text}")),
+                false => streams::print_error(&format!("WARN {text}")),
             }
         }
     }
