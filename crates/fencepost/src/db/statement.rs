@@ -1,6 +1,9 @@
 //! Statements: SQL, its parameters and its answer.
 
-use super::row::{Row, Value};
+use super::{
+    dialect::to_postgres,
+    row::{Row, Value},
+};
 use crate::error::{Error, Result};
 
 /// A statement and its parameters.
@@ -9,7 +12,18 @@ pub struct Stmt {
     pub(crate) sql: &'static str,
     pub(crate) params: Vec<Value>,
     kind: Kind,
-    only_postgres: bool,
+    on_postgres: OnPostgres,
+}
+
+/// How PostgreSQL runs a statement.
+#[derive(Debug, Clone, Copy)]
+enum OnPostgres {
+    /// As [`to_postgres`] translates it.
+    Translated,
+    /// The same, and SQLite does not run it.
+    Only,
+    /// By another text.
+    Instead(&'static str),
 }
 
 /// The kind of a statement. The caller states it; the SQL text is not searched for it.
@@ -23,7 +37,7 @@ enum Kind {
 
 impl Stmt {
     fn new(kind: Kind, sql: &'static str, params: Vec<Value>) -> Self {
-        Self { sql, params, kind, only_postgres: false }
+        Self { sql, params, kind, on_postgres: OnPostgres::Translated }
     }
     pub fn read(sql: &'static str, params: Vec<Value>) -> Self {
         Self::new(Kind::Read, sql, params)
@@ -42,7 +56,20 @@ impl Stmt {
     /// SQLite does not run it.
     #[must_use]
     pub fn only_on_postgres(self) -> Self {
-        Self { only_postgres: true, ..self }
+        Self { on_postgres: OnPostgres::Only, ..self }
+    }
+    /// PostgreSQL runs this text instead, with the same parameters and columns. For the few statements that differ too
+    /// much for comments in one text.
+    #[must_use]
+    pub fn on_postgres(self, sql: &'static str) -> Self {
+        Self { on_postgres: OnPostgres::Instead(sql), ..self }
+    }
+    /// Its text for PostgreSQL.
+    pub(crate) fn postgres_sql(&self) -> String {
+        to_postgres(match self.on_postgres {
+            OnPostgres::Instead(sql) => sql,
+            OnPostgres::Translated | OnPostgres::Only => self.sql,
+        })
     }
     pub(crate) fn writes(&self) -> bool {
         self.kind != Kind::Read
@@ -57,7 +84,7 @@ impl Stmt {
             || (!self.logs() && begins("insert into event"))
     }
     pub(crate) fn only_postgres(&self) -> bool {
-        self.only_postgres
+        matches!(self.on_postgres, OnPostgres::Only)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ClaimState;
 use crate::{
-    clock::Time,
+    clock::{Millis, Time},
     db::{BoxFuture, Delivered, Stmt, Tx, key_set},
     error::{Error, Result},
     ids::{Resource, Token},
@@ -165,6 +165,10 @@ pub(crate) struct Nouns {
     count_sql: String,
     /// By noun: its live claims.
     live_claims: Vec<(&'static str, &'static str)>,
+    /// The highest fence that was given out, and the floor.
+    highest_fence: &'static str,
+    /// By noun: moves the ends of claims back by `?1`, as [`SET_BACK`] does.
+    set_back: Vec<&'static str>,
     /// What every noun promises.
     promises: Vec<Promise>,
 }
@@ -277,7 +281,21 @@ order by {order} limit ?3"
             ))
         };
         let live_claims = list.iter().map(|noun| (noun.noun(), live_claims(noun.table()))).collect();
+        let highest_fence = format!(
+            "select max(fence) as fence from (
+  select floor as fence from fleet
+  union all {}) as fences",
+            each(&|table, _| format!("select max(fence) from {}", table.name), "\n  union all ")
+        );
+        let set_back = |noun: &&'static dyn Claimable| {
+            leak(format!(
+                "update {} set until_at = until_at - ?1 where until_at {SET_BACK}",
+                noun.table().name
+            ))
+        };
         Self {
+            highest_fence: leak(highest_fence),
+            set_back: list.iter().map(set_back).collect(),
             list,
             live_claims,
             promises,
@@ -345,7 +363,21 @@ order by {order} limit ?3"
     pub fn count_sql(&self) -> &str {
         &self.count_sql
     }
+
+    /// The highest fence that was given out, as `fence`; what was pruned counts.
+    pub fn highest_fence(&self) -> Stmt {
+        Stmt::read(self.highest_fence, params![])
+    }
+
+    /// Moves the ends of claims back that were set after the clock jumped ahead: by so much, to this time.
+    pub fn set_back(&self, ahead: Millis, now: Time) -> impl Iterator<Item = Stmt> {
+        self.set_back.iter().map(move |sql| Stmt::write(sql, params![ahead, now]))
+    }
 }
+
+/// SQL: a deadline was set after the clock jumped ahead. The first gap that ends after the right time (`?2`) is the jump. A
+/// deadline before its end was set before the jump, and is right.
+const SET_BACK: &str = ">= coalesce((select min(at) from gap where at > ?2), ?2)";
 
 /// A statement's text lives as long as the process.
 pub(crate) fn leak(sql: String) -> &'static str {

@@ -214,6 +214,17 @@ pub(crate) enum Under {
     Claim,
 }
 
+impl Under {
+    /// As a parameter of statements that write: 0, 1, 2.
+    pub fn number(self) -> i64 {
+        match self {
+            Under::Nobody => 0,
+            Under::NewClaim => 1,
+            Under::Claim => 2,
+        }
+    }
+}
+
 /// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
 /// that is an error, so that what it wrote beside it is not written twice.
 pub(crate) fn is_repeat(

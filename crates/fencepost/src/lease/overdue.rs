@@ -30,7 +30,8 @@ impl<T: Item> FromIterator<T> for Overdue<T> {
 }
 
 impl<T: Item> Overdue<T> {
-    /// Their keys, for a statement that leaves them out ([`but!`]).
+    /// Their keys, for a statement that leaves them out: `key not in (select cast(value ->> 'k' as bigint) from
+    /// json_each(?2))`. Not `?1`: PostgreSQL would be given a list, and look at all of it for each row.
     pub fn keys(&self) -> Value {
         key_set(self.0.keys().copied())
     }
@@ -60,12 +61,3 @@ impl<T: Item> Overdue<T> {
         found
     }
 }
-
-/// `column not in` the keys of [`Overdue::keys`], which are that parameter. (Not the first one: PostgreSQL would be given a
-/// list, and look at all of it for each row.)
-macro_rules! but {
-    ($column:literal, $keys:literal) => {
-        concat!($column, " not in (select cast(value ->> 'k' as bigint) from json_each(", $keys, "))")
-    };
-}
-pub(crate) use but;

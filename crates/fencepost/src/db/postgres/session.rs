@@ -9,7 +9,6 @@ use crate::{
     db::{
         Answer, Row, Stmt, Value,
         about::{Database, Setting},
-        dialect::to_postgres,
         stats::Stats,
     },
     error::{Error, Result},
@@ -118,7 +117,7 @@ impl Session {
         for statement in statements {
             self.stats.statement();
             self.logged.fetch_or(statement.logs(), Ordering::SeqCst);
-            prepared.push(client.prepare_cached(&to_postgres(statement.sql)).await.map_err(postgres_error)?);
+            prepared.push(client.prepare_cached(&statement.postgres_sql()).await.map_err(postgres_error)?);
         }
         let mut answers = Vec::with_capacity(statements.len());
         for (statements, prepared) in statements.chunks(PIPELINE_MAX).zip(prepared.chunks(PIPELINE_MAX)) {

@@ -14,7 +14,7 @@ use crate::{
     ops::{
         agent::{self, STRAND},
         mail::Replay,
-        route, task,
+        nouns, route, task,
     },
     params,
 };
@@ -138,30 +138,24 @@ impl Op for Export {
         let parts = if self.boards.is_empty() { Part::ALL } else { Part::OF_BOARDS };
         let (at, after) = self.place(parts)?;
         let mut page = Page::default();
-        macro_rules! read {
-            ($list:ident, $read:expr) => {{
-                let (items, last) = $read.await?;
-                page.$list = items;
-                last
-            }};
+        let last;
+        match parts[at] {
+            Part::Agents => (page.agents, last) = agents(tx, after, limit).await?,
+            Part::Channels => (page.channels, last) = talk::channels(tx, after, limit).await?,
+            Part::Posts => (page.posts, last) = talk::posts(tx, after, limit).await?,
+            Part::Cursors => (page.cursors, last) = talk::cursors(tx, after, limit).await?,
+            Part::Routes => (page.routes, last) = routes(tx).await?,
+            Part::Boards => (page.boards, last) = boards(tx, after, limit, &self.boards).await?,
+            Part::Tasks => (page.tasks, last) = tasks::tasks(tx, after, limit, &self.boards).await?,
+            Part::Mailboxes => (page.mailboxes, last) = mailboxes(tx, after, limit).await?,
+            Part::Mail => (page.mail, last) = mail::messages(tx, after, limit).await?,
         }
-        let last = match parts[at] {
-            Part::Agents => read!(agents, agents(tx, after, limit)),
-            Part::Channels => read!(channels, talk::channels(tx, after, limit)),
-            Part::Posts => read!(posts, talk::posts(tx, after, limit)),
-            Part::Cursors => read!(cursors, talk::cursors(tx, after, limit)),
-            Part::Routes => read!(routes, routes(tx)),
-            Part::Boards => read!(boards, boards(tx, after, limit, &self.boards)),
-            Part::Tasks => read!(tasks, tasks::tasks(tx, after, limit, &self.boards)),
-            Part::Mailboxes => read!(mailboxes, mailboxes(tx, after, limit)),
-            Part::Mail => read!(mail, mail::messages(tx, after, limit)),
-        };
         page.next = match last {
             Some(key) => Some(format!("{}:{key}", parts[at].as_str())),
             None => parts.get(at + 1).map(|next| next.as_str().to_owned()),
         };
         if page.next.is_none() {
-            page.floor = Some(highest_fence(tx).await?);
+            page.floor = Some(tx.one(nouns().highest_fence()).await?.rows[0].get("fence")?);
         }
         Ok(page)
     }
@@ -273,15 +267,4 @@ async fn mailboxes(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<Mail
         })
     };
     Ok((rows.iter().map(item).collect::<Result<_>>()?, last))
-}
-
-/// Of everything that can be claimed, and of what was pruned.
-async fn highest_fence(tx: &mut Tx<'_>) -> Result<i64> {
-    let sql = "select max(fence) as fence from (
-                 select floor as fence from fleet
-                 union all select max(fence) as fence from task
-                 union all select max(fence) as fence from message
-                 union all select max(fence) as fence from reader
-                 union all select max(fence) as fence from lock) as fences";
-    tx.query(sql, params![]).await?[0].get("fence")
 }

@@ -6,6 +6,7 @@ use crate::{
     error::Result,
     lease::ending::end_all,
     log::Event,
+    ops::nouns,
     params,
 };
 use schemars::JsonSchema;
@@ -32,6 +33,18 @@ pub struct ClockSet {
 /// Less than this is drift.
 const APART: Millis = Millis::seconds(1);
 
+/// Deadlines beside the ends of claims that were set after the jump: its gap is the first that ends after the right time.
+const DEADLINES: [&str; 4] = [
+    "update task set delayed_until = delayed_until - ?1
+     where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update message set delayed_until = delayed_until - ?1
+     where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update agent set heard_until = heard_until - ?1
+     where heard_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update agent set strands_at = strands_at - ?1
+     where strands_at >= coalesce((select min(at) from gap where at > ?2), ?2)",
+];
+
 impl Op for SetClock {
     const NAME: &'static str = "admin/set_clock";
     const ACCESS: Access = Access::Admin;
@@ -47,42 +60,15 @@ impl Op for SetClock {
         }
         let ended = end_all(tx, "the clock was put right").await?;
         let now = Time(tx.now.0 - ahead.0);
-        // The first gap that ends after the right time is the jump. A deadline before its end was set before the jump, and is
-        // right.
-        macro_rules! earlier {
-            ($table:literal, $column:literal) => {
-                Stmt::write(
-                    concat!(
-                        "update ",
-                        $table,
-                        " set ",
-                        $column,
-                        " = ",
-                        $column,
-                        " - ?1 where ",
-                        $column,
-                        " >= coalesce((select min(at) from gap where at > ?2), ?2)"
-                    ),
-                    params![ahead, now],
-                )
-            };
-        }
-        let batch = Batch::from([
-            Stmt::write(
-                "update fleet set ahead_ms = coalesce(ahead_ms, 0) - ?1, seen_at = ?2, clock_resets = clock_resets + 1",
-                params![ahead, now],
-            ),
-            earlier!("task", "until_at"),
-            earlier!("task", "delayed_until"),
-            earlier!("lock", "until_at"),
-            earlier!("message", "until_at"),
-            earlier!("message", "delayed_until"),
-            earlier!("reader", "until_at"),
-            earlier!("agent", "heard_until"),
-            earlier!("agent", "strands_at"),
-            // The jump took no time.
-            Stmt::write("delete from gap where at > ?1", params![now]),
-        ]);
+        let mut batch = Batch::new();
+        batch.add(Stmt::write(
+            "update fleet set ahead_ms = coalesce(ahead_ms, 0) - ?1, seen_at = ?2, clock_resets = clock_resets + 1",
+            params![ahead, now],
+        ));
+        batch.extend(nouns().set_back(ahead, now));
+        batch.extend(DEADLINES.map(|sql| Stmt::write(sql, params![ahead, now])));
+        // The jump took no time.
+        batch.add(Stmt::write("delete from gap where at > ?1", params![now]));
         tx.send(batch).await?;
         let details = serde_json::json!({ "was_ahead_ms": ahead });
         tx.one(Event::new("fleet.clock_set", "fleet").details(details).insert(tx)).await?;

@@ -5,7 +5,7 @@ use crate::{
     db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::{Overdue, but},
+    lease::overdue::Overdue,
     ops::{run, task},
     params,
 };
@@ -92,47 +92,46 @@ impl Op for List {
     }
 }
 
-macro_rules! runs {
-    ($rest:literal) => {
-        concat!(
-            "select key, agent, name, trigger_type, host, opened_at from run
-             where ended_at is null and expires_at > ?1 and ",
-            $rest
-        )
-    };
-}
-
 /// What is offered or assigned, and could be begun, but for what is overdue.
-macro_rules! waiting {
-    ($offered:literal, $assigned:literal) => {
-        concat!(
-            "select offered_to as agent, board, n from task where status = 'offered' and parked is null and ",
-            $offered,
-            " and ",
-            but!("seq", "?2"),
-            " union all select assignee, board, n from task where ready = 2 and ",
-            $assigned,
-            " and ",
-            but!("seq", "?2"),
-            " union all select assignee, board, n from task where delayed_until <= ?1 and status = 'pending'
-                and waiting_on = 0 and parked is null and ",
-            $assigned,
-            " and ",
-            but!("seq", "?2"),
-            " limit 10000"
-        )
-    };
-}
+const WAITING: &str = "
+    select offered_to as agent, board, n from task
+    where status = 'offered' and parked is null and offered_to is not null
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    union all
+    select assignee, board, n from task
+    where ready = 2 and assignee is not null
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    union all
+    select assignee, board, n from task
+    where delayed_until <= ?1 and status = 'pending' and waiting_on = 0 and parked is null and assignee is not null
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    limit 10000";
+
+/// The same for one agent.
+const WAITING_FOR: &str = "
+    select offered_to as agent, board, n from task
+    where status = 'offered' and parked is null and offered_to = ?3
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    union all
+    select assignee, board, n from task
+    where ready = 2 and assignee = ?3
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    union all
+    select assignee, board, n from task
+    where delayed_until <= ?1 and status = 'pending' and waiting_on = 0 and parked is null and assignee = ?3
+    and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+    limit 10000";
 
 async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
     let overdue = task::overdue(tx, None).await?;
     let reads = Reads {
         agents: Stmt::read(agents!("order by name limit 10000"), params![]),
-        runs: Stmt::read(runs!("agent is not null limit 10000"), params![tx.now]),
-        waiting: Stmt::read(
-            waiting!("offered_to is not null", "assignee is not null"),
-            params![tx.now, overdue.keys()],
+        runs: Stmt::read(
+            "select key, agent, name, trigger_type, host, opened_at from run
+             where ended_at is null and expires_at > ?1 and agent is not null limit 10000",
+            params![tx.now],
         ),
+        waiting: Stmt::read(WAITING, params![tx.now, overdue.keys()]),
     };
     read(tx, reads, &overdue).await
 }
@@ -142,11 +141,12 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
     let overdue = task::overdue(tx, None).await?;
     let reads = Reads {
         agents: by_name(name),
-        runs: Stmt::read(runs!("agent = ?2 limit 10000"), params![tx.now, name]),
-        waiting: Stmt::read(
-            waiting!("offered_to = ?3", "assignee = ?3"),
-            params![tx.now, overdue.keys(), name],
+        runs: Stmt::read(
+            "select key, agent, name, trigger_type, host, opened_at from run
+             where ended_at is null and expires_at > ?1 and agent = ?2 limit 10000",
+            params![tx.now, name],
         ),
+        waiting: Stmt::read(WAITING_FOR, params![tx.now, overdue.keys(), name]),
     };
     Ok(read(tx, reads, &overdue).await?.agents.pop())
 }

@@ -74,61 +74,67 @@ pub(super) enum Of {
     Tags(String),
 }
 
-/// Statements on the first of each part: what it is, or the task itself with a lock on it.
-macro_rules! first_of {
-    ($of:expr, $select:ident, $end:literal) => {
-        match $of {
+impl Of {
+    /// Reads where the first of it stands.
+    fn first(&self) -> Stmt {
+        match self {
             Of::All => Stmt::read(
-                $select!(concat!(
-                    "from task where task.ready = 1 order by task.priority desc, task.seq limit 1",
-                    $end
-                )),
+                "select priority, seq, updated_at from task where ready = 1 order by priority desc, seq limit 1",
                 params![],
             ),
             Of::Plain => Stmt::read(
-                $select!(concat!(
-                    "from task where task.ready = 1 and task.tags is null
-                     order by task.priority desc, task.seq limit 1",
-                    $end
-                )),
+                "select priority, seq, updated_at from task where ready = 1 and tags is null
+                 order by priority desc, seq limit 1",
                 params![],
             ),
             // SQLite keeps to the order of a cross join.
             Of::Tag(tag) => Stmt::read(
-                $select!(concat!(
-                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
-                     and task_tag.ready = 1 and task_tag.tag = ?1
-                     order by task_tag.priority desc, task_tag.task limit 1",
-                    $end
-                )),
+                "select task.priority, task.seq, task.updated_at from task_tag cross join task
+                 where task.seq = task_tag.task and task.ready = 1 and task_tag.ready = 1 and task_tag.tag = ?1
+                 order by task_tag.priority desc, task_tag.task limit 1",
                 params![tag.as_str()],
             ),
             Of::Tags(tags) => Stmt::read(
-                $select!(concat!(
-                    "from task where task.ready = 1 and task.tags = ?1
-                     order by task.priority desc, task.seq limit 1",
-                    $end
-                )),
+                "select priority, seq, updated_at from task where ready = 1 and tags = ?1
+                 order by priority desc, seq limit 1",
                 params![tags.as_str()],
             ),
         }
-    };
-}
-
-macro_rules! rank {
-    ($from:expr) => {
-        concat!("select task.priority, task.seq, task.updated_at ", $from)
-    };
-}
-
-impl Of {
-    fn first(&self) -> Stmt {
-        first_of!(self, rank, "")
     }
 
+    /// Locks and reads the first of it that no other transaction has locked.
     pub fn pick(&self) -> Stmt {
-        use task::unheld;
-        first_of!(self, unheld, " /*pg for update of task skip locked*/")
+        match self {
+            Of::All => Stmt::read(
+                task::unheld!(
+                    "from task where task.ready = 1 order by task.priority desc, task.seq limit 1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![],
+            ),
+            Of::Plain => Stmt::read(
+                task::unheld!(
+                    "from task where task.ready = 1 and task.tags is null
+                     order by task.priority desc, task.seq limit 1 /*pg for update of task skip locked*/"
+                ),
+                params![],
+            ),
+            Of::Tag(tag) => Stmt::read(
+                task::unheld!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                     and task_tag.ready = 1 and task_tag.tag = ?1
+                     order by task_tag.priority desc, task_tag.task limit 1 /*pg for update of task skip locked*/"
+                ),
+                params![tag.as_str()],
+            ),
+            Of::Tags(tags) => Stmt::read(
+                task::unheld!(
+                    "from task where task.ready = 1 and task.tags = ?1
+                     order by task.priority desc, task.seq limit 1 /*pg for update of task skip locked*/"
+                ),
+                params![tags.as_str()],
+            ),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::{Overdue, but},
+    lease::overdue::Overdue,
     ops::task,
     params,
 };
@@ -67,9 +67,9 @@ impl List {
                 " as state, case when ",
                 task::is_ready!("?3"),
                 " then 1 else 0 end as ready
-                   from task where (cast(?1 as text) is null or board = ?1) and ",
-                but!("seq", "?2"),
-                ") as task group by board, state"
+                   from task where (cast(?1 as text) is null or board = ?1)
+                   and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))) as task
+                 group by board, state"
             ),
             params![name, overdue.keys(), tx.now],
         ));

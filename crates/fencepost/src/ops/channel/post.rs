@@ -1,7 +1,7 @@
 use super::{PostView, not_found, posts};
 use crate::{
     caller::Access,
-    db::{Batch, Stmt, Tx, set},
+    db::{Batch, Slot, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -123,36 +123,33 @@ impl Post {
         if written.is_empty() {
             return Ok(Mentions::default());
         }
-        let rows = set(written.iter().map(|name| {
-            let folded = name.to_ascii_lowercase();
-            json!({ "name": name, "folded": folded, "member": format!("{}/{folded}", self.channel) })
-        }))?;
-        // Looked up one by one, because PostgreSQL may answer a join by reading everything; and a member by channel and
-        // name in one text, because it may take the index of the channel's members otherwise.
-        let sql = "select value ->> 'name' as written,
-                     coalesce((select name from agent where name = value ->> 'name' and left_at is null),
-                       (select agent from reader where agent = value ->> 'name' and channel = ?2 and member = 1)) as exact,
-                     (select name from agent where lower(name) = value ->> 'folded' and left_at is null limit 1) as agent,
-                     (select agent from reader where channel || '/' || lower(agent) = value ->> 'member' and member = 1
-                       limit 1) as member,
-                     (select count(*) from agent where lower(name) = value ->> 'folded' and left_at is null) as agents,
-                     (select count(*) from reader where channel || '/' || lower(agent) = value ->> 'member'
-                       and member = 1) as members
-                   from json_each(?1)";
+        let mut batch = Batch::new();
+        let alike: Vec<Slot> = written.iter().map(|name| batch.add(self.alike(name))).collect();
+        let mut answers = tx.send(batch).await?;
         let mut mentions = Mentions::default();
-        for row in tx.query(sql, params![rows, &self.channel]).await? {
-            let folded = Folded {
-                agent: row.get("agent")?,
-                member: row.get("member")?,
-                are_several: row.get::<i64>("agents")? > 1 || row.get::<i64>("members")? > 1,
-            };
-            match row.get::<Option<String>>("exact")?.or_else(|| folded.the_one()) {
+        for (written, alike) in written.into_iter().zip(alike) {
+            let alike = answers.take(alike).rows;
+            let alike = alike.iter().map(|row| row.get("name")).collect::<Result<BTreeSet<String>>>()?;
+            match the_one(&written, alike) {
                 Some(name) => drop(mentions.known.insert(name)),
-                None => mentions.unknown.push(row.get("written")?),
+                None => mentions.unknown.push(written),
             }
         }
-        mentions.unknown.sort();
         Ok(mentions)
+    }
+
+    /// The agents and members whose name is this one if capitals do not matter. Each name is looked up by a statement of its
+    /// own, because PostgreSQL may answer a join by reading everything; and a member by channel and name in one text,
+    /// because it may take the index of the channel's members otherwise.
+    fn alike(&self, name: &str) -> Stmt {
+        let folded = name.to_ascii_lowercase();
+        let member = format!("{}/{folded}", self.channel);
+        Stmt::read(
+            "select name from agent where lower(name) = ?1 and left_at is null
+             union all
+             select agent from reader where channel || '/' || lower(agent) = ?2 and member = 1",
+            params![folded, member],
+        )
     }
 
     async fn write(
@@ -256,22 +253,13 @@ struct Mentions {
     unknown: Vec<String>,
 }
 
-/// Who has a name if capitals do not matter.
-#[derive(Debug)]
-struct Folded {
-    agent: Option<String>,
-    member: Option<String>,
-    are_several: bool,
-}
-
-impl Folded {
-    /// Names that differ in their capitals alone are told apart by them: written in a third way they mean nobody.
-    fn the_one(self) -> Option<String> {
-        match (self.agent, self.member) {
-            _ if self.are_several => None,
-            (Some(agent), Some(member)) => (agent == member).then_some(agent),
-            (agent, member) => agent.or(member),
-        }
+/// The rule: whom a written name means, of those whose names differ from it at most in capitals. Names that differ in their
+/// capitals alone are told apart by them: written in a third way they mean nobody.
+fn the_one(written: &str, mut alike: BTreeSet<String>) -> Option<String> {
+    match alike.take(written) {
+        Some(exact) => Some(exact),
+        None if alike.len() == 1 => alike.pop_first(),
+        None => None,
     }
 }
 
@@ -323,17 +311,16 @@ mod tests {
 
     #[test]
     fn capitals_tell_names_apart() {
-        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
-        for (agent, member, are_several, the_one) in [
-            ("lead", "", false, "lead"),
-            ("", "eve", false, "eve"),
-            ("bob", "bob", false, "bob"),
-            ("bob", "Bob", false, ""),
-            ("bob", "", true, ""),
-            ("", "", false, ""),
+        for (written, alike, expected) in [
+            ("LEAD", "lead", "lead"),
+            ("bob", "bob", "bob"),
+            ("bob", "Bob bob", "bob"),
+            ("Bob", "Bob bob", "Bob"),
+            ("BOB", "Bob bob", ""),
+            ("nobody", "", ""),
         ] {
-            let folded = Folded { agent: name(agent), member: name(member), are_several };
-            assert_eq!(folded.the_one(), name(the_one), "{agent} {member} {are_several}");
+            let names = alike.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(the_one(written, names).unwrap_or_default(), expected, "{written} of {alike:?}");
         }
     }
 }

@@ -5,7 +5,6 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
-    lease::overdue::but,
     limits::check,
     ops::mail,
     params,
@@ -57,17 +56,17 @@ impl Op for List {
         // Here a status is a word of the inbox, which stands for a message's status and outcome.
         let rows = tx
             .query(
-                mail::record::columns!(concat!(
-                    "where message.mailbox = ?1 and message.id > ?2 and ",
-                    but!("message.id", "?6"),
-                    " and (?4 = 1 or message.finished_at is null)
+                mail::record::columns!(
+                    "where message.mailbox = ?1 and message.id > ?2
+                     and message.id not in (select cast(value ->> 'k' as bigint) from json_each(?6))
+                     and (?4 = 1 or message.finished_at is null)
                      and (cast(?5 as text) is null or ?5 = case message.status
                        when 'pending' then 'unread' when 'held' then 'unread'
                        when 'processed' then case message.outcome
                          when 'responded' then 'responded' when 'delegated' then 'delegated' else 'read' end
                        else message.status end)
                      order by message.id limit ?3"
-                )),
+                ),
                 params![
                     &mailbox,
                     after,

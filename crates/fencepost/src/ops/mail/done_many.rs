@@ -1,6 +1,6 @@
 use super::{
     Done, Message, Status, message_token,
-    record::{Record, held, kept_until, load_locked, pass_on},
+    record::{Record, held, load_locked, pass_on},
 };
 use crate::{
     caller::Access,
@@ -138,6 +138,26 @@ impl Done {
     }
 }
 
+/// Completes messages that are held: as `record::save` would, but for less, because most columns are the same for all.
+///
+/// `coalesce` hides the index of what is held: a file that someone analysed while little was held would be read by it, with
+/// the whole set parsed anew for every row (100 completions: 9 ms instead of 3).
+pub(super) const COMPLETE: &str = "
+    update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
+      until_at = null, claimed_at = null, last_fence = fence, last_verb = 'done',
+      last_digest = item.value ->> 'digest', failure_reason = null, updated_at = ?2, finished_at = ?2,
+      prune_at = case
+        when idempotency_key is not null and created_at + 604800000
+            > ?2 + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000)
+          then created_at + 604800000
+        else ?2 + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000) end
+    from json_each(?1) as item
+    where message.id = cast(item.value ->> 'k' as bigint)
+    and message.fence = cast(item.value ->> 'fence' as bigint)
+    and coalesce(message.run, 0) = cast(item.value ->> 'run' as bigint)
+    and 1 = (select 1 from run where key = cast(item.value ->> 'run' as bigint) and ended_at is null and expires_at > ?2)
+    and (until_at is null or until_at > ?2)";
+
 /// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.
 async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<()> {
     let rows = changes.iter().map(|(before, after, _)| {
@@ -153,27 +173,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     let outputs: Vec<_> = outputs.collect();
     let keys: Vec<i64> = changes.iter().map(|(_, after, _)| after.id).collect();
     let mut batch = Batch::new();
-    let completed = batch.add(
-        // `coalesce` hides the index of what is held: a file that someone analysed while little was held would be read
-        // by it, with the whole batch parsed anew for every row (100 completions: 9 ms instead of 3).
-        Stmt::write(
-            concat!(
-                "update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
-               until_at = null, claimed_at = null, last_fence = fence, last_verb = 'done',
-               last_digest = item.value ->> 'digest', failure_reason = null, updated_at = ?2, finished_at = ?2,
-               prune_at = ",
-                kept_until!("?2"),
-                "
-             from json_each(?1) as item
-             where message.id = cast(item.value ->> 'k' as bigint)
-             and message.fence = cast(item.value ->> 'fence' as bigint)
-             and coalesce(message.run, 0) = cast(item.value ->> 'run' as bigint)
-             and 1 = (select 1 from run where key = cast(item.value ->> 'run' as bigint) and ended_at is null and expires_at > ?2)
-             and (until_at is null or until_at > ?2)"
-            ),
-            params![set(rows)?, tx.now],
-        ),
-    );
+    let completed = batch.add(Stmt::write(COMPLETE, params![set(rows)?, tx.now]));
     // An inbox keeps what was said for as long as its history.
     batch.add(by_keys!(
         write,

@@ -57,38 +57,33 @@ pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record,
     (after, event)
 }
 
-/// Messages that no other transaction has locked, and whose lane none has locked: both are locked here. Elsewhere a lane
-/// is locked before its messages; the order does not matter to one that never waits.
-macro_rules! unlocked {
-    ($which:literal, $order:literal) => {
-        columns!(concat!(
-            "where ",
-            $which,
-            " /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
-            lane!("message.mailbox", "message.lane"),
-            "))*/ ",
-            $order,
-            " /*pg for update of message skip locked*/"
-        ))
-    };
-}
+/// What these runs hold. It takes only messages that no other transaction has locked, and whose lane none has locked, and
+/// locks both. Elsewhere a lane is locked before its messages; the order does not matter to one that never waits.
+const HELD_BY: &str = columns!(concat!(
+    "where message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
+     /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
+    lane!("message.mailbox", "message.lane"),
+    "))*/
+     limit ?2 /*pg for update of message skip locked*/"
+));
+
+/// Claims whose own end has come, locked in the same way.
+const CAPPED: &str = columns!(concat!(
+    "where message.until_at <= ?1
+     /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
+    lane!("message.mailbox", "message.lane"),
+    "))*/
+     order by message.until_at limit ?2 /*pg for update of message skip locked*/"
+));
 
 /// One batch of what these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
-    let held = Stmt::read(
-        unlocked!("message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))", "limit ?2"),
-        params![key_set(runs.iter().copied()), ITEMS],
-    );
-    give_back(tx, held).await
+    give_back(tx, Stmt::read(HELD_BY, params![key_set(runs.iter().copied()), ITEMS])).await
 }
 
 /// One batch of claims whose own end has come.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
-    let capped = Stmt::read(
-        unlocked!("message.until_at <= ?1", "order by message.until_at limit ?2"),
-        params![tx.now, ITEMS],
-    );
-    give_back(tx, capped).await
+    give_back(tx, Stmt::read(CAPPED, params![tx.now, ITEMS])).await
 }
 
 async fn give_back(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {

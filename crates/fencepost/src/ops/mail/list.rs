@@ -7,7 +7,6 @@ use crate::{
     db::{Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::but,
     limits::check,
     params,
 };
@@ -59,8 +58,8 @@ impl Op for List {
                     // Said outright, so that an index by mailbox fits.
                     Some(mailbox) => Stmt::read(
                         columns!(concat!(
-                            "where message.mailbox = ?1 and message.id > ?2 and ",
-                            but!("message.id", "?4"),
+                            "where message.mailbox = ?1 and message.id > ?2
+                             and message.id not in (select cast(value ->> 'k' as bigint) from json_each(?4))",
                             $status,
                             " order by message.id limit ?3"
                         )),
@@ -69,8 +68,8 @@ impl Op for List {
                     // The first parameter stands here only to keep the others' numbers.
                     None => Stmt::read(
                         columns!(concat!(
-                            "where cast(?1 as text) is null and message.id > ?2 and ",
-                            but!("message.id", "?4"),
+                            "where cast(?1 as text) is null and message.id > ?2
+                             and message.id not in (select cast(value ->> 'k' as bigint) from json_each(?4))",
                             $status,
                             " order by message.id limit ?3"
                         )),

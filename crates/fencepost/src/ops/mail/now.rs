@@ -38,32 +38,25 @@ fn of(message: Record, settings: &HashMap<String, Settings>, now: Time) -> Recor
     Record { delayed_until: message.delayed_until.filter(|until| *until > now), ..message }
 }
 
-/// Messages of some runs, which are found first.
-macro_rules! of_runs {
-    ($runs:literal) => {
-        concat!(
-            state!(),
-            "run.key as run_key, run.name as run_name, run.agent as run_agent,
-               run.expires_at as run_expires_at, run.ended_at as run_ended_at
-             from run cross join message where message.run = run.key
-             and (cast(?1 as text) is null or message.mailbox = ?1) and ",
-            $runs
-        )
-    };
-}
+/// Messages of runs whose lease is over. The runs are found first.
+const OF_EXPIRED_RUNS: &str = concat!(
+    state!(),
+    "run.key as run_key, run.name as run_name, run.agent as run_agent,
+       run.expires_at as run_expires_at, run.ended_at as run_ended_at
+     from run cross join message
+     where run.ended_at is null and run.expires_at <= ?2 and message.run = run.key
+     and (cast(?1 as text) is null or message.mailbox = ?1)"
+);
 
-/// Messages whose delay is over, and which could be claimed but for that it is written down.
-macro_rules! woken {
-    ($mailbox:literal, $now:literal) => {
-        concat!(
-            "message.ready = 0 and message.run is null and message.finished_at is null and message.mailbox = ",
-            $mailbox,
-            " and message.status = 'pending' and message.behind = 0 and message.delayed_until <= ",
-            $now
-        )
-    };
-}
-pub(super) use woken;
+/// Messages of runs that ended.
+const OF_ENDED_RUNS: &str = concat!(
+    state!(),
+    "run.key as run_key, run.name as run_name, run.agent as run_agent,
+       run.expires_at as run_expires_at, run.ended_at as run_ended_at
+     from run cross join message
+     where run.ended_at is not null and run.settled = 0 and message.run = run.key
+     and (cast(?1 as text) is null or message.mailbox = ?1)"
+);
 
 /// The messages, of one mailbox or of all, whose claims are lost; and those whose turn it is where one of them fails.
 pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Overdue<Record>> {
@@ -71,8 +64,8 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Ov
         return Ok(Overdue::default());
     }
     let batch = Batch::from([
-        Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![mailbox, tx.now]),
-        Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![mailbox]),
+        Stmt::read(OF_EXPIRED_RUNS, params![mailbox, tx.now]),
+        Stmt::read(OF_ENDED_RUNS, params![mailbox]),
         Stmt::read(
             columns!("where (cast(?1 as text) is null or message.mailbox = ?1) and message.until_at <= ?2"),
             params![mailbox, tx.now],

@@ -1,7 +1,5 @@
 use super::{
-    Message,
-    now::woken,
-    overdue,
+    Message, overdue,
     record::{Record, unheld},
     view::full,
 };
@@ -10,7 +8,6 @@ use crate::{
     db::{Batch, Stmt, Tx},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::but,
     limits::check,
     params,
 };
@@ -52,13 +49,14 @@ impl Op for Peek {
         );
         let mut batch = Batch::from([Stmt::read(ready, params![&self.mailbox, count])]);
         if tx.opening.due.is_due(tx.now) {
-            let woken = unheld!(concat!(
-                "where ",
-                woken!("?1", "?3"),
-                " and ",
-                but!("message.id", "?4"),
-                " order by message.priority desc, message.id limit ?2"
-            ));
+            // A delay is over, and nobody has written that yet.
+            let woken = unheld!(
+                "where message.ready = 0 and message.run is null and message.finished_at is null
+                 and message.mailbox = ?1 and message.status = 'pending' and message.behind = 0
+                 and message.delayed_until <= ?3
+                 and message.id not in (select cast(value ->> 'k' as bigint) from json_each(?4))
+                 order by message.priority desc, message.id limit ?2"
+            );
             let params = params![&self.mailbox, count, tx.now, overdue.keys()];
             batch.add(Stmt::read(woken, params));
         }

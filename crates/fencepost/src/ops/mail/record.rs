@@ -89,23 +89,6 @@ macro_rules! unheld {
 }
 pub(crate) use unheld;
 
-/// Until when a message is kept that is finished at this time: as its mailbox says (30 days unless it does), and for as
-/// long as its key may be used again (7 days).
-macro_rules! kept_until {
-    ($finished:literal) => {
-        concat!(
-            "case when idempotency_key is not null and created_at + 604800000 > ",
-            $finished,
-            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000)
-              then created_at + 604800000
-              else ",
-            $finished,
-            " + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000) end"
-        )
-    };
-}
-pub(crate) use kept_until;
-
 impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
         Ok(Self {
@@ -252,6 +235,30 @@ fn lock(ids: &[i64]) -> Stmt {
     )
 }
 
+/// Writes messages. What is finished is kept for as long as its mailbox says (30 days by default), and for as long as its
+/// key may be used again (7 days). `?3` is the authority ([`Under::number`]).
+const SAVE: &str = "
+    update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
+      attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
+      delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),
+      fence = cast(item.value ->> 'fence' as bigint), until_at = cast(item.value ->> 'until' as bigint),
+      claimed_at = cast(item.value ->> 'since' as bigint),
+      last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
+      last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'reason',
+      finished_at = cast(item.value ->> 'finished' as bigint), updated_at = ?2,
+      prune_at = case
+        when item.value ->> 'finished' is null then null
+        when idempotency_key is not null and created_at + 604800000
+            > ?2 + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000)
+          then created_at + 604800000
+        else ?2 + coalesce((select retain_ms from mailbox where name = message.mailbox), 2592000000) end
+    from json_each(?1) as item
+    where message.id = cast(item.value ->> 'k' as bigint)
+    and message.fence = cast(item.value ->> 'was' as bigint)
+    and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
+      and ended_at is null and expires_at > ?2))
+    and (?3 < 2 or until_at is null or until_at > ?2)";
+
 /// Many transitions, a few statements. The caller holds the rows' locks; claims that are used or made must be alive as
 /// the rows are written. What is finished passes its lane's turn on. If a row was not written, a run ended at this
 /// very moment, and everything starts over.
@@ -278,30 +285,8 @@ pub(crate) async fn save(
             "finished": after.finished_at.map(|t| t.0),
         })
     });
-    let authority = match under {
-        Under::Nobody => 0,
-        Under::NewClaim => 1,
-        Under::Claim => 2,
-    };
     let mut batch = Batch::new();
-    let saved = batch.add(Stmt::write(
-        concat!("update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
-           attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
-           delayed_until = cast(item.value ->> 'delayed' as bigint), run = cast(item.value ->> 'run' as bigint),
-           fence = cast(item.value ->> 'fence' as bigint), until_at = cast(item.value ->> 'until' as bigint),
-           claimed_at = cast(item.value ->> 'since' as bigint),
-           last_fence = cast(item.value ->> 'last_fence' as bigint), last_verb = item.value ->> 'last_verb',
-           last_digest = item.value ->> 'last_digest', failure_reason = item.value ->> 'reason',
-           finished_at = cast(item.value ->> 'finished' as bigint), updated_at = ?2,
-           prune_at = case when item.value ->> 'finished' is not null then ", kept_until!("?2"), " end
-         from json_each(?1) as item
-         where message.id = cast(item.value ->> 'k' as bigint)
-         and message.fence = cast(item.value ->> 'was' as bigint)
-         and (?3 = 0 or 1 = (select 1 from run where key = cast(item.value ->> 'holder' as bigint)
-           and ended_at is null and expires_at > ?2))
-         and (?3 < 2 or until_at is null or until_at > ?2)"),
-        params![set(rows)?, tx.now, authority],
-    ));
+    let saved = batch.add(Stmt::write(SAVE, params![set(rows)?, tx.now, under.number()]));
     batch.add(Event::insert_many(tx, events)?);
     batch.extend(pass_on(changes.iter().map(|(_, after)| after)));
     if tx.send(batch).await?.affected(saved) < changes.len() as u64 {
@@ -319,11 +304,16 @@ pub(super) fn pass_on<'r>(changed: impl Iterator<Item = &'r Record>) -> Option<S
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::event::prune::{HISTORY, REQUESTS_KEPT};
+    use super::SAVE;
+    use crate::ops::{
+        event::prune::{HISTORY, REQUESTS_KEPT},
+        mail::done_many::COMPLETE,
+    };
 
     #[test]
-    fn the_statement_knows_how_long_things_are_kept() {
-        let sql = kept_until!("?1");
-        assert!(sql.contains(&REQUESTS_KEPT.0.to_string()) && sql.contains(&HISTORY.0.to_string()));
+    fn the_statements_know_how_long_things_are_kept() {
+        for sql in [SAVE, COMPLETE] {
+            assert!(sql.contains(&REQUESTS_KEPT.0.to_string()) && sql.contains(&HISTORY.0.to_string()));
+        }
     }
 }

@@ -1,11 +1,10 @@
-use super::{Mailbox, Record, Settings, Status, mailboxes, now::woken, overdue, record::unheld};
+use super::{Mailbox, Record, Settings, Status, mailboxes, overdue, record::unheld};
 use crate::{
     caller::Access,
     clock::Time,
     db::{Stmt, Tx, by_keys, set},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::but,
     limits::check,
     params,
 };
@@ -102,34 +101,29 @@ pub(super) async fn of(
     // A delay that is over leaves a message in its index until somebody takes something: looked at only if one can be.
     let counts = tx
         .query(
-            concat!(
-                "select value ->> 'name' as name,
-                   (select count(*) from message where ready = 1 and mailbox = value ->> 'name') as ready,
-                   case when ?3 = 0 then 0 else (select count(*) from message where ",
-                woken!("(value ->> 'name')", "?4"),
-                " and ",
-                but!("id", "?2"),
-                ") end as woken,
-                   case when ?3 = 0 then null else (select id from message where ",
-                woken!("(value ->> 'name')", "?4"),
-                " and ",
-                but!("id", "?2"),
-                " order by priority desc, id limit 1) end as first_woken,
-                   (select count(*) from message where ready = 0 and run is null and finished_at is null
-                     and mailbox = value ->> 'name' and ",
-                but!("id", "?2"),
-                ") as waiting,
-                   (select count(*) from message where ready = 0 and run is null and finished_at is null
-                     and mailbox = value ->> 'name' and status = 'held') as held,
-                   (select count(*) from message where run is not null and mailbox = value ->> 'name' and ",
-                but!("id", "?2"),
-                ") as processing,
-                   (select count(*) from message where status = 'failed' and mailbox = value ->> 'name') as failed,
-                   (select count(*) from message where finished_at is not null and mailbox = value ->> 'name') as finished,
-                   (select id from message where ready = 1 and mailbox = value ->> 'name'
-                    order by priority desc, id limit 1) as first
-                 from json_each(?1) order by key"
-            ),
+            "select value ->> 'name' as name,
+               (select count(*) from message where ready = 1 and mailbox = value ->> 'name') as ready,
+               case when ?3 = 0 then 0 else (
+                 select count(*) from message where ready = 0 and run is null and finished_at is null
+                 and mailbox = value ->> 'name' and status = 'pending' and behind = 0 and delayed_until <= ?4
+                 and id not in (select cast(value ->> 'k' as bigint) from json_each(?2))) end as woken,
+               case when ?3 = 0 then null else (
+                 select id from message where ready = 0 and run is null and finished_at is null
+                 and mailbox = value ->> 'name' and status = 'pending' and behind = 0 and delayed_until <= ?4
+                 and id not in (select cast(value ->> 'k' as bigint) from json_each(?2))
+                 order by priority desc, id limit 1) end as first_woken,
+               (select count(*) from message where ready = 0 and run is null and finished_at is null
+                 and mailbox = value ->> 'name'
+                 and id not in (select cast(value ->> 'k' as bigint) from json_each(?2))) as waiting,
+               (select count(*) from message where ready = 0 and run is null and finished_at is null
+                 and mailbox = value ->> 'name' and status = 'held') as held,
+               (select count(*) from message where run is not null and mailbox = value ->> 'name'
+                 and id not in (select cast(value ->> 'k' as bigint) from json_each(?2))) as processing,
+               (select count(*) from message where status = 'failed' and mailbox = value ->> 'name') as failed,
+               (select count(*) from message where finished_at is not null and mailbox = value ->> 'name') as finished,
+               (select id from message where ready = 1 and mailbox = value ->> 'name'
+                order by priority desc, id limit 1) as first
+             from json_each(?1) order by key",
             params![names, overdue.keys(), due, tx.now],
         )
         .await?;

@@ -6,7 +6,6 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::Result,
     json::Json,
-    lease::overdue::but,
     limits::check,
     ops::{inbox::Content, mail},
     params,
@@ -59,11 +58,11 @@ impl Op for Unmatched {
         let overdue = mail::overdue(tx, Some(UNMATCHED)).await?;
         let rows = tx
             .query(
-                mail::record::columns!(concat!(
-                    "where message.mailbox = ?1 and message.id > ?2 and message.finished_at is null and ",
-                    but!("message.id", "?4"),
-                    " order by message.id limit ?3"
-                )),
+                mail::record::columns!(
+                    "where message.mailbox = ?1 and message.id > ?2 and message.finished_at is null
+                     and message.id not in (select cast(value ->> 'k' as bigint) from json_each(?4))
+                     order by message.id limit ?3"
+                ),
                 params![UNMATCHED, after, limit + 1, overdue.keys()],
             )
             .await?;

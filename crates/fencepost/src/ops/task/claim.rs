@@ -222,64 +222,64 @@ impl Wanted {
     /// A board is asked for as a range and stands first in the order, so that only the index that begins with it gives
     /// that order. Left to choose, PostgreSQL takes boards to be mixed evenly, and walks past all of the others' tasks.
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
-        macro_rules! pick {
-            ($what:literal) => {
-                pick!($what, "")
-            };
-            ($what:literal, $first:literal) => {
-                unheld!(concat!(
-                    "from task where ",
-                    $what,
-                    " order by ",
-                    $first,
-                    "task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
-                ))
-            };
-        }
-        // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
-        macro_rules! tagged {
-            ($what:literal, $first:literal) => {
-                unheld!(concat!(
-                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1 and ",
-                    $what,
-                    " order by ",
-                    $first,
-                    "task_tag.priority desc, task_tag.task limit ?1 /*pg for update of task skip locked*/"
-                ))
-            };
-        }
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
-            (None, None, None) => Stmt::read(pick!("task.ready = 1"), params![count]),
-            (None, Some(board), None) => {
-                let sql = pick!("task.ready = 1 and task.board between ?2 and ?2", "task.board, ");
-                Stmt::read(sql, params![count, board])
-            }
-            (None, None, Some(tag)) => {
-                Stmt::read(tagged!("task_tag.ready = 1 and task_tag.tag = ?2", ""), params![count, tag])
-            }
+            (None, None, None) => Stmt::read(
+                unheld!(
+                    "from task where task.ready = 1
+                     order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+                ),
+                params![count],
+            ),
+            (None, Some(board), None) => Stmt::read(
+                unheld!(
+                    "from task where task.ready = 1 and task.board between ?2 and ?2
+                     order by task.board, task.priority desc, task.seq limit ?1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![count, board],
+            ),
+            // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
+            (None, None, Some(tag)) => Stmt::read(
+                unheld!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                     and task_tag.ready = 1 and task_tag.tag = ?2
+                     order by task_tag.priority desc, task_tag.task limit ?1
+                     /*pg for update of task skip locked*/"
+                ),
+                params![count, tag],
+            ),
             (None, Some(board), Some(tag)) => Stmt::read(
-                tagged!(
-                    "task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3",
-                    "task_tag.board, "
+                unheld!(
+                    "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
+                     and task_tag.ready = 1 and task_tag.tag = ?2 and task_tag.board between ?3 and ?3
+                     order by task_tag.board, task_tag.priority desc, task_tag.task limit ?1
+                     /*pg for update of task skip locked*/"
                 ),
                 params![count, tag, board],
             ),
-            (Some(agent), None, None) => {
-                Stmt::read(pick!("task.ready = 2 and task.assignee = ?2"), params![count, agent])
-            }
+            (Some(agent), None, None) => Stmt::read(
+                unheld!(
+                    "from task where task.ready = 2 and task.assignee = ?2
+                     order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
+                ),
+                params![count, agent],
+            ),
             (Some(agent), Some(board), None) => Stmt::read(
-                pick!(
-                    "task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3",
-                    "task.board, "
+                unheld!(
+                    "from task where task.ready = 2 and task.assignee = ?2 and task.board between ?3 and ?3
+                     order by task.board, task.priority desc, task.seq limit ?1
+                     /*pg for update of task skip locked*/"
                 ),
                 params![count, agent, board],
             ),
             // One agent's own pending tasks are few: their tags are looked at one by one.
             (Some(agent), board, Some(tag)) => Stmt::read(
-                pick!(
-                    "task.ready = 2 and task.assignee = ?2 and (cast(?3 as text) is null or task.board = ?3)
-                     and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)"
+                unheld!(
+                    "from task where task.ready = 2 and task.assignee = ?2
+                     and (cast(?3 as text) is null or task.board = ?3)
+                     and exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4)
+                     order by task.priority desc, task.seq limit ?1 /*pg for update of task skip locked*/"
                 ),
                 params![count, agent, board, tag],
             ),
@@ -288,40 +288,12 @@ impl Wanted {
 
     /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
     async fn nothing(&self, tx: &mut Tx<'_>) -> Result<Error> {
-        macro_rules! counts {
-            ($where:literal) => {
-                concat!(
-                    "select (select count(*) from (select 1 from task where run is not null and ",
-                    $where,
-                    " limit 1000) as t) as claimed,
-                      (select count(*) from (select 1 from task
-                        where ready = 0 and run is null and finished_at is null and ",
-                    $where,
-                    " limit 1000) as t)
-                      + (select count(*) from (select 1 from task where ready = 1 and ",
-                    $where,
-                    " limit 1000) as t)
-                      + (select count(*) from (select 1 from task where ready = 2 and ",
-                    $where,
-                    " limit 1000) as t) as waiting,
-                      (select count(*) from (select 1 from task where status = 'failed' and ",
-                    $where,
-                    " limit 1000) as t) as failed,
-                      (select count(*) from (select 1 from task where delayed_until is not null and ",
-                    $where,
-                    " limit 1) as t)
-                      + (select count(*) from (select 1 from task where ready = 1 and ",
-                    $where,
-                    " limit 1) as t) as coming"
-                )
-            };
-        }
         if let Some(board) = &self.board {
             crate::ops::board::require(tx, board).await?;
         }
         let rows = match &self.board {
-            Some(board) => tx.query(counts!("board = ?1"), params![board]).await?,
-            None => tx.query(counts!("true"), params![]).await?,
+            Some(board) => tx.query(COUNTS_OF_BOARD, params![board]).await?,
+            None => tx.query(COUNTS, params![]).await?,
         };
         let count = |name| rows[0].get::<i64>(name);
         let (claimed, blocked, failed) = (count("claimed")?, count("waiting")?, count("failed")?);
@@ -353,6 +325,28 @@ impl Wanted {
         Ok(error.with("claimed", claimed).with("blocked", blocked).with("failed", failed))
     }
 }
+
+/// Why there is nothing to take, in numbers. `coming`: something is delayed, or another transaction takes it just now.
+const COUNTS: &str = "
+    select (select count(*) from (select 1 from task where run is not null limit 1000) as t) as claimed,
+      (select count(*) from (
+        select 1 from task where ready = 0 and run is null and finished_at is null limit 1000) as t)
+      + (select count(*) from (select 1 from task where ready = 1 limit 1000) as t)
+      + (select count(*) from (select 1 from task where ready = 2 limit 1000) as t) as waiting,
+      (select count(*) from (select 1 from task where status = 'failed' limit 1000) as t) as failed,
+      (select count(*) from (select 1 from task where delayed_until is not null limit 1) as t)
+      + (select count(*) from (select 1 from task where ready = 1 limit 1) as t) as coming";
+
+/// The same on one board.
+const COUNTS_OF_BOARD: &str = "
+    select (select count(*) from (select 1 from task where run is not null and board = ?1 limit 1000) as t) as claimed,
+      (select count(*) from (
+        select 1 from task where ready = 0 and run is null and finished_at is null and board = ?1 limit 1000) as t)
+      + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1000) as t)
+      + (select count(*) from (select 1 from task where ready = 2 and board = ?1 limit 1000) as t) as waiting,
+      (select count(*) from (select 1 from task where status = 'failed' and board = ?1 limit 1000) as t) as failed,
+      (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
+      + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
 /// Writes the claims: `(as found, as it stands free, what it becomes)`.
 pub(crate) async fn take(

@@ -3,13 +3,13 @@ mod past;
 
 use super::{
     MAX_ATTEMPTS, Record, Status,
-    new::{Inserts, Known, NewTasks, On, Wait, at, inserts, resolve},
+    new::{Inserts, Known, NewTasks, On, Wait, at, resolve},
     plan,
 };
 use crate::{
     caller::Access,
     clock::Time,
-    db::{Batch, Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, numbered, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -366,20 +366,30 @@ fn resource(id: &TaskId) -> String {
     format!("task/{id}")
 }
 
-const INSERTS: Inserts = inserts!(
-    task(
-        ", created_at, finished_at, parked, failure_reason, accepted_at, rejection_reason, told, delayed_until, attempts",
-        ", cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint), value ->> 'parked',
-           value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint), value ->> 'rejection_reason',
-           cast(value ->> 'told' as bigint), cast(value ->> 'delayed_until' as bigint),
-           cast(value ->> 'attempts' as bigint)"
+const INSERTS: Inserts = Inserts {
+    task: concat!(
+        "insert into task(/*pg seq,*/ board, n, title, kind, priority, tags, source, creator, idempotency_key,
+           max_attempts, status, assignee, offered_to, offered_at, waiting_on, updated_at, created_at, finished_at,
+           parked, failure_reason, accepted_at, rejection_reason, told, delayed_until, attempts)
+         /*pg overriding system value*/
+         select /*pg number,*/ value ->> 'board', cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
+           cast(value ->> 'priority' as bigint), value ->> 'tags', value ->> 'source', value ->> 'creator',
+           value ->> 'key', cast(value ->> 'max_attempts' as bigint), value ->> 'status', value ->> 'assignee',
+           value ->> 'offered_to', cast(value ->> 'offered_at' as bigint), cast(value ->> 'waiting_on' as bigint),
+           cast(?1 as bigint), cast(value ->> 'created_at' as bigint), cast(value ->> 'finished_at' as bigint),
+           value ->> 'parked', value ->> 'failure_reason', cast(value ->> 'accepted_at' as bigint),
+           value ->> 'rejection_reason', cast(value ->> 'told' as bigint),
+           cast(value ->> 'delayed_until' as bigint), cast(value ->> 'attempts' as bigint)
+         from ",
+        numbered!("task", "seq"),
+        " where true order by /*pg value ->> 'key',*/ key on conflict do nothing"
     ),
-    conflict "",
-    doc(
-        ", output, checkpoint_n, checkpoint",
-        ", item.value ->> 'output', cast(item.value ->> 'checkpoint_n' as bigint), item.value ->> 'checkpoint'"
-    )
-);
+    doc: "insert into task_doc(task, body, done_when, origin, output, checkpoint_n, checkpoint)
+          select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin',
+            item.value ->> 'output', cast(item.value ->> 'checkpoint_n' as bigint), item.value ->> 'checkpoint'
+          from json_each(?1) as item cross join task
+          where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)",
+};
 
 async fn write(
     tx: &mut Tx<'_>,

@@ -5,7 +5,6 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::Result,
     ids::TaskId,
-    lease::overdue::but,
     limits::check,
     params,
 };
@@ -81,9 +80,9 @@ impl Op for List {
                      and (cast(?3 as text) is null or task.assignee = ?3)
                      and (cast(?4 as text) is null
                        or exists (select 1 from task_tag where task_tag.task = task.seq and task_tag.tag = ?4))
-                     and task.seq > ?5 and ",
-                    but!("task.seq", "?7"),
-                    " order by task.seq limit ?6"
+                     and task.seq > ?5
+                     and task.seq not in (select cast(value ->> 'k' as bigint) from json_each(?7))
+                     order by task.seq limit ?6"
                 )),
                 params![
                     self.board.as_deref(),

@@ -269,38 +269,6 @@ pub(super) struct Inserts {
     pub doc: &'static str,
 }
 
-macro_rules! inserts {
-    (task($columns:literal, $values:literal), conflict $conflict:literal, doc($texts:literal, $its:literal)) => {
-        $crate::ops::task::new::Inserts {
-            task: concat!(
-                "insert into task(/*pg seq,*/ board, n, title, kind, priority, tags, source, creator, idempotency_key,
-                   max_attempts, status, assignee, offered_to, offered_at, waiting_on, updated_at",
-                $columns,
-                ") /*pg overriding system value*/ select /*pg number,*/ value ->> 'board', cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
-                   cast(value ->> 'priority' as bigint), value ->> 'tags', value ->> 'source', value ->> 'creator',
-                   value ->> 'key', cast(value ->> 'max_attempts' as bigint), value ->> 'status',
-                   value ->> 'assignee', value ->> 'offered_to', cast(value ->> 'offered_at' as bigint),
-                   cast(value ->> 'waiting_on' as bigint), cast(?1 as bigint)",
-                $values,
-                " from ",
-                $crate::db::numbered!("task", "seq"),
-                " where true order by /*pg value ->> 'key',*/ key on conflict ",
-                $conflict,
-                " do nothing"
-            ),
-            doc: concat!(
-                "insert into task_doc(task, body, done_when, origin",
-                $texts,
-                ") select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin'",
-                $its,
-                " from json_each(?1) as item cross join task
-                 where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)"
-            ),
-        }
-    };
-}
-pub(super) use inserts;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,31 +57,46 @@ fn silent(now: Time) -> Stmt {
     )
 }
 
-/// Tasks of some runs, which are found first.
-macro_rules! of_runs {
-    ($runs:literal) => {
-        concat!(
-            state!(),
-            "run.key as run_key, run.name as run_name, run.agent as run_agent,
-               run.expires_at as run_expires_at, run.ended_at as run_ended_at
-             from run cross join task where task.run = run.key
-             and (cast(?1 as text) is null or task.board = ?1) and ",
-            $runs
-        )
-    };
-}
+/// Tasks of runs whose lease is over. The runs are found first.
+const OF_EXPIRED_RUNS: &str = concat!(
+    state!(),
+    "run.key as run_key, run.name as run_name, run.agent as run_agent,
+       run.expires_at as run_expires_at, run.ended_at as run_ended_at
+     from run cross join task
+     where run.ended_at is null and run.expires_at <= ?2 and task.run = run.key
+     and (cast(?1 as text) is null or task.board = ?1)"
+);
 
-/// Tasks that nobody holds and that wait for some agents, who are looked up one by one.
-macro_rules! waiting_for {
-    ($agent:literal, $which:literal) => {
-        unheld!(concat!(
-            "from json_each(?2) as silent cross join task where (cast(?1 as text) is null or task.board = ?1) and task.",
-            $agent,
-            " = silent.value ->> 'name' and ",
-            $which
-        ))
-    };
-}
+/// Tasks of runs that ended.
+const OF_ENDED_RUNS: &str = concat!(
+    state!(),
+    "run.key as run_key, run.name as run_name, run.agent as run_agent,
+       run.expires_at as run_expires_at, run.ended_at as run_ended_at
+     from run cross join task
+     where run.ended_at is not null and run.settled = 0 and task.run = run.key
+     and (cast(?1 as text) is null or task.board = ?1)"
+);
+
+/// What is offered to silent agents, who are looked up one by one.
+const OFFERED_TO: &str = unheld!(
+    "from json_each(?2) as silent cross join task
+     where task.offered_to = silent.value ->> 'name' and task.status = 'offered' and task.parked is null
+     and (cast(?1 as text) is null or task.board = ?1)"
+);
+
+/// What is assigned to silent agents and ready.
+const ASSIGNED_TO: &str = unheld!(
+    "from json_each(?2) as silent cross join task
+     where task.assignee = silent.value ->> 'name' and task.ready = 2
+     and (cast(?1 as text) is null or task.board = ?1)"
+);
+
+/// What is assigned to silent agents and was delayed until now.
+const WOKEN_FOR: &str = unheld!(
+    "from json_each(?2) as silent cross join task
+     where task.assignee = silent.value ->> 'name' and task.status = 'pending' and task.delayed_until <= ?3
+     and (cast(?1 as text) is null or task.board = ?1)"
+);
 
 /// The tasks, of one board or of all, whose claims are lost, or whose agent was silent for too long.
 pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Overdue<Record>> {
@@ -92,8 +107,8 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
     let mut batch = Batch::new();
     let silent = batch.add(silent(now));
     batch.extend([
-        Stmt::read(of_runs!("run.ended_at is null and run.expires_at <= ?2"), params![board, now]),
-        Stmt::read(of_runs!("run.ended_at is not null and run.settled = 0"), params![board]),
+        Stmt::read(OF_EXPIRED_RUNS, params![board, now]),
+        Stmt::read(OF_ENDED_RUNS, params![board]),
         Stmt::read(
             columns!("where (cast(?1 as text) is null or task.board = ?1) and task.until_at <= ?2"),
             params![board, now],
@@ -106,15 +121,9 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Over
     if !silent.is_empty() {
         let names = set(silent.iter().map(|name| serde_json::json!({ "name": name })))?;
         let stranded = Batch::from([
-            Stmt::read(
-                waiting_for!("offered_to", "task.status = 'offered' and task.parked is null"),
-                params![board, names.clone()],
-            ),
-            Stmt::read(waiting_for!("assignee", "task.ready = 2"), params![board, names.clone()]),
-            Stmt::read(
-                waiting_for!("assignee", "task.status = 'pending' and task.delayed_until <= ?3"),
-                params![board, names, now],
-            ),
+            Stmt::read(OFFERED_TO, params![board, names.clone()]),
+            Stmt::read(ASSIGNED_TO, params![board, names.clone()]),
+            Stmt::read(WOKEN_FOR, params![board, names, now]),
         ]);
         found.extend(tx.send(stranded).await?.into_rows());
     }

@@ -1,10 +1,10 @@
 use super::{
     PRIORITY, Record, Status, Task, columns, full,
-    new::{Inserts, Known, NewTasks, Wait, at, inserts, resolve},
+    new::{Inserts, Known, NewTasks, Wait, at, resolve},
 };
 use crate::{
     caller::Access,
-    db::{Batch, Stmt, Tx, set},
+    db::{Batch, Stmt, Tx, numbered, set},
     engine::{
         op::{OnRetry, Op, erased},
         prelude::Prelude,
@@ -172,11 +172,26 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     Ok(Planned { tasks: views.collect(), existing })
 }
 
-const INSERTS: Inserts = inserts!(
-    task(", created_at", ", cast(?1 as bigint)"),
-    conflict "(idempotency_key) where idempotency_key is not null",
-    doc("", "")
-);
+const INSERTS: Inserts = Inserts {
+    task: concat!(
+        "insert into task(/*pg seq,*/ board, n, title, kind, priority, tags, source, creator, idempotency_key,
+           max_attempts, status, assignee, offered_to, offered_at, waiting_on, updated_at, created_at)
+         /*pg overriding system value*/
+         select /*pg number,*/ value ->> 'board', cast(value ->> 'n' as bigint), value ->> 'title', value ->> 'kind',
+           cast(value ->> 'priority' as bigint), value ->> 'tags', value ->> 'source', value ->> 'creator',
+           value ->> 'key', cast(value ->> 'max_attempts' as bigint), value ->> 'status', value ->> 'assignee',
+           value ->> 'offered_to', cast(value ->> 'offered_at' as bigint), cast(value ->> 'waiting_on' as bigint),
+           cast(?1 as bigint), cast(?1 as bigint)
+         from ",
+        numbered!("task", "seq"),
+        " where true order by /*pg value ->> 'key',*/ key
+         on conflict (idempotency_key) where idempotency_key is not null do nothing"
+    ),
+    doc: "insert into task_doc(task, body, done_when, origin)
+          select task.seq, item.value ->> 'body', item.value ->> 'done_when', item.value ->> 'origin'
+          from json_each(?1) as item cross join task
+          where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)",
+};
 
 /// Takes so many numbers of a board.
 fn next_numbers(board: &str, count: i64) -> Stmt {

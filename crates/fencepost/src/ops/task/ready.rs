@@ -4,7 +4,6 @@ use crate::{
     db::{Batch, Stmt, Tx, by_keys},
     engine::op::{OnRetry, Op, erased},
     error::Result,
-    lease::overdue::but,
     limits::check,
     params,
 };
@@ -51,12 +50,11 @@ impl Op for Ready {
         let overdue = overdue(tx, board).await?;
         let mut batch = Batch::new();
         if let Some(agent) = agent.as_deref() {
-            let sql = columns!(concat!(
+            let sql = columns!(
                 "where task.ready = 2 and task.assignee = ?1 and (cast(?2 as text) is null or task.board = ?2)
-                 and ",
-                but!("task.seq", "?4"),
-                " order by task.priority desc, task.seq limit ?3"
-            ));
+                 and task.seq not in (select cast(value ->> 'k' as bigint) from json_each(?4))
+                 order by task.priority desc, task.seq limit ?3"
+            );
             batch.add(Stmt::read(sql, params![agent, board, limit, overdue.keys()]));
         }
         batch.add(match board {
@@ -73,14 +71,14 @@ impl Op for Ready {
             ),
         });
         // What a delay kept back can be claimed, too.
-        let delayed = columns!(concat!(
+        let delayed = columns!(
             "where task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
              and task.status in ('unassigned', 'pending')
              and (cast(?2 as text) is null or task.board = ?2)
-             and (task.assignee is null or task.assignee = ?3) and ",
-            but!("task.seq", "?5"),
-            " order by task.assignee is null, task.priority desc, task.seq limit ?4"
-        ));
+             and (task.assignee is null or task.assignee = ?3)
+             and task.seq not in (select cast(value ->> 'k' as bigint) from json_each(?5))
+             order by task.assignee is null, task.priority desc, task.seq limit ?4"
+        );
         if tx.opening.due.is_due(tx.now) {
             batch.add(Stmt::read(delayed, params![tx.now, board, agent.as_deref(), limit, overdue.keys()]));
         }

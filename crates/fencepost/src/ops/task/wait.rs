@@ -6,7 +6,6 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::{Error, Result},
     ids::TaskId,
-    lease::overdue::but,
     limits::{WAITED_MAX, check},
     params,
 };
@@ -155,120 +154,93 @@ impl Waited {
 
 const LISTED: i64 = 20;
 
-/// A held task is on its last attempt, and its holder is dead.
-macro_rules! lost {
-    () => {
-        "(task.status = 'in_progress' and task.attempts >= task.max_attempts
-          and (run.ended_at is not null or run.expires_at <= ?2
-            or (task.until_at is not null and task.until_at <= ?2)))"
-    };
-}
-/// What is held on a board: how many, how many of them are lost, and when the next could be. They are found among
-/// all that is held, which is little beside all there is, because no index of these begins with the board; and the
-/// planner may not take another that does.
-macro_rules! held {
-    () => {
-        "from task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1"
-    };
-}
-macro_rules! held_counts {
-    () => {
-        concat!(
-            "(select count(*) as n, count(case when ",
-            lost!(),
-            " then 1 end) as lost,
-               min(case when task.status = 'in_progress' and task.attempts >= task.max_attempts and not ",
-            lost!(),
-            " then case when task.until_at < run.expires_at then task.until_at else run.expires_at end end) as next_at ",
-            held!(),
-            ") as held"
-        )
-    };
-}
-
 /// Is there nothing left to wait for? The first entry of each index says so: a board of 100,000 tasks is counted
-/// when it is over (30 ms on SQLite, 60 on PostgreSQL), and not at every look.
+/// when it is over (30 ms on SQLite, 60 on PostgreSQL), and not at every attempt.
+///
+/// `held` is what is held on the board: how many, how many of them are on their last attempt and lost, and when the next
+/// could be. They are found among all that is held, which is little beside all there is, because no index of these begins
+/// with the board; and the planner may not take another that does.
+const IS_OVER: &str = "
+    select held.next_at, case
+      when held.lost > 0
+        or exists (select 1 from task where status = 'failed' and board = ?1)
+        or exists (select 1 from task where status = 'cancelled' and board = ?1) then 1
+      when held.n > 0
+        or exists (select 1 from task where ready = 1 and board = ?1)
+        or exists (select 1 from task where ready = 2 and board = ?1)
+        or exists (select 1 from task where ready = 0 and run is null and finished_at is null and board = ?1) then 0
+      else 1 end as is_over
+    from (
+      select count(*) as n, count(case when is_last = 1 and ends_at <= ?2 then 1 end) as lost,
+        min(case when is_last = 1 and ends_at > ?2 then ends_at end) as next_at
+      from (
+        select case when task.status = 'in_progress' and task.attempts >= task.max_attempts then 1 else 0 end as is_last,
+          case when run.ended_at is not null then 0
+            when task.until_at < run.expires_at then task.until_at else run.expires_at end as ends_at
+        from task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1) as each_held
+    ) as held";
+
+/// Counted in indexes, one for each state, and in one statement, so that they fit together. What is completed has
+/// none (it would be written with every completion): it is the rest. `held` as in [`IS_OVER`].
+const COUNTS: &str = "
+    select held.n as held, held.lost, held.next_at,
+      (select count(*) from board where name = ?1) as boards,
+      (select count(*) from task where board = ?1) as total,
+      (select count(*) from task where ready = 1 and board = ?1)
+      + (select count(*) from task where ready = 2 and board = ?1)
+      + (select count(*) from task where ready = 0 and run is null and finished_at is null and board = ?1) as free,
+      (select count(*) from task where status = 'failed' and board = ?1) as failed,
+      (select count(*) from task where status = 'cancelled' and board = ?1) as cancelled
+    from (
+      select count(*) as n, count(case when is_last = 1 and ends_at <= ?2 then 1 end) as lost,
+        min(case when is_last = 1 and ends_at > ?2 then ends_at end) as next_at
+      from (
+        select case when task.status = 'in_progress' and task.attempts >= task.max_attempts then 1 else 0 end as is_last,
+          case when run.ended_at is not null then 0
+            when task.until_at < run.expires_at then task.until_at else run.expires_at end as ends_at
+        from task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1) as each_held
+    ) as held";
+
 async fn is_over(tx: &mut Tx<'_>, board: &str) -> Result<bool> {
-    let sql = concat!(
-        "select held.next_at, case
-           when held.lost > 0
-             or exists (select 1 from task where status = 'failed' and board = ?1)
-             or exists (select 1 from task where status = 'cancelled' and board = ?1) then 1
-           when held.n > 0
-             or exists (select 1 from task where ready = 1 and board = ?1)
-             or exists (select 1 from task where ready = 2 and board = ?1)
-             or exists (select 1 from task
-                  where ready = 0 and run is null and finished_at is null and board = ?1) then 0
-           else 1 end as is_over
-         from ",
-        held_counts!()
-    );
-    let rows = tx.query(sql, params![board, tx.now]).await?;
+    let rows = tx.query(IS_OVER, params![board, tx.now]).await?;
     tx.notes.try_again_at = rows[0].get("next_at")?;
     rows[0].get("is_over")
 }
 
-/// Counted in indexes, one for each state, and in one statement, so that they fit together. What is completed has
-/// none (it would be written with every completion): it is the rest.
-const COUNTS: &str = concat!(
-    "select held.n as held, held.lost, held.next_at,
-       (select count(*) from board where name = ?1) as boards,
-       (select count(*) from task where board = ?1) as total,
-       (select count(*) from task where ready = 1 and board = ?1)
-       + (select count(*) from task where ready = 2 and board = ?1)
-       + (select count(*) from task where ready = 0 and run is null and finished_at is null and board = ?1) as free,
-       (select count(*) from task where status = 'failed' and board = ?1) as failed,
-       (select count(*) from task where status = 'cancelled' and board = ?1) as cancelled
-     from ",
-    held_counts!()
-);
-
+/// Some tasks of a board that are not overdue.
 macro_rules! some {
-    ($where:literal) => {
+    ($from_where:expr) => {
         concat!(
-            "select seq, board, n, status, ",
+            "select task.seq, task.board, task.n, task.status, ",
             state_now!("?4"),
-            " as state from task where ",
-            $where,
-            " and board = ?1 and ",
-            but!("seq", "?3"),
-            " order by seq limit ?2"
+            " as state from ",
+            $from_where,
+            " and task.seq not in (select cast(value ->> 'k' as bigint) from json_each(?3))
+             order by task.seq limit ?2"
         )
     };
 }
 
 async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     let overdue = overdue(tx, Some(board)).await?;
-    let held = concat!(
-        "select task.seq, task.board, task.n, task.status, ",
-        state_now!("?4"),
-        " as state ",
-        held!(),
-        " and ",
-        but!("task.seq", "?3"),
-        " order by task.seq limit ?2"
-    );
+    let held =
+        some!("task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1");
     // A delay that is over: the column `ready` does not know it yet.
-    let woken = concat!(
-        "select seq, board, n, status, ",
-        state_now!("?4"),
-        " as state from task where delayed_until <= ?4 and ",
-        is_ready!("?4"),
-        " and board = ?1 and ",
-        but!("seq", "?3"),
-        " order by seq limit ?2"
-    );
+    let woken = some!(concat!("task where delayed_until <= ?4 and ", is_ready!("?4"), " and board = ?1"));
     let now = tx.now;
     let mut batch = Batch::new();
     let counts = batch.add(Stmt::read(COUNTS, params![board, now]));
     let mut some = |sql| batch.add(Stmt::read(sql, params![board, LISTED, overdue.keys(), now]));
     let ranked = [
-        (Rank::Failed, some(some!("status = 'failed'"))),
-        (Rank::Cancelled, some(some!("status = 'cancelled'"))),
+        (Rank::Failed, some(some!("task where status = 'failed' and board = ?1"))),
+        (Rank::Cancelled, some(some!("task where status = 'cancelled' and board = ?1"))),
         (Rank::Held, some(held)),
-        (Rank::Free, some(some!("ready = 1"))),
-        (Rank::Assigned, some(some!("ready = 2"))),
-        (Rank::Waiting, some(some!("ready = 0 and run is null and finished_at is null"))),
+        (Rank::Free, some(some!("task where ready = 1 and board = ?1"))),
+        (Rank::Assigned, some(some!("task where ready = 2 and board = ?1"))),
+        (
+            Rank::Waiting,
+            some(some!("task where ready = 0 and run is null and finished_at is null and board = ?1")),
+        ),
     ];
     let woken = some(woken);
     let mut answers = tx.send(batch).await?;
