@@ -57,10 +57,11 @@ fmt: ## Format every Rust file
 	@rustfmt --edition 2024 $(RUST_FILES)
 
 .PHONY: check
-check: ## All that must pass: formatting, clippy, tests
+check: ## All that must pass: formatting, clippy, documentation, tests
 	@rustfmt --edition 2024 --check $(RUST_FILES)
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	@$(MAKE) --no-print-directory test
 
 .PHONY: bench

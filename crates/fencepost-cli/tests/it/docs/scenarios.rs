@@ -103,7 +103,7 @@ fn slack_reaches_an_inbox_as_the_guide_says() {
             said.out.contains("\nchannel: C024BE91L\n") && said.out.contains("\nthread: 1.0\n"),
             "{said:?}"
         );
-        assert!(said.out.contains("1 routed, 0 fit no rule"), "{said:?}");
+        assert!(said.out.contains("1 routed, 0 match no route"), "{said:?}");
     }
 }
 
