@@ -181,8 +181,8 @@ fn chaos_offset() -> Millis {
     Millis(0)
 }
 
-/// A clock that a test moves. `advance` lets time pass; `set_back` and `set_ahead` set the wall clock. A call that waits
-/// for a time is woken when the clock reaches it.
+/// A clock that a test moves. `advance` lets time pass; `set_back` and `set_ahead` set the wall clock. A call that
+/// waits for a time is woken when the clock reaches it.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<watch::Sender<ManualState>>);
 
@@ -283,14 +283,15 @@ pub(crate) struct ClockReading {
 const SECOND: i64 = 1000;
 
 impl DatabaseClock {
-    /// The fleet's time, and how far it is ahead of the clock if the stored value is wrong: the caller stores the new one.
+    /// The fleet's time, and how far it is ahead of the clock if the stored value is wrong: the caller stores the new
+    /// one.
     ///
     /// A late answer does not show that the clock was set back: the statement may have waited for a lock after it read
     /// the clock. A clock was set back only if it would be behind even if it was read as soon as it was asked for.
     ///
-    /// No node's time is behind the stored time: the clock may have been ahead during a call that this node did not see.
-    /// A node without a reference trusts a clock that is not behind the stored time: somebody has set it right, and
-    /// `stored_ahead` is out of date.
+    /// No node's time is behind the stored time: the clock may have been ahead during a call that this node did not
+    /// see. A node without a reference trusts a clock that is not behind the stored time: somebody has set it right,
+    /// and `stored_ahead` is out of date.
     pub fn now(&mut self, reading: ClockReading) -> (Time, Option<Millis>) {
         let ClockReading { wall, stored_ahead, stored_time, asked, answered } = reading;
         let Some((then, at)) = self.reference else {

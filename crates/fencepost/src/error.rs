@@ -188,14 +188,15 @@ impl Error {
     }
     /// The fleet, the disk or the network failed to answer: the same request may succeed later.
     ///
-    /// It says nothing about the request itself. With `outcome_unknown` the request may have been carried out, so repeat
-    /// it only if [`Op::ON_RETRY`](crate::Op::ON_RETRY) allows it.
+    /// It says nothing about the request itself. With `outcome_unknown` the request may have been carried out, so
+    /// repeat it only if [`Op::ON_RETRY`](crate::Op::ON_RETRY) allows it.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Unavailable | Code::OutcomeUnknown)
     }
     /// The claim that this answers for is over, and no retry brings it back: its holder must stop.
     ///
-    /// It applies to the answer to a request with a token. There `not_found` means that the item, or its fleet, is gone.
+    /// It applies to the answer to a request with a token. There `not_found` means that the item, or its fleet, is
+    /// gone.
     pub fn ends_claim(&self) -> bool {
         matches!(self.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound)
     }

@@ -10,8 +10,8 @@ use std::{fmt, str::FromStr};
 /// The prefix of the keys that an export makes for items without one.
 pub(crate) const EXPORTED: &str = "fencepost:";
 
-/// The id of an exported item: its number and the time of its creation in milliseconds. Two fleets use the same numbers,
-/// but not at the same time.
+/// The id of an exported item: its number and the time of its creation in milliseconds. Two fleets use the same
+/// numbers, but not at the same time.
 pub(crate) fn exported_id(number: impl fmt::Display, at: Time) -> String {
     format!("{number}@{}", at.0)
 }

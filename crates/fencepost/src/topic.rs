@@ -1,7 +1,7 @@
 //! Topics: which waiting claims an event could satisfy.
 
-/// Which waiting claims an event could satisfy. A waiter that a topic leaves out sleeps on; each waiter too many costs an
-/// attempt.
+/// Which waiting claims an event could satisfy. A waiter that a topic leaves out sleeps on; each waiter too many costs
+/// an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     Everyone,

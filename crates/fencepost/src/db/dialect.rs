@@ -1,7 +1,7 @@
 //! One SQL text for both databases.
 //!
-//! Statements are written for SQLite. [`to_postgres`] changes four things, and leaves literals, quoted names and comments
-//! alone:
+//! Statements are written for SQLite. [`to_postgres`] changes four things, and leaves literals, quoted names and
+//! comments alone:
 //! - `?1` becomes `$1`;
 //! - `/*pg for update skip locked*/` is a comment for SQLite, and PostgreSQL gets its content as SQL;
 //! - `json_each(` becomes `fence_each(`, a function of our schema: PostgreSQL's own `json_each` does something else;

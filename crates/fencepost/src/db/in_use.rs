@@ -1,6 +1,6 @@
 //! Time in use: the age of request ids and history counts only time in which the fleet was used. A caller thus has the
-//! full time to retry a request. Of a longer gap between two calls, one hour counts. A clock that jumped ahead looks the
-//! same as a gap.
+//! full time to retry a request. Only one hour of a longer gap between two calls counts. A clock that jumped ahead
+//! looks the same as a gap.
 
 use crate::{
     clock::{Millis, Time},

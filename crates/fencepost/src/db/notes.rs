@@ -52,8 +52,8 @@ impl Subscription {
     }
 }
 
-/// A claim in one reply. Each delivery of the same claim has a number of its own: returning an undelivered claim leaves
-/// the claim alone if a later reply delivered it.
+/// A claim in one reply. Each delivery of the same claim has a number of its own: an undelivered claim is not given
+/// back if a later reply delivered it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub token: Token,

@@ -40,8 +40,8 @@ pub struct Options {
     pub connections: usize,
     /// The longest that one call may wait for the database.
     pub call_limit: Duration,
-    /// PostgreSQL: the longest pause between two statements of one transaction. The server ends a transaction that pauses
-    /// longer, so that a frozen process keeps no row locked.
+    /// PostgreSQL: the longest pause between two statements of one transaction. The server ends a transaction that
+    /// pauses longer, so that a frozen process keeps no row locked.
     pub idle_limit: Duration,
     /// SQLite: the longest that one read may take. A read keeps the write-ahead log from being reused.
     pub read_limit: Duration,

@@ -1,8 +1,8 @@
 //! Many machines on one database: stateless nodes, the database's clock, few round trips.
 //!
-//! Statements that do not depend on an earlier answer are pipelined: BEGIN, the clock and the op's opening reads are one
-//! round trip. A call that PostgreSQL asks to retry is retried a bounded number of times. A COMMIT whose answer was lost
-//! is `outcome_unknown`, and is never retried here.
+//! Statements that do not depend on an earlier answer are pipelined: BEGIN, the clock and the op's opening reads are
+//! one round trip. A call that PostgreSQL asks to retry is retried a bounded number of times. A COMMIT whose answer was
+//! lost is `outcome_unknown`, and is never retried here.
 
 mod allocator;
 mod error;
@@ -53,8 +53,8 @@ macro_rules! is_restored_copy {
 }
 pub(crate) use is_restored_copy;
 
-/// Stores the cluster's name on each new connection, which may lead to another cluster than the last one. A user without
-/// the privilege to read the name stores none.
+/// Stores the cluster's name on each new connection, which may lead to another cluster than the last one. A user
+/// without the privilege to read the name stores none.
 const NAME_THE_CLUSTER: &str = "do $$ begin
     perform set_config('fencepost.system', (select system_identifier::text from pg_control_system()), false);
   exception when insufficient_privilege or undefined_function then null; end $$";
@@ -141,11 +141,12 @@ struct Begun {
 impl Postgres {
     pub async fn connect(url: &str, options: &Options, stats: Arc<Stats>, due: &'static str) -> Result<Self> {
         let mut target = Target::parse(url)?;
-        // `lock_timeout`: a caller that gave up leaves its statement waiting for a lock, so the server gives up as well.
-        // Idle and TCP timeouts: a node that froze or lost its network leaves its transactions open and its rows locked, so
-        // the server ends them. `enable_seqscan`: tables grow faster than the server's statistics, and with stale
-        // statistics it reads a whole table where an index exists (`tests/it/grown.rs`). `jit`: a scan that is needed all
-        // the same (the one row of `fleet`) then looks so dear that the server would compile it, 40 ms for 0.02.
+        // `lock_timeout`: a caller that gave up leaves its statement waiting for a lock, so the server gives up as
+        // well. Idle and TCP timeouts: a node that froze or lost its network leaves its transactions open and its rows
+        // locked, so the server ends them. `enable_seqscan`: tables grow faster than the server's statistics, and with
+        // stale statistics it reads a whole table where an index exists (`tests/it/grown.rs`). `jit`: a scan that is
+        // needed all the same (the one row of `fleet`) then looks so dear that the server would compile it, 40 ms for
+        // 0.02.
         let given = target.config.get_options().unwrap_or_default();
         let (lock, idle) = (options.call_limit.as_millis(), options.idle_limit.as_millis());
         let settings = format!(
@@ -251,7 +252,8 @@ impl Postgres {
         Ok(Outcome { answer, notes })
     }
 
-    /// Runs one batch of expiry in a transaction of its own. A failure does not fail the caller: the next call tries again.
+    /// Runs one batch of expiry in a transaction of its own. A failure does not fail the caller: the next call tries
+    /// again.
     async fn expire(&self, session: &Session, script: &dyn Script) -> u64 {
         let expiring = async {
             let Begun { now, opening, .. } = self.begin(session, None).await?;
@@ -266,8 +268,8 @@ impl Postgres {
 
     /// BEGIN, the clock and the op's opening reads: one round trip.
     ///
-    /// A node that sees the database's clock set back stores how far, so that a new node does not keep dead runs alive. It
-    /// corrects the stored value when the clock is set right.
+    /// A node that sees the database's clock set back stores how far, so that a new node does not keep dead runs alive.
+    /// It corrects the stored value when the clock is set right.
     async fn begin(&self, session: &Session, script: Option<&dyn Script>) -> Result<Begun> {
         loop {
             let asked = self.options.clock.ticks();
@@ -301,8 +303,8 @@ impl Postgres {
         }
     }
 
-    /// Stores the time. Without it, a node that starts when this one is gone would not see that the database's clock was
-    /// set back. The statement runs after the call and skips a locked row: another node is storing the time then.
+    /// Stores the time. Without it, a node that starts when this one is gone would not see that the database's clock
+    /// was set back. The statement runs after the call and skips a locked row: another node is storing the time then.
     async fn store_time(&self, UnstoredTime { now, resets }: UnstoredTime) {
         let Ok(_only_one) = self.storing.try_lock() else { return };
         let storing = async {

@@ -1,7 +1,7 @@
 //! The embedded database: one writer thread with group commit, and separate connections for reads.
 //!
-//! The writer takes the queued calls, opens one transaction, runs each call in a savepoint of its own, commits once, and
-//! then replies to all. No caller gets a reply before its commit is on the disk.
+//! The writer takes the queued calls, opens one transaction, runs each call in a savepoint of its own, commits once,
+//! and then replies to all. No caller gets a reply before its commit is on the disk.
 
 mod connection;
 mod contention;
@@ -43,7 +43,8 @@ use std::{
 use tokio::sync::oneshot;
 use write_queue::WriteQueue;
 
-/// The most calls of one batch. One fsync covers the batch; past this number the last caller waits longer than it saves.
+/// The most calls of one batch. One fsync covers the batch; past this number the last caller waits longer than it
+/// saves.
 const BATCH_MAX: usize = 256;
 /// The longest turn of one process while others wait, and how long it waits for its next call before it ends its turn:
 /// passing the turn on costs more than a commit.
@@ -212,7 +213,8 @@ impl Writer {
         Err(error.clone())
     }
 
-    /// One transaction. Every call in it gets the error that this returns; the error of a refused op is that op's alone.
+    /// One transaction. Every call in it gets the error that this returns; the error of a refused op is that op's
+    /// alone.
     fn batch(&mut self, first: Job, queue: &mpsc::Receiver<Job>, replies: &mut Vec<Reply>) -> Result<()> {
         let opened = self.conn.exec("begin immediate").and_then(|()| self.open_batch());
         let mut batch = Batch::new(&mut self.conn);
@@ -269,11 +271,11 @@ impl Writer {
         Ok((now, now.since(wall), self.conn.read_due()?))
     }
 
-    /// Truncates the write-ahead log past its limit. Reads that always overlap would keep SQLite from reusing it, so new
-    /// reads here wait until the current ones are over (each has a time limit) and the log is truncated.
+    /// Truncates the write-ahead log past its limit. Reads that always overlap would keep SQLite from reusing it, so
+    /// new reads here wait until the current ones are over (each has a time limit) and the log is truncated.
     ///
-    /// Another program's read may last longer. Waiting for it after every batch would stop the fleet, so the next attempt
-    /// is when the log has grown by as much again.
+    /// Another program's read may last longer. Waiting for it after every batch would stop the fleet, so the next
+    /// attempt is when the log has grown by as much again.
     fn truncate_wal(&mut self) {
         let Ok(size) = std::fs::metadata(&self.wal).map(|wal| wal.len()) else { return };
         if size <= self.wal_threshold {
@@ -334,8 +336,8 @@ impl<'a> Batch<'a> {
         Ok(Outcome { answer, notes })
     }
 
-    /// Runs one batch of expiry for all calls of this transaction. The rest waits for the next transaction, so that other
-    /// calls run in between. A failure does not fail the caller: the next call tries again.
+    /// Runs one batch of expiry for all calls of this transaction. The rest waits for the next transaction, so that
+    /// other calls run in between. A failure does not fail the caller: the next call tries again.
     fn expire(&mut self, script: &dyn Script) {
         let expired =
             self.step(Opening::default(), &Caller::default(), script, |script, tx| script.expire(tx));

@@ -188,8 +188,8 @@ pub(crate) fn key_set(keys: impl IntoIterator<Item = i64>) -> Value {
     Value::Text(format!("[{}]", keys.join(",")))
 }
 
-/// A statement over one key or a set of keys. One key is bound directly: through `json_each` a lookup takes 8 us instead
-/// of 1.5.
+/// A statement over one key or a set of keys. One key is bound directly: through `json_each` a lookup takes 8 us
+/// instead of 1.5.
 macro_rules! by_keys {
     ($kind:ident, $keys:expr, $head:expr, $tail:literal $(, $param:expr)* $(,)?) => {
         match $keys {
@@ -203,8 +203,8 @@ macro_rules! by_keys {
 }
 pub(crate) use by_keys;
 
-/// The rows of `json_each(?2)`. On PostgreSQL each row also has the `number` that its row in the table will get, so that
-/// rows are numbered in one order and written in another.
+/// The rows of `json_each(?2)`. On PostgreSQL each row also has the `number` that its row in the table will get, so
+/// that rows are numbered in one order and written in another.
 macro_rules! numbered {
     ($table:literal, $column:literal) => {
         concat!(

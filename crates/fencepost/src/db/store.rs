@@ -206,8 +206,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A question takes 3 us (25 us with the way to its thread and back), so a hundred a second use a quarter of a percent
-    /// of a core. A commit of another process is noticed after 5 ms on average.
+    /// A question takes 3 us (25 us with the way to its thread and back), so a hundred a second use a quarter of a
+    /// percent of a core. A commit of another process is noticed after 5 ms on average.
     pub const SQLITE: Pace =
         Pace { least: Duration::from_millis(10), most: Duration::from_millis(10), wake_all: Duration::MAX };
 

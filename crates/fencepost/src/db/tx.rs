@@ -27,7 +27,8 @@ pub(crate) enum Scope {
     /// It runs one call.
     #[default]
     Call,
-    /// It is an embedder's, with rows of its own. A repeated completion is an error in it, so that those rows roll back.
+    /// It is an embedder's, with rows of its own. A repeated completion is an error in it, so that those rows roll
+    /// back.
     Embedded,
 }
 
@@ -50,8 +51,8 @@ impl<'a> Tx<'a> {
         Notes { more_to_expire, ..self.notes }
     }
 
-    /// Runs a statement that only reads, and returns its rows. (In [`Fleet::transaction`](crate::Fleet::transaction) the
-    /// statement may also write.)
+    /// Runs a statement that only reads, and returns its rows. (In [`Fleet::transaction`](crate::Fleet::transaction)
+    /// the statement may also write.)
     pub async fn query(&mut self, sql: &'static str, params: Vec<Value>) -> Result<Vec<Row>> {
         Ok(self.one(Stmt::read(sql, params)).await?.rows)
     }
@@ -89,8 +90,9 @@ impl<'a> Tx<'a> {
         Ok(Answers::new(answers))
     }
 
-    /// Allocates numbers from a counter outside of this transaction, so that it does not lock the counter's row. `None`:
-    /// the caller allocates them in the transaction. (An embedder's transaction may have locked the row already.)
+    /// Allocates numbers from a counter outside of this transaction, so that it does not lock the counter's row.
+    /// `None`: the caller allocates them in the transaction. (An embedder's transaction may have locked the row
+    /// already.)
     pub(crate) async fn allocate_numbers(&mut self, counter: Stmt) -> Option<i64> {
         match &self.db {
             Db::Postgres(session) if self.opening.scope == Scope::Call => {

@@ -7,15 +7,15 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The claims of one reply. Call [`Delivery::delivered`] when the reply has arrived; dropping it returns the claims.
+/// The claims of one reply. Call [`Delivery::delivered`] when the reply has arrived; dropping it gives the claims back.
 #[derive(Debug)]
-#[must_use = "dropping it returns the claims"]
+#[must_use = "dropping it gives the claims back"]
 pub struct Delivery {
     fleet: Fleet,
     claims: Vec<Delivered>,
 }
 
-/// The pauses before each attempt to return the claims: together well below 2 s.
+/// The pauses before each attempt to give the claims back: together well below 2 s.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(800)];
 
 impl Delivery {
@@ -33,7 +33,8 @@ impl Delivery {
         self.claims.clear();
     }
 
-    /// The reply did not reach the caller. Returns the claims that no later reply delivered, and says how many they were.
+    /// The reply did not reach the caller. Gives back the claims that no later reply delivered, and returns their
+    /// number.
     pub fn undelivered(mut self) -> BoxFuture<'static, Result<u64>> {
         let claims = std::mem::take(&mut self.claims);
         Box::pin(async move { self.fleet.return_undelivered(claims).await })

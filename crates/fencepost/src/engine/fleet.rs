@@ -1,7 +1,7 @@
 //! A fleet: one database and everything in it.
 //!
-//! Every crate that awaits an `async fn` compiles its body. So a large future that other crates await is a [`BoxFuture`]
-//! made here.
+//! Every crate that awaits an `async fn` compiles its body. So a large future that other crates await is a
+//! [`BoxFuture`] made here.
 
 use super::{
     delivery::Delivery,
@@ -92,13 +92,13 @@ impl Fleet {
         self.caller.may(what, access)
     }
 
-    /// Runs one op in a transaction of its own. An op with `wait_ms` is attempted until its answer is no longer a not-yet or
-    /// its timeout is over. Drop the future to stop waiting.
+    /// Runs one op in a transaction of its own. An op with `wait_ms` is attempted until its answer is no longer a
+    /// not-yet or its timeout is over. Drop the future to stop waiting.
     pub async fn call<O: Op>(&self, op: O) -> Result<O::Reply> {
         typed(self.call_any(op.erase()).await?)
     }
 
-    /// The same as [`Self::call`], for a caller that may hang up at any moment. The call's claims are returned unless
+    /// The same as [`Self::call`], for a caller that may hang up at any moment. The call's claims are given back unless
     /// [`Delivery::delivered`] is called: also if the call is dropped while it is being committed.
     pub async fn deliver<O: Op>(&self, op: O) -> Result<(O::Reply, Delivery)> {
         let (reply, delivery) = self.deliver_any(op.erase()).await?;
@@ -135,7 +135,8 @@ impl Fleet {
         })
     }
 
-    /// Runs one attempt to its end. If the caller is gone by then, the delivery is dropped, which returns its claims.
+    /// Runs one attempt to its end. If the caller is gone by then, the delivery is dropped, which gives its claims
+    /// back.
     async fn attempt_to_deliver(
         &self,
         op: Arc<dyn AnyOp>,
@@ -151,14 +152,14 @@ impl Fleet {
         attempt.await.unwrap_or_else(Attempt::failed)
     }
 
-    /// Returns the claims of one reply, except those that a later reply delivered.
+    /// Gives back the claims of one reply, except those that a later reply delivered. Returns their number.
     pub(crate) async fn return_undelivered(&self, delivered: Vec<Delivered>) -> Result<u64> {
         let nouns = self.nouns;
-        let return_claims = work(move |tx| {
+        let give_back = work(move |tx| {
             let delivered = delivered.clone();
             Box::pin(async move { delivery::return_undelivered(tx, nouns, &delivered).await })
         });
-        let call = Call::new(Prelude::nothing(), self.caller.clone(), return_claims);
+        let call = Call::new(Prelude::nothing(), self.caller.clone(), give_back);
         typed(self.write(call).await.answer?)
     }
 
@@ -181,9 +182,10 @@ impl Fleet {
         if op.reads() { self.store.read(Arc::new(call)).await } else { self.write(call).await }
     }
 
-    /// One attempt of an op that may have to wait. While expiry has more to do, an attempt that finds nothing is repeated,
-    /// until it finds something or a batch of expiry changes nothing. Each repetition is a transaction of its own, so that
-    /// other calls run in between. On a store with one writer, a read first checks whether there is anything to do.
+    /// One attempt of an op that may have to wait. While expiry has more to do, an attempt that finds nothing is
+    /// repeated, until it finds something or a batch of expiry changes nothing. Each repetition is a transaction of its
+    /// own, so that other calls run in between. On a store with one writer, a read first checks whether there is
+    /// anything to do.
     async fn attempt(&self, op: Arc<dyn AnyOp>, mode: AttemptMode) -> Attempt<AnyReply> {
         if op.peeks() && self.store.has_one_writer() {
             let peeking = op.clone();
@@ -229,16 +231,16 @@ impl Fleet {
 
     /// Runs several ops, and your own SQL, in one transaction: all of it is committed, or nothing.
     ///
-    /// The work may run again if PostgreSQL asks for it, so it must have no effect elsewhere, and it may await nothing but
-    /// the transaction. A completion that was already accepted before is an error here (`already_finished`, with
+    /// The work may run again if PostgreSQL asks for it, so it must have no effect elsewhere, and it may await nothing
+    /// but the transaction. A completion that was already accepted before is an error here (`already_finished`, with
     /// `repeat: true`), so that your rows are not written twice.
     ///
     /// On PostgreSQL the work may pause for 10 s between two statements
     /// ([`Options::idle_limit`](crate::Options::idle_limit)). After a longer pause the server ends the transaction, the
     /// next statement fails, and the work runs again.
     ///
-    /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If your SQL must read a
-    /// large table of yours whole, put `options=-c enable_seqscan=on` into the address, or use `set local`.
+    /// On PostgreSQL its connections have `enable_seqscan` and `jit` off, also for your own SQL. If your SQL must read
+    /// a large table of yours whole, put `options=-c enable_seqscan=on` into the address, or use `set local`.
     ///
     /// ```
     /// use fencepost::{Code, Fleet, Result, params, task};
@@ -298,7 +300,8 @@ impl Fleet {
     }
 
     /// Waits until other nodes are notified of this process's commits. Call it before a process ends: on PostgreSQL the
-    /// notification is sent a moment after a commit, and without it other nodes notice the commit only after some seconds.
+    /// notification is sent a moment after a commit, and without it other nodes notice the commit only after some
+    /// seconds.
     pub fn flush(&self) -> BoxFuture<'_, ()> {
         self.store.flush()
     }

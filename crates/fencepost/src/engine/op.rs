@@ -46,8 +46,8 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const ON_RETRY: OnRetry;
     /// An example request for the manual, as JSON.
     const EXAMPLE: &'static str;
-    /// The codes of this op's own refusals, beside those of every op ([`Code::OF_EVERY_OP`]). `refuses!` lists them. With
-    /// debug assertions any other refusal becomes an `internal` error, so a test that meets one fails.
+    /// The codes of this op's own refusals, beside those of every op ([`Code::OF_EVERY_OP`]). `refuses!` lists them.
+    /// With debug assertions any other refusal becomes an `internal` error, so a test that meets one fails.
     const REFUSES: &'static [Code] = &[];
     type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
@@ -65,13 +65,13 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     fn wait(&self) -> Option<Millis> {
         None
     }
-    /// The one resource that this request claims, if many processes may contend for it. A process that was granted it many
-    /// times in a row lets others go first.
+    /// The one resource that this request claims, if many processes may contend for it. A process that was granted it
+    /// many times in a row lets others go first.
     fn contended(&self) -> Option<Resource> {
         None
     }
-    /// Is this answer a not-yet for a waiting caller? By default a refusal is one if there is nothing to take now, or if
-    /// another run holds it.
+    /// Is this answer a not-yet for a waiting caller? By default a refusal is one if there is nothing to take now, or
+    /// if another run holds it.
     fn not_yet(answer: Result<&Self::Reply, &Error>) -> bool {
         answer.is_err_and(Error::is_not_yet)
     }
@@ -115,7 +115,7 @@ pub(crate) use verbs;
 #[non_exhaustive]
 pub struct Served {
     pub json: Vec<u8>,
-    /// The reply's claims. Call [`Delivery::delivered`] when the reply has arrived; dropping it returns the claims.
+    /// The reply's claims. Call [`Delivery::delivered`] when the reply has arrived; dropping it gives the claims back.
     pub delivery: Delivery,
 }
 
@@ -165,8 +165,8 @@ impl Entry {
         (self.decode)(json.as_ref())
     }
 
-    /// Runs a request given as JSON, and returns its reply as JSON. As with [`Fleet::deliver`], the caller may hang up at any
-    /// moment.
+    /// Runs a request given as JSON, and returns its reply as JSON. As with [`Fleet::deliver`], the caller may hang up
+    /// at any moment.
     pub async fn serve(&self, fleet: &Fleet, json: &[u8]) -> Result<Served> {
         // Checked before the request is read: a caller without access learns nothing about its fields.
         fleet.may(self.name, self.access)?;
@@ -184,18 +184,18 @@ impl Entry {
                 Ok(reply)
             }
             Err(e) => {
-                let returned = served.delivery.undelivered().await?;
-                Err(unreadable(&e, returned > 0))
+                let given_back = served.delivery.undelivered().await?;
+                Err(unreadable(&e, given_back > 0))
             }
         }
     }
 }
 
 /// The error for a reply with JSON that cannot be read: it was stored before requests with such JSON were refused.
-/// `returned`: the reply's claims were returned.
-pub fn unreadable(why: &serde_json::Error, returned: bool) -> Error {
+/// `given_back`: the reply's claims were given back.
+pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
     let error = Error::internal(format!("the reply holds JSON that cannot be read: {why}"));
-    match returned {
+    match given_back {
         true => error
             .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
         false => error,

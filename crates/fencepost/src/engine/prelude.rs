@@ -1,7 +1,7 @@
 //! Work committed even if the op is refused: renewing the caller's lease, expiring dead runs.
 //!
-//! A refused op's savepoint undoes everything in it, so this work runs before the op, in a savepoint or transaction of its
-//! own. One read at the opening shows whether there is any; most of the time there is none, and nothing is written.
+//! A refused op's savepoint undoes everything in it, so this work runs before the op, in a savepoint or transaction of
+//! its own. One read at the opening shows whether there is any; most of the time there is none, and nothing is written.
 
 use super::op::{AnyOp, digest};
 use crate::{
@@ -127,8 +127,8 @@ impl Prelude {
         self.expires.is_some()
     }
 
-    /// The opening reads. On PostgreSQL, calls with the same request id wait for each other here: a retry on another node
-    /// must see what its first attempt commits.
+    /// The opening reads. On PostgreSQL, calls with the same request id wait for each other here: a retry on another
+    /// node must see what its first attempt commits.
     fn statements(&self) -> Vec<Stmt> {
         let mut statements = Vec::with_capacity(3);
         if let Some(request) = &self.request {
@@ -182,8 +182,8 @@ impl Prelude {
         Ok(opening)
     }
 
-    /// The change of the caller's run before the op. Refused if the request's id was used for another request, or if the
-    /// caller may not use the run. (The name of an expired run is free for every caller.)
+    /// The change of the caller's run before the op. Refused if the request's id was used for another request, or if
+    /// the caller may not use the run. (The name of an expired run is free for every caller.)
     fn run_change(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Option<RunChange>> {
         opening.refuse_reused_id()?;
         let (Some(renews), Some(run)) = (&self.renews, &opening.run) else { return Ok(None) };
@@ -347,15 +347,15 @@ impl Opening {
             .hint("give every request an id of its own, and repeat it only with the same request"))
     }
 
-    /// Ignores claims that were returned because they were not delivered: the request starts over.
+    /// Ignores claims that were given back because they were not delivered: the request starts over.
     fn forget_undelivered(&mut self) {
         let is = |did: &Repeat, end: &str| did.kind.ends_with(end);
-        let returned: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
-        if returned.is_empty() {
+        let given_back: Vec<_> = self.repeat.iter().filter(|did| is(did, ".undelivered")).cloned().collect();
+        if given_back.is_empty() {
             return;
         }
         self.repeat.retain(|did| {
-            !returned.iter().any(|back| back.resource == did.resource && back.fence == did.fence)
+            !given_back.iter().any(|back| back.resource == did.resource && back.fence == did.fence)
         });
         if !self.repeat.iter().any(|did| is(did, ".claimed")) {
             self.repeat.clear();
@@ -364,8 +364,8 @@ impl Opening {
 }
 
 impl Tx<'_> {
-    /// Opens an op in a transaction that is already open. Its prelude runs in the same transaction, with at most one batch of
-    /// expiry.
+    /// Opens an op in a transaction that is already open. Its prelude runs in the same transaction, with at most one
+    /// batch of expiry.
     pub(crate) async fn open(&mut self, prelude: &Prelude) -> Result<()> {
         self.read_opening(prelude).await?;
         let change = prelude.run_change(&self.opening, &self.caller, self.now)?;

@@ -11,9 +11,9 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// A call that runs to its end even if its caller drops it. It runs where it is awaited. Dropped before its end, it goes
-/// on in a task of its own, and its answer is dropped there. (A task from the start would do the same, but costs every
-/// call a queue, a channel and two wakes, for the few whose caller hangs up.)
+/// A call that runs to its end even if its caller drops it. It runs where it is awaited. Dropped before its end, it
+/// goes on in a task of its own, and its answer is dropped there. (A task from the start would do the same, but costs
+/// every call a queue, a channel and two wakes, for the few whose caller hangs up.)
 #[must_use = "it does nothing until it is awaited"]
 pub struct RunToEnd<T: Send + 'static> {
     call: Option<BoxFuture<'static, T>>,

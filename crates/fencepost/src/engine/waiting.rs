@@ -1,13 +1,13 @@
 //! Waiting calls, and the watcher that wakes them.
 //!
-//! A waiting call registers, runs the op, and on a not-yet reply sleeps until a relevant event, a deadline or its timeout.
-//! Every change that could turn a not-yet into a success writes an event, so the log is the one thing to watch. One watcher
-//! asks for news for all waiters of this process: after a commit of this process, when another node notifies us
-//! (PostgreSQL), and at the database's own pace in any case. While no call waits there is no watcher, and while nothing
-//! happens no waiter makes an attempt.
+//! A waiting call registers, runs the op, and on a not-yet reply sleeps until a relevant event, a deadline or its
+//! timeout. Every change that could turn a not-yet into a success writes an event, so the log is the one thing to
+//! watch. One watcher asks for news for all waiters of this process: after a commit of this process, when another node
+//! notifies us (PostgreSQL), and at the database's own pace in any case. While no call waits there is no watcher, and
+//! while nothing happens no waiter makes an attempt.
 //!
-//! News does not wake every waiter: see [`queue`]. A deadline does not either: the watcher expires what is due, once for
-//! all waiters, and the events of that expiry are the news.
+//! News does not wake every waiter: see [`queue`]. A deadline does not either: the watcher expires what is due, once
+//! for all waiters, and the events of that expiry are the news.
 
 mod queue;
 
@@ -50,8 +50,9 @@ const RETRY_OVERDUE: Duration = Duration::from_millis(100);
 /// answers.
 const RETRY_OUTAGE: Duration = Duration::from_millis(500);
 
-/// A process that was granted a resource this often in a row, while others wait for it, lets one of them go first. With 4
-/// the other process got no larger share (both about 40 %), and all of them fewer grants (288 a second instead of 325).
+/// A process that was granted a resource this often in a row, while others wait for it, lets one of them go first. With
+/// 4 the other process got no larger share (both about 40 %), and all of them fewer grants (288 a second instead of
+/// 325).
 const GRANTS_IN_A_ROW: i32 = 16;
 /// How often it checks whether another process got the resource, and the pause between two checks.
 const CHECKS_MAX: u32 = 500;
@@ -160,7 +161,8 @@ impl Waiters {
         }
     }
 
-    /// Counts the grants in a row of a resource to this process: between two consecutive fences no other process had it.
+    /// Counts the grants in a row of a resource to this process: between two consecutive fences no other process had
+    /// it.
     pub fn granted(&self, resource: Option<&Resource>, delivered: &[Delivered]) {
         let Some(resource) = resource else { return };
         for Delivered { token, .. } in
@@ -177,9 +179,9 @@ impl Waiters {
         }
     }
 
-    /// Pauses if this process was granted a resource too often in a row and another process waits for it. The pause ends
-    /// when another process got it, when no other process waits for it, or at the timeout of this waiter. Returns whether
-    /// it paused.
+    /// Pauses if this process was granted a resource too often in a row and another process waits for it. The pause
+    /// ends when another process got it, when no other process waits for it, or at the timeout of this waiter. Returns
+    /// whether it paused.
     async fn let_others_first(&self, resource: &Resource, end: i64) -> bool {
         let text = resource.to_string();
         for checks in 0..CHECKS_MAX {
@@ -217,9 +219,9 @@ impl Waiters {
         typed(self.store.read(Arc::new(call)).await.answer?)
     }
 
-    /// Makes attempts until the answer is no longer a not-yet, or the timeout is over. The last attempt is at the end of the
-    /// timeout or later; the attempts before it only probe. If the database does not answer, a call that has waited goes on
-    /// waiting, and a new one fails at once.
+    /// Makes attempts until the answer is no longer a not-yet, or the timeout is over. The last attempt is at the end
+    /// of the timeout or later; the attempts before it only probe. If the database does not answer, a call that has
+    /// waited goes on waiting, and a new one fails at once.
     pub async fn wait<T, A: Future<Output = Attempt<T>>>(
         self: &Arc<Self>,
         resource: Option<Resource>,

@@ -1,11 +1,11 @@
 //! Access: which caller may call which op, on which things. A key's secret is shown once; only its digest is stored.
 //!
-//! A key may call an op if its role is at least the op's `ACCESS`. An agent's key has a second limit: it acts only as its
-//! agent, and only on its agent's runs and claims. The code that looks up a run or a token checks that.
+//! A key may call an op if its role is at least the op's `ACCESS`. An agent's key has a second limit: it acts only as
+//! its agent, and only on its agent's runs and claims. The code that looks up a run or a token checks that.
 //!
-//! Some names belong to an agent or to the engine ([`Owner`]). Only the engine's own ops push into such a mailbox, so that
-//! its messages and their senders can be trusted. Its owner and operators may take from it and manage it. An operator has
-//! an admin's key, or calls without a key.
+//! Some names belong to an agent or to the engine ([`Owner`]). Only the engine's own ops push into such a mailbox, so
+//! that its messages and their senders can be trusted. Its owner and operators may take from it and manage it. An
+//! operator has an admin's key, or calls without a key.
 
 use crate::{
     caller::{Access, Caller, Key},
@@ -62,8 +62,8 @@ pub(crate) async fn is_keyed(tx: &mut Tx<'_>) -> Result<bool> {
     Ok(rows[0].get::<i64>("keyed")? == 1)
 }
 
-/// Refuses a caller that lost its access since the call began: its key was revoked, or it has none and the fleet now asks
-/// for one.
+/// Refuses a caller that lost its access since the call began: its key was revoked, or it has none and the fleet now
+/// asks for one.
 pub(crate) async fn check_admitted(tx: &mut Tx<'_>) -> Result<()> {
     if let Some(key) = tx.caller.key.clone() {
         let sql = "select 1 as held from access_key where id = ?1 and revoked_at is null";

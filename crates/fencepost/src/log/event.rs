@@ -1,10 +1,10 @@
 //! Events: each records one change, with its caller, its time, the states before and after, and the fence.
 //!
 //! The transaction that makes a change also writes its event, under the lock of the changed row. An event's position is
-//! opaque text. The events of one resource are in the order of its changes, and a follower misses none. On PostgreSQL that
-//! needs care, because sequence order is not commit order (`migrations/0008_order.sql`): an event gets the position of the
-//! newest transaction that was over when it was written, or of its own if that is newer. A follower reads only below the
-//! oldest transaction that still runs; events of that transaction and of later ones are above.
+//! opaque text. The events of one resource are in the order of its changes, and a follower misses none. On PostgreSQL
+//! that needs care, because sequence order is not commit order (`migrations/0008_order.sql`): an event gets the
+//! position of the newest transaction that was over when it was written, or of its own if that is newer. A follower
+//! reads only below the oldest transaction that still runs; events of that transaction and of later ones are above.
 
 use crate::{
     db::{Stmt, Tx, set},

@@ -1,10 +1,10 @@
 //! Allocates numbers from a counter (a board's next task) outside of the transactions that use them.
 //!
-//! A transaction locks a counter's row until it commits, so calls that add to one board would wait for each other's round
-//! trips and commits. When several calls of this process do so at once, they allocate their numbers on a separate
-//! connection instead, where an allocation commits at once: 16 callers then add 822 tasks a second to one board instead of
-//! 285 (a build without optimisation, two cores). The numbers of a transaction that fails stay unused. An allocation does
-//! not wait for the disk: the transaction that uses the numbers commits after it, and makes both durable.
+//! A transaction locks a counter's row until it commits, so calls that add to one board would wait for each other's
+//! round trips and commits. When several calls of this process do so at once, they allocate their numbers on a separate
+//! connection instead, where an allocation commits at once: 16 callers then add 822 tasks a second to one board instead
+//! of 285 (a build without optimisation, two cores). The numbers of a transaction that fails stay unused. An allocation
+//! does not wait for the disk: the transaction that uses the numbers commits after it, and makes both durable.
 
 use super::{Session, Target, notifier::NAME_MAX, pool_error, pool_of, postgres_error};
 use crate::{
@@ -72,8 +72,8 @@ impl NumberAllocator {
 
 impl Session {
     /// Allocates numbers by this statement, and returns the first. `None` if the call must allocate them in its
-    /// transaction: no other call here allocates any now, the counter does not exist yet, or an allocation failed a moment
-    /// ago.
+    /// transaction: no other call here allocates any now, the counter does not exist yet, or an allocation failed a
+    /// moment ago.
     pub(crate) async fn allocate_numbers(&self, counter: &Stmt) -> Option<i64> {
         let NumberAllocator { in_flight, disabled_until, .. } = &self.allocator;
         let others = in_flight.fetch_add(1, Ordering::SeqCst);

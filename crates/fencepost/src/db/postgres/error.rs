@@ -54,7 +54,8 @@ pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
     error.with("sqlstate", state.code())
 }
 
-/// An error of this side or of the network. The library has no codes for its kinds of errors, so their text is compared.
+/// An error of this side or of the network. The library has no codes for its kinds of errors, so their text is
+/// compared.
 pub(super) fn client_error(e: &tokio_postgres::Error) -> Error {
     let kind = e.to_string();
     let cause = e.source().map_or_else(|| kind.clone(), |source| format!("{kind}: {source}"));

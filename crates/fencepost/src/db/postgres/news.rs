@@ -42,9 +42,9 @@ impl Postgres {
     /// The news since the last question: one statement for any number of waiters.
     ///
     /// The number of the last event shows nothing, because numbers are given out before they are committed. A snapshot
-    /// names every transaction that was committed. The new events are those of transactions that the last snapshot did not
-    /// see. For followers of the log, events that were held back then because an older transaction was still running are
-    /// new as well.
+    /// names every transaction that was committed. The new events are those of transactions that the last snapshot did
+    /// not see. For followers of the log, events that were held back then because an older transaction was still
+    /// running are new as well.
     pub async fn news(&self) -> Result<News> {
         let limit = self.options.call_limit;
         let asked = timeout(limit, self.read_news()).await;
@@ -55,8 +55,8 @@ impl Postgres {
         let session = self.session().await?;
         let last = lock(&self.snapshot).clone();
         let last = last.as_deref().map(Snapshot::read).transpose()?;
-        // Each part reads in the order of an index and has a limit. Without that the planner estimates that a third of the
-        // log is new, and reads it from its beginning: 1.1 ms with 5,000 events, against 0.05 ms for any number.
+        // Each part reads in the order of an index and has a limit. Without that the planner estimates that a third of
+        // the log is new, and reads it from its beginning: 1.1 ms with 5,000 events, against 0.05 ms for any number.
         let read_news = Stmt::read(
             concat!(
                 "select pg_current_snapshot()::text as snapshot, (select schema_version from fleet) as version,
@@ -111,8 +111,8 @@ impl Postgres {
     }
 
     /// How soon to ask again. By default every 3 s, in case a notification was lost. Every 5 to 500 ms while none can
-    /// arrive: there is no connection to listen on, or events are held back by a transaction that is not ours, and nobody
-    /// notifies us of its end.
+    /// arrive: there is no connection to listen on, or events are held back by a transaction that is not ours, and
+    /// nobody notifies us of its end.
     pub fn pace(&self) -> Pace {
         let Fallback { poll, wake_all } = self.options.fallback;
         if self.notifier.is_listening() && !self.held_back.load(Ordering::SeqCst) {

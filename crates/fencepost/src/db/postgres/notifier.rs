@@ -1,9 +1,9 @@
 //! Notifications between nodes: there may be news in the log.
 //!
-//! After a commit that wrote an event, a node sends one NOTIFY for all its commits of a few milliseconds. A NOTIFY in each
-//! transaction was measured 4 to 10 times slower, because they all queue for one lock. A node with waiting calls listens,
-//! on a connection of its own. A notification carries no news, it only makes the watcher ask for them: a lost one costs the
-//! time until the next poll, and a superfluous one costs a question.
+//! After a commit that wrote an event, a node sends one NOTIFY for all its commits of a few milliseconds. A NOTIFY in
+//! each transaction was measured 4 to 10 times slower, because they all queue for one lock. A node with waiting calls
+//! listens, on a connection of its own. A notification carries no news, it only makes the watcher ask for them: a lost
+//! one costs the time until the next poll, and a superfluous one costs a question.
 
 use super::{Target, postgres_error, quote, tls};
 use crate::{

@@ -24,8 +24,8 @@ pub(crate) struct Target {
 
 /// The modes of libpq: `require` encrypts but trusts any certificate unless an authority is named; the `verify` modes
 /// check it. There are three differences to libpq. An authority that cannot be read is an error in every mode that
-/// encrypts. `prefer` does not go on unencrypted if the certificate is refused. Without `sslrootcert` the `verify` modes
-/// use the system's authorities and not a file in the home directory.
+/// encrypts. `prefer` does not go on unencrypted if the certificate is refused. Without `sslrootcert` the `verify`
+/// modes use the system's authorities and not a file in the home directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SslMode {
     Disable,

@@ -100,8 +100,8 @@ impl SqliteConnection {
         })
     }
 
-    /// The full check takes 1.3 s for 100,000 tasks, the quick check 0.4 s. The quick check misses an index that has lost
-    /// a row, and a task that its index has lost is never claimed.
+    /// The full check takes 1.3 s for 100,000 tasks, the quick check 0.4 s. The quick check misses an index that has
+    /// lost a row, and a task that its index has lost is never claimed.
     pub(crate) fn damage(&mut self) -> Result<Vec<String>> {
         let check = "select integrity_check as found from pragma_integrity_check limit 20";
         let found = self.run(&Stmt::read(check, vec![]))?.rows;

@@ -1,12 +1,13 @@
 //! Contention: which resources the processes on one file wait for, shared without a write to the database.
 //!
-//! A process learns of its own commits at once, and of another's up to 10 ms later. So a lock under constant demand would
-//! go from one client of a process to the next for ever. Measured with three clients of one server that held it for 50 ms
-//! each: in 20 s they got it 1,145 times, and the waiter of another server never. A process that waits for a resource
-//! marks it here, and a process that was granted it many times in a row lets the others go first (`engine/waiting.rs`).
+//! A process learns of its own commits at once, and of another's up to 10 ms later. So a lock under constant demand
+//! would go from one client of a process to the next for ever. Measured with three clients of one server that held it
+//! for 50 ms each: in 20 s they got it 1,145 times, and the waiter of another server never. A process that waits for a
+//! resource marks it here, and a process that was granted it many times in a row lets the others go first
+//! (`engine/waiting.rs`).
 //!
-//! The mark is a lock on one byte of a file, at the hash of the resource's name. The operating system releases the locks
-//! of a process that dies.
+//! The mark is a lock on one byte of a file, at the hash of the resource's name. The operating system releases the
+//! locks of a process that dies.
 
 use super::files::open_lock_file;
 use crate::{error::Result, sync::lock};

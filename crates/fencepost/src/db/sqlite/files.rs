@@ -1,5 +1,5 @@
-//! The files of a fleet and their modes. Only their owner can use them, whatever the umask is; if the database is writable
-//! for its group, the group can use them as well.
+//! The files of a fleet and their modes. Only their owner can use them, whatever the umask is; if the database is
+//! writable for its group, the group can use them as well.
 
 use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
@@ -25,8 +25,8 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Makes an empty file before SQLite would make one that everybody can read. SQLite gives its log the same mode. A file
 /// that exists is left alone.
 pub(super) fn make_database(path: &Path, like: Option<&Path>) -> io::Result<()> {
-    // Closing a file drops every lock that this process has on it (POSIX), and SQLite may hold one in another thread. So
-    // no thread of this process sees the new file before it is closed.
+    // Closing a file drops every lock that this process has on it (POSIX), and SQLite may hold one in another thread.
+    // So no thread of this process sees the new file before it is closed.
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = crate::sync::lock(&MAKING);
     if path.exists() {

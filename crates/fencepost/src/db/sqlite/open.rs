@@ -54,9 +54,9 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Connection> {
     pragma(&conn, "wal_autocheckpoint", "4000").map_err(at)?;
     // A busy queue returns to the same pages. With SQLite's 2 MiB they would be read from the file again and again.
     pragma(&conn, "cache_size", "-32768").map_err(at)?;
-    // SQLite writes the pages for undoing a savepoint to a file once one op has changed more than 64 KiB, and then for all
-    // later ops as well: two writes for each changed page (seen by strace; the saving is not measured). In memory they
-    // need no more than one op's pages.
+    // SQLite writes the pages for undoing a savepoint to a file once one op has changed more than 64 KiB, and then for
+    // all later ops as well: two writes for each changed page (seen by strace; the saving is not measured). In memory
+    // they need no more than one op's pages.
     pragma(&conn, "temp_store", "memory").map_err(at)?;
     pragma(&conn, "journal_size_limit", &options.wal_limit.to_string()).map_err(at)?;
     if let Some(pages) = options.max_pages {
@@ -83,8 +83,8 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection> {
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(sqlite_error)?;
     conn.busy_timeout(BUSY).map_err(sqlite_error)?;
     conn.set_prepared_statement_cache_capacity(256);
-    // Without QPSG SQLite checks the bound values against partial indexes, and prepares a join anew each time they change:
-    // 32 us to load a task instead of 4.
+    // Without QPSG SQLite checks the bound values against partial indexes, and prepares a join anew each time they
+    // change: 32 us to load a task instead of 4.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite_error)?;
     // The file may be untrusted: its triggers and views can call no harmful function, and no statement can change the
     // file's own structure.
@@ -120,8 +120,8 @@ fn version(conn: &Connection) -> Result<i64> {
     Ok(version)
 }
 
-/// Runs the missing migrations, one transaction each. Processes that open the file at the same time take turns, and check
-/// the version again when they have their turn.
+/// Runs the missing migrations, one transaction each. Processes that open the file at the same time take turns, and
+/// check the version again when they have their turn.
 fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     let mode: String = conn.query_row("pragma journal_mode", [], |row| row.get(0)).map_err(sqlite_error)?;
     if version(conn)? >= target && mode == "wal" {
@@ -150,9 +150,9 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a consistent copy, marked as restored: a process that opens it in the place of the original then never gives out
-/// a fence that the original gave out after the copy was made. The copy gets its name when it is complete and marked. It
-/// has the mode of the original.
+/// Makes a consistent copy, marked as restored: a process that opens it in the place of the original then never gives
+/// out a fence that the original gave out after the copy was made. The copy gets its name when it is complete and
+/// marked. It has the mode of the original.
 fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
     let unfinished = beside(to, ".part");
     let unwritable = |e| Error::unavailable(format!("cannot write `{}`: {e}", to.display()));

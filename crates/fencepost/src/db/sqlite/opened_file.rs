@@ -1,7 +1,7 @@
 //! The file that was opened, checked at the start of each transaction: is it still the fleet at its path?
 //!
-//! A file that is renamed or deleted stays open. This process would go on with the old file, and a process that opens the
-//! path would use another. The check of the path takes a microsecond.
+//! A file that is renamed or deleted stays open. This process would go on with the old file, and a process that opens
+//! the path would use another. The check of the path takes a microsecond.
 
 use crate::{
     db::{Row, migrate},
@@ -49,8 +49,8 @@ impl OpenedFile {
         }
     }
 
-    /// Refuses if the row of `fleet` has another `schema_version`, or says `restored`: a backup that was copied into the
-    /// file says so until a process opens it.
+    /// Refuses if the row of `fleet` has another `schema_version`, or says `restored`: a backup that was copied into
+    /// the file says so until a process opens it.
     pub fn check_fleet(&self, fleet: &Row) -> Result<()> {
         migrate::refuse_changed(fleet.get("schema_version")?)?;
         if fleet.get("restored")? {

@@ -1,9 +1,10 @@
 //! The write queue: processes take turns at one file, in the order in which they came.
 //!
 //! SQLite's own busy handler is unfair: the process that tries at the right moment goes first. Measured with eight
-//! processes at FULL, one got 1 claim in 5 s while another got 22,802. Here a process locks the file `queue`, then the file
-//! `turn`, and then unlocks `queue`. A process that has just finished a turn must lock `queue` again, and the next process
-//! holds that until it has the turn. The locks are the operating system's, so a process that dies releases both.
+//! processes at FULL, one got 1 claim in 5 s while another got 22,802. Here a process locks the file `queue`, then the
+//! file `turn`, and then unlocks `queue`. A process that has just finished a turn must lock `queue` again, and the next
+//! process holds that until it has the turn. The locks are the operating system's, so a process that dies releases
+//! both.
 //!
 //! A process that is stopped (SIGSTOP, ^Z) keeps its locks. So no process waits for its turn for longer than
 //! [`TURN_TIMEOUT`]. It then writes without a turn: SQLite's own lock keeps writers apart, but not fairly.
@@ -141,7 +142,8 @@ impl TurnWaiter {
         Ok(Self { requests, turns, state })
     }
 
-    /// The turn, or nothing after [`TURN_TIMEOUT`]. While the thread still waits for an abandoned turn, nothing at once.
+    /// The turn, or nothing after [`TURN_TIMEOUT`]. While the thread still waits for an abandoned turn, nothing at
+    /// once.
     fn wait(&mut self) -> io::Result<Option<File>> {
         if self.state.compare_exchange(IDLE, REQUESTED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(None);

@@ -116,9 +116,10 @@ pub(crate) fn listed(op: &str, refuses: &[Code], error: Error) -> Error {
     Error::internal(format!("{op} does not list the refusal {code} in its `refuses!`: {}", error.message()))
 }
 
-/// A digest of the op, the caller's key and the request's fields in any order. It tells a repeated request from a different
-/// one under the same id. `wait_ms` is left out, because a client waits for less at each retry. Fields with their default
-/// value are left out, because a later version may have more fields. `None` if the request cannot be read.
+/// A digest of the op, the caller's key and the request's fields in any order. It tells a repeated request from a
+/// different one under the same id. `wait_ms` is left out, because a client waits for less at each retry. Fields with
+/// their default value are left out, because a later version may have more fields. `None` if the request cannot be
+/// read.
 pub(crate) fn digest(op: &dyn AnyOp, key: &str) -> Option<String> {
     let Ok(Value::Object(mut fields)) = op.to_json().and_then(|request| request.read()) else { return None };
     let defaults = default_fields(op);

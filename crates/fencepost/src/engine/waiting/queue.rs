@@ -1,12 +1,12 @@
 //! The queue of waiters, and which of them news wakes.
 //!
-//! A waiting claim has subscriptions: the things that it searched for. Any waiter with the same subscription would find the
-//! same, so news that could concern them wakes only the first. If that one finds nothing, neither would the others, and
-//! they sleep on. If it leaves the queue instead (it found something, it failed, its caller hung up), there may be more:
-//! the next two are woken. Two, because many tasks are then taken by many waiters at once, whose commits share a disk
-//! write; one task costs three attempts. With a thousand agents waiting and 100 triggers a second, half of the triggers
-//! arrive within 8 ms. If news woke 32 of each subscription, it would be 10 ms (and 46 instead of 29 when twenty come at
-//! once); if it woke all, 170 to 450 ms.
+//! A waiting claim has subscriptions: the things that it searched for. Any waiter with the same subscription would find
+//! the same, so news that could concern them wakes only the first. If that one finds nothing, neither would the others,
+//! and they sleep on. If it leaves the queue instead (it found something, it failed, its caller hung up), there may be
+//! more: the next two are woken. Two, because many tasks are then taken by many waiters at once, whose commits share a
+//! disk write; one task costs three attempts. With a thousand agents waiting and 100 triggers a second, half of the
+//! triggers arrive within 8 ms. If news woke 32 of each subscription, it would be 10 ms (and 46 instead of 29 when
+//! twenty come at once); if it woke all, 170 to 450 ms.
 //!
 //! A waiter that only reads takes nothing from the others. News wakes all of those.
 
@@ -133,7 +133,8 @@ pub(super) struct Ticket<'q> {
     queue: &'q Queue,
     id: u64,
     signal: Arc<Notify>,
-    /// It was woken on behalf of the others with its subscriptions, and has not found out that there is nothing for them.
+    /// It was woken on behalf of the others with its subscriptions, and has not found out that there is nothing for
+    /// them.
     owes_wake: bool,
 }
 
@@ -145,8 +146,8 @@ impl Ticket<'_> {
         self.owes_wake |= std::mem::take(&mut waiter.woken);
     }
 
-    /// The attempt found nothing. `for_all`: the other waiters with these subscriptions would find nothing either. If not,
-    /// it still owes them a wake.
+    /// The attempt found nothing. `for_all`: the other waiters with these subscriptions would find nothing either. If
+    /// not, it still owes them a wake.
     pub fn found_nothing(&mut self, subscriptions: Vec<Subscription>, for_all: bool) {
         let mut waiting = self.queue.lock();
         let waiter = waiting.all.get_mut(&self.id).expect("this ticket");
