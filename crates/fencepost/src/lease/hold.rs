@@ -88,6 +88,21 @@ impl Hold {
             _ => "its lease was over",
         }
     }
+    /// For the tables of cases beside the rules.
+    #[cfg(test)]
+    pub fn sample(run: &str, fence: i64, expires_at: Time) -> Self {
+        Self {
+            run_key: 1,
+            run: run.into(),
+            agent: None,
+            run_expires_at: expires_at,
+            run_ended_at: None,
+            fence,
+            claimed_at: Time(0),
+            until: None,
+            lease_kept: None,
+        }
+    }
     /// `run `r-7f` (agent codex-2) until 12:04:10`
     pub fn describe(&self) -> String {
         let agent = self.agent.as_ref().map_or(String::new(), |agent| format!(" (agent {agent})"));
@@ -293,17 +308,7 @@ mod tests {
     use super::*;
 
     fn state(fence: i64, alive: Option<i64>, closed: Option<Closed>) -> ClaimState {
-        let hold = alive.map(|expires_at| Hold {
-            run_key: 1,
-            run: "r".into(),
-            agent: None,
-            run_expires_at: Time(expires_at),
-            run_ended_at: None,
-            fence,
-            claimed_at: Time(0),
-            until: None,
-            lease_kept: None,
-        });
+        let hold = alive.map(|expires_at| Hold::sample("r", fence, Time(expires_at)));
         ClaimState { fence, hold, closed, last: None }
     }
 

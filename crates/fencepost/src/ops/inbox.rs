@@ -197,13 +197,13 @@ pub(crate) fn is_open(tx: &Tx<'_>, found: &mail::Record, token: Option<&Token>) 
 
 fn is_free(tx: &Tx<'_>, found: &mail::Record) -> Result<()> {
     let id = found.id;
-    if let Some(hold) = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now)) {
+    if let Some(hold) = found.hold().filter(|hold| hold.is_alive(tx.now)) {
         let message = format!("message {id} is held by {}", hold.describe());
         return Err(Error::new(Code::AlreadyClaimed, message)
             .with("holder", &hold.run)
             .hint("only its holder may deal with it: name its token"));
     }
-    if found.status.is_finished() {
+    if found.phase.is_finished() {
         return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
     }
     Ok(())
@@ -238,10 +238,10 @@ pub(crate) async fn handle(
     check::range("message", id, 1, i64::MAX)?;
     let found = mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
     let open = is_open(tx, &found, None);
-    if found.status.is_finished() {
+    if found.phase.is_finished() {
         let handled = show(tx, id).await?;
         let response = output.as_ref().map(Json::read::<serde_json::Value>).transpose()?;
-        let same = found.status == mail::Status::Processed && found.outcome.as_deref() == Some(outcome);
+        let same = found.status() == mail::Status::Processed && found.outcome.as_deref() == Some(outcome);
         if same
             && handled.item.response == response
             && open.as_ref().is_err_and(|e| e.code() != Code::Forbidden)
@@ -270,8 +270,7 @@ pub(crate) async fn finish_unheld(
         updated_at: tx.now,
         ..found.clone()
     };
-    after.end_claim("lapse", &[]);
-    after.finish(mail::Status::Processed, tx.now);
+    after.end_claim("lapse", &[], mail::Phase::Processed(tx.now));
     // A holder whose time was up did not complete it.
     let event = Event { run: None, agent: None, fence: None, ..after.event("message.completed", &found) };
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;

@@ -10,6 +10,7 @@
 
 mod lane;
 mod now;
+mod phase;
 pub(crate) mod record;
 mod state;
 pub(crate) mod view;
@@ -25,6 +26,7 @@ use crate::{
     topic::Topic,
 };
 pub(crate) use now::{now, overdue};
+pub(crate) use phase::Phase;
 pub(crate) use record::{Record, load};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,7 @@
 
 mod new;
 mod now;
+mod phase;
 mod record;
 mod state;
 mod view;
@@ -22,6 +23,7 @@ use crate::{
     params,
 };
 pub(crate) use now::{Now, overdue};
+pub(crate) use phase::{Phase, Purpose};
 pub(crate) use record::{
     Lock, Record, Was, add_locked, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set,
     state, titles, unheld,
@@ -115,14 +117,6 @@ impl Status {
         let status = Status::ALL.into_iter().find(|status| status.as_str() == text);
         status.ok_or_else(|| Error::internal("a task has a status that this fence does not know"))
     }
-    /// Only the claim and its outcome change: nobody else is asked, and nothing is set aside.
-    fn leads_straight_to(self, next: Status) -> bool {
-        matches!(
-            (self, next),
-            (Status::Unassigned | Status::Pending | Status::InProgress, Status::InProgress)
-                | (Status::InProgress, Status::Completed)
-        )
-    }
     pub fn is_finished(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
@@ -167,20 +161,20 @@ pub(crate) async fn change_under(
     }
     let mut events = Vec::new();
     let mut task = found.clone();
-    if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+    if task.is_lost(tx.now) {
         events.push(lapse::lapse(&mut task, tx.now));
     }
     let before = task.clone();
     rule(&mut task, tx.now)?;
     task.updated_at = tx.now;
-    let held = before.hold.as_ref();
+    let held = before.hold();
     // The claim that it was held under, if it was; but who did this is the caller, not the holder.
     events.push(Event {
         details,
         agent: None,
         run: held.map(|hold| hold.run.clone()),
         fence: held.map(|hold| hold.fence),
-        ..task.event(kind, before.status)
+        ..task.event(kind, before.status())
     });
     let mut batch = Batch::new();
     let saved = save(&mut batch, &found.was(), &task, under, tx.now);
@@ -206,7 +200,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
         return Ok(0);
     }
     let due = due.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    let events = due.iter().map(|task| task.event("task.due", task.status)).collect();
+    let events = due.iter().map(|task| task.event("task.due", task.status())).collect();
     let events = Event::insert_many(tx, events)?;
     let keys = due.iter().map(|task| task.seq);
     let woken = "update task set delayed_until = null

@@ -61,14 +61,14 @@ impl Given {
         let mut letters = Vec::new();
         for token in self.tokens()? {
             let now = tx.now;
-            let is_held = |hold: &Option<Hold>| {
-                hold.as_ref().is_some_and(|hold| hold.fence == token.fence && hold.is_alive(now))
+            let is_held = |hold: Option<&Hold>| {
+                hold.is_some_and(|hold| hold.fence == token.fence && hold.is_alive(now))
             };
             let id = token.resource.id();
             match token.resource.noun() {
                 "task" => {
                     let Some(id) = token.resource.task() else { continue };
-                    let held = task::load(tx, &id).await?.filter(|task| is_held(&task.hold));
+                    let held = task::load(tx, &id).await?.filter(|task| is_held(task.hold()));
                     let Some(task) = held else { continue };
                     tasks.push((task.seq, token.clone()));
                     let view = task::full(tx, vec![task]).await?.remove(0);
@@ -77,7 +77,7 @@ impl Given {
                 }
                 "message" => {
                     let Some(id) = mail::claimable::message(&token.resource) else { continue };
-                    let held = mail::load(tx, id).await?.filter(|message| is_held(&message.hold));
+                    let held = mail::load(tx, id).await?.filter(|message| is_held(message.hold()));
                     if held.is_none() {
                         continue;
                     }
@@ -89,7 +89,7 @@ impl Given {
                 "mentions" => {
                     let (agent, channel) = channel::claimable::parts(id);
                     let held =
-                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(&reader.hold));
+                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(reader.hold.as_ref()));
                     let Some(reader) = held else { continue };
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
                     readers.push(reader);

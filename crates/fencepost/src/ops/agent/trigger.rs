@@ -14,7 +14,7 @@ use crate::{
         channel::{self, reader::Mentions},
         claim, inbox,
         mail::{self, Message, claim::Halves},
-        task::{self, Status, Task},
+        task::{self, Purpose, Task},
     },
     params,
 };
@@ -180,8 +180,8 @@ impl For<'_> {
     /// Claims what there is of one kind; nothing, if others were quicker.
     pub async fn take(&mut self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
         match kind {
-            Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Status::Reviewing).await,
-            Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Status::InProgress).await,
+            Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Purpose::Review).await,
+            Type::TaskAssigned => self.task(tx, kind, assigned(&self.agent.name), Purpose::Work).await,
             Type::InboxMessage => self.inbox(tx).await,
             Type::UnreadMentions => self.mentions(tx).await,
             Type::TasksFinished => self.finished(tx).await,
@@ -214,7 +214,7 @@ impl For<'_> {
         Ok((answers.take(picked).rows, self.enter(tx).await?))
     }
 
-    async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Status) -> Result<Option<Trigger>> {
+    async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Purpose) -> Result<Option<Trigger>> {
         let (rows, run_key) = self.pick(tx, pick).await?;
         let found = rows.into_iter().map(task::Record::read).collect::<Result<Vec<_>>>()?;
         if found.is_empty() {
@@ -304,10 +304,10 @@ impl For<'_> {
 
     async fn pool(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         if self.pool.is_whole(self.agent) {
-            return self.task(tx, Type::PoolTask, pool::Of::All.pick(), Status::InProgress).await;
+            return self.task(tx, Type::PoolTask, pool::Of::All.pick(), Purpose::Work).await;
         }
         for head in self.pool.best(tx, self.agent).await? {
-            let taken = self.task(tx, Type::PoolTask, head.of.pick(), Status::InProgress).await?;
+            let taken = self.task(tx, Type::PoolTask, head.of.pick(), Purpose::Work).await?;
             if taken.is_some() {
                 return Ok(taken);
             }

@@ -78,10 +78,10 @@ impl Op for List {
             )
             .await?;
         let fits = |message: &mail::Record| {
-            let shown = Status::of(message.status, message.outcome.as_deref());
+            let shown = Status::of(message.status(), message.outcome.as_deref());
             message.id > after
                 && message.mailbox == mailbox
-                && self.status.map_or(self.all || message.finished_at.is_none(), |status| status == shown)
+                && self.status.map_or(self.all || !message.phase.is_finished(), |status| status == shown)
         };
         let (found, more) = overdue.page(mail::Record::read_all(rows)?, fits, limit);
         if found.is_empty() {

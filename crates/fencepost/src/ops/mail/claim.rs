@@ -1,5 +1,5 @@
 use super::{
-    Message, Status, by_name,
+    Message, Phase, by_name,
     record::{Record, columns, unheld},
     rows_of,
     view::{full, full_after},
@@ -165,10 +165,9 @@ pub(crate) async fn take(
     for message in found {
         let fence = next_fence(tx, message.fence);
         taken.push(Record {
-            status: Status::Processing,
+            phase: Phase::Processing(holder.hold(run_key, fence, max, tx.now)),
             attempts: message.attempts + 1,
             fence,
-            hold: Some(holder.hold(run_key, fence, max, tx.now)),
             updated_at: tx.now,
             ..message
         });
@@ -378,7 +377,7 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
     let is_held = |hold: &Hold, id: i64| Some(&hold.fence) == fences.get(&id) && hold.is_alive(tx.now);
     let held: Vec<Record> = Record::read_all(rows)?
         .into_iter()
-        .filter(|message| message.hold.as_ref().is_some_and(|hold| is_held(hold, message.id)))
+        .filter(|message| message.hold().is_some_and(|hold| is_held(hold, message.id)))
         .collect();
     if held.is_empty() {
         return Err(over());

@@ -88,7 +88,7 @@ impl Claimable for Messages {
         Box::pin(async move {
             let tokens = [(message_number(token.resource.id()), token.clone())].into();
             let released = release::release(tx, &tokens).await?;
-            Ok(released.first().map_or("pending", |message| message.status.as_str()).into())
+            Ok(released.first().map_or("pending", |message| message.status().as_str()).into())
         })
     }
     fn unclaim<'t>(

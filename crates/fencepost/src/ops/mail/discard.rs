@@ -1,5 +1,5 @@
 use super::{
-    Status, not_found,
+    Phase, not_found,
     record::{Record, load_locked, save},
 };
 use crate::{
@@ -49,22 +49,22 @@ impl Op for Discard {
         for id in ids {
             let message = found.remove(&id).ok_or_else(|| not_found(id))?;
             tx.caller.may_manage(&message.mailbox)?;
-            match (message.status, &message.hold) {
-                (Status::Processing, Some(hold)) if hold.is_alive(tx.now) => {
+            match &message.phase {
+                Phase::Processing(hold) if hold.is_alive(tx.now) => {
                     let text = format!("message {id} is held by {}", hold.describe());
                     return Err(Error::new(Code::AlreadyClaimed, text)
                         .with("holder", &hold.run)
                         .with("expires_at", hold.expires_at())
                         .hint(format!("take it away first: fence unclaim message/{id}")));
                 }
-                (Status::Processed, _) => {
+                Phase::Processed(_) => {
                     return Err(Error::new(
                         Code::AlreadyFinished,
                         format!("message {id} is processed already"),
                     ));
                 }
                 // Asking twice is safe.
-                (Status::Failed, _) => continue,
+                Phase::Failed(_) => continue,
                 _ => {}
             }
             let mut after = Record {
@@ -75,8 +75,7 @@ impl Op for Discard {
                 ..message.clone()
             };
             // Of a dead holder, if it has one.
-            after.end_claim("lapse", &[]);
-            after.finish(Status::Failed, tx.now);
+            after.end_claim("lapse", &[], Phase::Failed(tx.now));
             changes.push((message, after));
         }
         let details = self.reason.as_ref().map(|reason| serde_json::json!({ "reason": reason }));

@@ -1,5 +1,5 @@
 use super::{
-    Done, Message, Status, message_token,
+    Done, Message, Phase, message_token,
     record::{Record, held, load_locked, pass_on},
 };
 use crate::{
@@ -132,8 +132,7 @@ impl Done {
             updated_at: tx.now,
             ..found.clone()
         };
-        after.finish(Status::Processed, tx.now);
-        after.end_claim("done", &content);
+        after.end_claim("done", &content, Phase::Processed(tx.now));
         Ok((found, Some(after)))
     }
 }
@@ -162,7 +161,7 @@ pub(super) const COMPLETE: &str = "
 async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<()> {
     let rows = changes.iter().map(|(before, after, _)| {
         json!({
-            "k": after.id, "fence": before.fence, "run": before.hold.as_ref().map(|hold| hold.run_key),
+            "k": after.id, "fence": before.fence, "run": before.hold().map(|hold| hold.run_key),
             "digest": after.last.as_ref().map(|last| &last.digest), "outcome": after.outcome,
         })
     });
@@ -186,7 +185,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     // What is completed together was claimed by one run, or by a few.
     let mut by_run: BTreeMap<(&str, Option<&str>), Vec<i64>> = BTreeMap::new();
     for (before, after, _) in changes {
-        let hold = before.hold.as_ref();
+        let hold = before.hold();
         let run = hold.map_or("", |hold| hold.run.as_str());
         by_run.entry((run, hold.and_then(|hold| hold.agent.as_deref()))).or_default().push(after.id);
     }

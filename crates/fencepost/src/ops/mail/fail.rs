@@ -1,5 +1,5 @@
 use super::{
-    Changed, Replay, Settings, Status, message_token,
+    Changed, Phase, Replay, Settings, message_token,
     record::{Record, held, load_locked, save},
     settings_of,
 };
@@ -75,10 +75,10 @@ impl Op for Fail {
         let found = held(found, &token, tx)?;
         let settings = settings_of(tx, std::slice::from_ref(&found)).await?.remove(&found.mailbox);
         let message = self.apply(&found, &settings.unwrap_or_default(), tx.now);
-        let kind = match (message.status, &message.outcome) {
-            (Status::Failed, Some(_)) => "message.discarded",
-            (Status::Failed, None) => "message.failed",
-            (Status::Held, _) => "message.held",
+        let kind = match (&message.phase, &message.outcome) {
+            (Phase::Failed(_), Some(_)) => "message.discarded",
+            (Phase::Failed(_), None) => "message.failed",
+            (Phase::SetAside, _) => "message.held",
             _ if self.stopped => "message.released",
             _ => "message.retrying",
         };
@@ -103,23 +103,25 @@ impl Fail {
             updated_at: now,
             ..message.clone()
         };
-        message.end_claim("fail", &self.content());
         let replay = if self.lost || self.stopped { settings.replay } else { Replay::Retry };
-        if replay == Replay::Retry && self.stopped {
-            message.status = Status::Pending;
-            message.attempts -= 1;
-        } else if replay == Replay::Hold {
-            message.status = Status::Held;
-        } else if replay == Replay::Discard {
-            message.finish(Status::Failed, now);
-            message.outcome = Some("discarded".into());
-        } else if (self.retry || self.lost) && message.attempts < message.max_attempts {
-            let delay = self.delay_ms.unwrap_or_else(|| settings.backoff(message.attempts));
-            message.status = Status::Pending;
-            message.delayed_until = (delay.0 > 0).then(|| now.plus(delay));
-        } else {
-            message.finish(Status::Failed, now);
-        }
+        let next = match replay {
+            Replay::Hold => Phase::SetAside,
+            Replay::Discard => {
+                message.outcome = Some("discarded".into());
+                Phase::Failed(now)
+            }
+            Replay::Retry if self.stopped => {
+                message.attempts -= 1;
+                Phase::Pending
+            }
+            Replay::Retry if (self.retry || self.lost) && message.attempts < message.max_attempts => {
+                let delay = self.delay_ms.unwrap_or_else(|| settings.backoff(message.attempts));
+                message.delayed_until = (delay.0 > 0).then(|| now.plus(delay));
+                Phase::Pending
+            }
+            Replay::Retry => Phase::Failed(now),
+        };
+        message.end_claim("fail", &self.content(), next);
         message
     }
 }

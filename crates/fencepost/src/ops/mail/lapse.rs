@@ -1,7 +1,7 @@
 //! Messages whose holder is dead, or whose time is up, go back by themselves.
 
 use super::{
-    Replay, Settings, Status,
+    Phase, Replay, Settings,
     lane::lane,
     record::{Record, columns, save},
     settings_of,
@@ -22,37 +22,25 @@ pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record,
     if message.batch.is_some() && message.max_attempts > 1 {
         after.attempts = message.attempts.min(message.max_attempts - 1);
     }
-    let Some(hold) = message.hold.as_ref() else {
+    let Some(hold) = message.hold() else {
         return (after, message.event("message.lapsed", message));
     };
     let why = hold.lost(now);
     let reason = format!("run `{}` went silent: {why}", hold.run);
-    after.end_claim("lapse", &[]);
-    let kind = match settings.replay {
-        Replay::Hold => {
-            after.status = Status::Held;
-            "message.held"
-        }
+    let (kind, next, reason) = match settings.replay {
+        Replay::Hold => ("message.held", Phase::SetAside, reason),
         Replay::Discard => {
-            after.finish(Status::Failed, now);
             after.outcome = Some("discarded".into());
-            "message.discarded"
+            ("message.discarded", Phase::Failed(now), reason)
         }
-        Replay::Retry if after.attempts < message.max_attempts => {
-            after.status = Status::Pending;
-            "message.lapsed"
-        }
+        Replay::Retry if after.attempts < message.max_attempts => ("message.lapsed", Phase::Pending, reason),
         Replay::Retry => {
-            after.finish(Status::Failed, now);
-            "message.failed"
+            let reason = format!("{} attempts were made and lost; the last by {reason}", message.attempts);
+            ("message.failed", Phase::Failed(now), reason)
         }
     };
-    after.failure_reason = Some(match after.status {
-        Status::Failed if settings.replay == Replay::Retry => {
-            format!("{} attempts were made and lost; the last by {reason}", message.attempts)
-        }
-        _ => reason,
-    });
+    after.end_claim("lapse", &[], next);
+    after.failure_reason = Some(reason);
     let event = after.event(kind, message).details(serde_json::json!({ "reason": why }));
     (after, event)
 }

@@ -17,18 +17,14 @@ use std::collections::HashMap;
 
 /// These messages as they are now. (Whose turn it is in their lanes is not looked at.)
 pub(crate) async fn now(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
-    let lost: Vec<Record> = messages.iter().filter(|message| is_lost(message, tx.now)).cloned().collect();
+    let lost: Vec<Record> = messages.iter().filter(|message| message.is_lost(tx.now)).cloned().collect();
     let settings = if lost.is_empty() { HashMap::new() } else { settings_of(tx, &lost).await? };
     Ok(messages.into_iter().map(|message| of(message, &settings, tx.now)).collect())
 }
 
-fn is_lost(message: &Record, now: Time) -> bool {
-    message.hold.as_ref().is_some_and(|hold| !hold.is_alive(now))
-}
-
 fn of(message: Record, settings: &HashMap<String, Settings>, now: Time) -> Record {
     let usual = Settings::default();
-    let message = match is_lost(&message, now) {
+    let message = match message.is_lost(now) {
         true => {
             let settings = settings.get(&message.mailbox).unwrap_or(&usual);
             Record { overdue: true, ..rule(&message, settings, now).0 }
@@ -79,7 +75,7 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Ov
 
 /// Whose turn it is after those of these messages that are finished, as `lane::next` writes it.
 async fn turns(tx: &mut Tx<'_>, messages: &[Record]) -> Result<Vec<Record>> {
-    let gone = messages.iter().filter(|message| message.lane.is_some() && message.finished_at.is_some());
+    let gone = messages.iter().filter(|message| message.lane.is_some() && message.phase.is_finished());
     let gone: Vec<i64> = gone.map(|message| message.id).collect();
     if gone.is_empty() {
         return Ok(Vec::new());

@@ -1,6 +1,6 @@
 //! A message's row: reading it, and writing it back.
 
-use super::{Message, Status, lane, not_found};
+use super::{Message, Phase, Status, lane, not_found};
 use crate::{
     clock::Time,
     db::{Batch, Row, Stmt, Tx, by_keys, key_set, set},
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// What the payloads of one answer may come to, if they are several: they are in memory all at once.
 const ANSWER_MAX: i64 = 8 * 1024 * 1024;
 
-/// The state of a message. It is held exactly while it is processing.
+/// A message's row.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub id: i64,
@@ -29,7 +29,7 @@ pub(crate) struct Record {
     /// Of its payload, in bytes.
     pub size: i64,
     pub created_at: Time,
-    pub status: Status,
+    pub phase: Phase,
     pub outcome: Option<String>,
     /// It is the turn of another message of its lane.
     pub behind: bool,
@@ -41,11 +41,9 @@ pub(crate) struct Record {
     pub batch: Option<i64>,
     pub fence: i64,
     pub delivery: i64,
-    pub hold: Option<Hold>,
     pub last: Option<Last>,
     pub failure_reason: Option<String>,
     pub updated_at: Time,
-    pub finished_at: Option<Time>,
     /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
     pub overdue: bool,
 }
@@ -91,6 +89,10 @@ pub(crate) use unheld;
 
 impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
+        let status = Status::read(&row.take::<String>("status")?)?;
+        let updated_at: Time = row.take("updated_at")?;
+        let finished_at: Option<Time> = row.take("finished_at")?;
+        let hold = Hold::read(&mut row)?;
         Ok(Self {
             id: row.take("id")?,
             mailbox: row.take("mailbox")?,
@@ -101,7 +103,7 @@ impl Record {
             max_attempts: row.take("max_attempts")?,
             size: row.take("size")?,
             created_at: row.take("created_at")?,
-            status: Status::read(&row.take::<String>("status")?)?,
+            phase: Phase::read(status, hold, finished_at.unwrap_or(updated_at)),
             outcome: row.take("outcome")?,
             behind: row.take("behind")?,
             delayed_until: row.take("delayed_until")?,
@@ -110,11 +112,9 @@ impl Record {
             batch: row.take("batch")?,
             fence: row.take("fence")?,
             delivery: row.take("delivery")?,
-            hold: Hold::read(&mut row)?,
             last: Last::read(&mut row)?,
             failure_reason: row.take("failure_reason")?,
-            updated_at: row.take("updated_at")?,
-            finished_at: row.take("finished_at")?,
+            updated_at,
             overdue: false,
         })
     }
@@ -141,47 +141,56 @@ impl Record {
 
     /// Can it be claimed now? The column `ready` does not know the time.
     pub fn is_ready(&self, now: Time) -> bool {
-        self.status == Status::Pending && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
+        matches!(self.phase, Phase::Pending) && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
     }
 
     pub fn claim_state(&self) -> ClaimState {
-        let closed = self.status.is_finished().then_some(Closed::Finished);
-        ClaimState { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+        let closed = self.phase.is_finished().then_some(Closed::Finished);
+        ClaimState { fence: self.fence, hold: self.hold().cloned(), closed, last: self.last.clone() }
     }
 
-    /// The claim ends, by this verb; the status is the caller's to set.
-    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
-        if let Some(hold) = self.hold.take() {
+    pub fn status(&self) -> Status {
+        self.phase.status()
+    }
+
+    /// The claim, alive or lost.
+    pub fn hold(&self) -> Option<&Hold> {
+        self.phase.hold()
+    }
+
+    /// A claim that is over, and that nobody has ended yet.
+    pub fn is_lost(&self, now: Time) -> bool {
+        self.hold().is_some_and(|hold| !hold.is_alive(now))
+    }
+
+    /// Ends the claim, if there is one, by this verb.
+    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>], next: Phase) {
+        if let Some(hold) = std::mem::replace(&mut self.phase, next).hold() {
             self.last = Some(Last::new(hold.fence, verb, content));
         }
     }
 
-    pub fn finish(&mut self, status: Status, now: Time) {
-        self.status = status;
-        self.finished_at = Some(now);
-    }
-
     /// An event of this message, which `before` was the state of: the claim that it was or is held under is named.
     pub fn event(&self, kind: &'static str, before: &Record) -> Event {
-        let hold = before.hold.as_ref().or(self.hold.as_ref());
+        let hold = before.hold().or(self.hold());
         Event {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: hold.map(|hold| hold.fence),
             topic: Some(Topic::mail(&self.mailbox)),
             ..Event::new(kind, self.resource().to_string())
-                .states(before.status.as_str(), self.status.as_str())
+                .states(before.status().as_str(), self.status().as_str())
         }
     }
 
     pub fn view(self, now: Time) -> Message {
-        let alive = self.hold.as_ref().filter(|hold| hold.is_alive(now));
+        let alive = self.hold().filter(|hold| hold.is_alive(now));
         let claim = alive.map(|hold| hold.claim(&self.resource()));
         Message {
             id: self.id,
             mailbox: self.mailbox,
             kind: self.kind,
-            status: self.status,
+            status: self.phase.status(),
             outcome: self.outcome,
             priority: self.priority,
             lane: self.lane.filter(|lane| !lane.is_empty()),
@@ -194,7 +203,7 @@ impl Record {
             lapsed: self.overdue,
             created_at: self.created_at,
             updated_at: self.updated_at,
-            finished_at: self.finished_at,
+            finished_at: self.phase.finished_at(),
             ..Message::default()
         }
     }
@@ -272,17 +281,17 @@ pub(crate) async fn save(
         return Ok(());
     }
     let rows = changes.iter().map(|(before, after)| {
-        let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
-        let holder = if under == Under::NewClaim { hold } else { before.hold.as_ref() };
+        let (hold, last) = (after.hold(), after.last.as_ref());
+        let holder = if under == Under::NewClaim { hold } else { before.hold() };
         serde_json::json!({
             "k": after.id, "was": before.fence, "holder": holder.map(|hold| hold.run_key),
-            "status": after.status.as_str(), "outcome": after.outcome, "attempts": after.attempts,
+            "status": after.status().as_str(), "outcome": after.outcome, "attempts": after.attempts,
             "lapsed": after.lapsed, "delayed": after.delayed_until.map(|t| t.0),
             "run": hold.map(|hold| hold.run_key), "fence": after.fence,
             "until": hold.and_then(|hold| hold.until).map(|t| t.0), "since": hold.map(|hold| hold.claimed_at.0),
             "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),
             "last_digest": last.map(|last| &last.digest), "reason": after.failure_reason,
-            "finished": after.finished_at.map(|t| t.0),
+            "finished": after.phase.finished_at().map(|t| t.0),
         })
     });
     let mut batch = Batch::new();
@@ -297,7 +306,7 @@ pub(crate) async fn save(
 
 /// Whose turn is next in the lanes of what is finished.
 pub(super) fn pass_on<'r>(changed: impl Iterator<Item = &'r Record>) -> Option<Stmt> {
-    let finished = changed.filter(|message| message.lane.is_some() && message.finished_at.is_some());
+    let finished = changed.filter(|message| message.lane.is_some() && message.phase.is_finished());
     let lanes: Vec<i64> = finished.map(|message| message.id).collect();
     (!lanes.is_empty()).then(|| lane::next(&lanes))
 }

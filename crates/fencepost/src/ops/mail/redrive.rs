@@ -1,5 +1,5 @@
 use super::{
-    Status, lane,
+    Phase, Status, lane,
     lapse::lapse,
     not_found, overdue,
     record::{Record, load_locked, save},
@@ -61,15 +61,14 @@ impl Op for Redrive {
         let named = !self.messages.is_empty();
         let mut found = load_locked(tx, &ids).await?;
         // Of a dead holder: reads show it as failed or held already.
-        let is_lost = |message: &Record| message.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now));
-        let mut lost: Vec<Record> = found.values().filter(|message| is_lost(message)).cloned().collect();
+        let mut lost: Vec<Record> = found.values().filter(|message| message.is_lost(tx.now)).cloned().collect();
         lost.sort_by_key(|message| message.id);
         found.extend(lapse(tx, lost).await?.into_iter().map(|message| (message.id, message)));
         let mut changes = Vec::with_capacity(ids.len());
         for id in &ids {
             let message = found.remove(id).ok_or_else(|| not_found(*id))?;
             tx.caller.may_manage(&message.mailbox)?;
-            match message.status {
+            match message.status() {
                 Status::Failed | Status::Held => {
                     let back = bring_back(&message, tx);
                     changes.push((message, back));
@@ -86,7 +85,7 @@ impl Op for Redrive {
         }
         let finished: Vec<i64> = changes
             .iter()
-            .filter(|(before, _)| before.finished_at.is_some() && before.lane.is_some())
+            .filter(|(before, _)| before.phase.is_finished() && before.lane.is_some())
             .map(|(before, _)| before.id)
             .collect();
         let events = events("message.redriven", &changes);
@@ -101,11 +100,10 @@ impl Op for Redrive {
 /// The rule.
 fn bring_back(message: &Record, tx: &Tx<'_>) -> Record {
     Record {
-        status: Status::Pending,
+        phase: Phase::Pending,
         outcome: None,
         attempts: 0,
         delayed_until: None,
-        finished_at: None,
         updated_at: tx.now,
         ..message.clone()
     }
@@ -151,7 +149,7 @@ pub(super) async fn chosen(
     let mut ids = rows.map(|row: Row| row.get("id")).collect::<Result<Vec<i64>>>()?;
     // Reads show these as failed or held, too.
     let overdue = overdue(tx, Some(mailbox)).await?;
-    let given_up = overdue.iter().filter(|message| matches!(message.status, Status::Failed | Status::Held));
+    let given_up = overdue.iter().filter(|message| matches!(message.phase, Phase::Failed(_) | Phase::SetAside));
     ids.extend(given_up.map(|message| message.id));
     ids.sort_unstable();
     let more = ids.len() as i64 > BATCH;

@@ -1,5 +1,5 @@
 use super::{
-    Message, Status,
+    Message, Phase, Status,
     claimable::message_number,
     message_token,
     record::{Record, held, load_locked, save},
@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     ids::Token,
     lease::claimable::Unclaimed,
-    lease::{Under, hold::is_repeat},
+    lease::{Hold, Under, hold::is_repeat},
     limits::{CLAIMS_MAX, check},
     log::Event,
 };
@@ -65,13 +65,8 @@ impl Op for Release {
 
 /// The rule: back to its place.
 pub(super) fn give_back(message: &Record, verb: &str, tx: &Tx<'_>) -> Record {
-    let mut back = Record {
-        status: Status::Pending,
-        attempts: message.attempts - 1,
-        updated_at: tx.now,
-        ..message.clone()
-    };
-    back.end_claim(verb, &[None]);
+    let mut back = Record { attempts: message.attempts - 1, updated_at: tx.now, ..message.clone() };
+    back.end_claim(verb, &[None], Phase::Pending);
     back
 }
 
@@ -111,11 +106,8 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
     let mut changes = Vec::new();
     for (id, message) in load_locked(tx, &ids).await? {
         let handed = handed[&id];
-        let same = message
-            .hold
-            .as_ref()
-            .is_some_and(|hold| hold.fence == handed.token.fence && hold.is_alive(tx.now));
-        if same && message.delivery == handed.delivery {
+        let is_same = |hold: &Hold| hold.fence == handed.token.fence && hold.is_alive(tx.now);
+        if message.hold().is_some_and(is_same) && message.delivery == handed.delivery {
             let back = give_back(&message, "undeliver", tx);
             changes.push((message, back));
         }
@@ -128,13 +120,13 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
 /// An operator takes it away from its holder.
 pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: i64, reason: Option<&str>) -> Result<Unclaimed> {
     let found = load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| super::not_found(id))?;
-    let Some(hold) = found.hold.clone() else {
-        return Ok(Unclaimed { held_by: None, status: found.status.as_str().into() });
+    let Some(hold) = found.hold().cloned() else {
+        return Ok(Unclaimed { held_by: None, status: found.status().as_str().into() });
     };
     if !hold.is_alive(tx.now) {
         // It was lost already: the attempt counts.
         let lapsed = super::lapse::lapse(tx, vec![found]).await?;
-        let status = lapsed.first().map_or(Status::Pending, |message| message.status);
+        let status = lapsed.first().map_or(Status::Pending, Record::status);
         return Ok(Unclaimed { held_by: None, status: status.as_str().into() });
     }
     let back = give_back(&found, "unclaim", tx);
@@ -142,5 +134,5 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: i64, reason: Option<&str>) -> R
     // Who took it away is the caller, not the holder.
     let event = Event { agent: None, details, ..back.event("message.unclaimed", &found) };
     save(tx, &[(found, back.clone())], Under::Nobody, vec![event]).await?;
-    Ok(Unclaimed { held_by: Some(hold.run), status: back.status.as_str().into() })
+    Ok(Unclaimed { held_by: Some(hold.run), status: back.status().as_str().into() })
 }

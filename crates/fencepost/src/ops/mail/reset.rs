@@ -78,7 +78,7 @@ impl Op for Reset {
         let mut found: Vec<Record> = load_locked(tx, &ids).await?.into_values().collect();
         found.sort_by_key(|message| message.id);
         for message in found {
-            let Some(hold) = &message.hold else { continue };
+            let Some(hold) = message.hold() else { continue };
             tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
             // Of a dead holder it is lost, not given back: the attempt counts, and the mailbox says what follows.
             if hold.is_alive(tx.now) {

@@ -58,6 +58,6 @@ impl Message {
 
 impl Record {
     pub fn state(&self, now: Time) -> State {
-        State::of(self.status, self.delayed_until.is_some_and(|until| until > now))
+        State::of(self.status(), self.delayed_until.is_some_and(|until| until > now))
     }
 }

@@ -154,7 +154,7 @@ pub(super) async fn of(
             settings: mailbox.settings,
         };
         for message in overdue.iter().filter(|message| message.mailbox == shown.name) {
-            *match message.status {
+            *match message.status() {
                 Status::Pending if message.is_ready(tx.now) => &mut shown.ready,
                 Status::Pending => &mut shown.waiting,
                 Status::Processing => &mut shown.processing,

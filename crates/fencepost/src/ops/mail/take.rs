@@ -1,5 +1,5 @@
 use super::{
-    Message, Status,
+    Message, Phase,
     claim::{check_names, pick},
     lane,
     record::{Record, columns, save},
@@ -87,13 +87,13 @@ impl Op for Take {
         }
         let mut changes = Vec::with_capacity(found.len());
         for message in found {
-            let mut taken = Record {
+            let taken = Record {
+                phase: Phase::Processed(tx.now),
                 outcome: Some("taken".into()),
                 attempts: message.attempts + 1,
                 updated_at: tx.now,
                 ..message.clone()
             };
-            taken.finish(Status::Processed, tx.now);
             changes.push((message, taken));
         }
         let events = changes.iter().map(|(before, after)| after.event("message.taken", before)).collect();

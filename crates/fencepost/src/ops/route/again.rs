@@ -52,7 +52,7 @@ impl Op for Again {
         let found = mail::record::load_locked(tx, &[id]).await?.remove(&id);
         let found = found.filter(|found| found.mailbox == UNMATCHED).ok_or_else(|| unknown(id))?;
         let shown = mail::show::of(tx, id).await?;
-        if found.status.is_finished() {
+        if found.phase.is_finished() {
             let first = shown.outputs.first().filter(|_| found.outcome.as_deref() == Some(ROUTED));
             return first.map_or_else(|| Err(over(id)), Json::read);
         }

@@ -66,7 +66,7 @@ impl Op for Unmatched {
                 params![UNMATCHED, after, limit + 1, overdue.keys()],
             )
             .await?;
-        let fits = |message: &mail::Record| message.id > after && message.finished_at.is_none();
+        let fits = |message: &mail::Record| message.id > after && !message.phase.is_finished();
         let (found, more) = overdue.page(mail::Record::read_all(rows)?, fits, limit);
         let listed = found.len();
         let found = mail::Record::that_fit(found);

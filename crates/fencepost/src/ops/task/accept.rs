@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change_under};
+use super::{Changed, Phase, Record, change_under};
 use crate::{
     caller::Access,
     clock::Time,
@@ -60,25 +60,24 @@ impl Op for Accept {
 }
 
 fn accept(task: &mut Record, agent: &str, now: Time) {
-    task.status = Status::Pending;
     task.assignee = Some(agent.into());
     task.accepted_at = Some(now);
-    task.end_claim("accept", &[]);
+    task.end_claim("accept", &[], Phase::Pending);
 }
 
 /// Only the agent it was offered to decides; once reviewing, only the run that holds it.
 pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: Time) -> Result<()> {
     task.unfinished()?;
     let offered_to = task.offered_to.as_deref().unwrap_or_default();
-    if !matches!(task.status, Status::Offered | Status::Reviewing) {
-        let message = format!("task `{}` is {}, not offered", task.id, task.status.as_str());
+    if !matches!(task.phase, Phase::Offered | Phase::Reviewing(_)) {
+        let message = format!("task `{}` is {}, not offered", task.id, task.status().as_str());
         return Err(Error::new(Code::NotReady, message));
     }
     if offered_to != agent {
         let message = format!("task `{}` is offered to agent `{offered_to}`, not to `{agent}`", task.id);
         return Err(Error::new(Code::NotReady, message).with("agent", offered_to));
     }
-    match (&task.hold, token) {
+    match (task.hold(), token) {
         (None, None) => Ok(()),
         (_, Some(token)) if token.resource != task.resource() => {
             let message = format!("`{token}` is not a claim of task `{}`", task.id);

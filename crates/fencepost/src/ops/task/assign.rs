@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Phase, Record, change};
 use crate::{
     caller::Access,
     db::Tx,
@@ -46,7 +46,7 @@ impl Op for Assign {
 
 fn assign(task: &mut Record, to: &str) -> Result<()> {
     super::offer::unassigned(task)?;
-    task.status = Status::Pending;
+    task.phase = Phase::Pending;
     task.assignee = Some(to.into());
     Ok(())
 }

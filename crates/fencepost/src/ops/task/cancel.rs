@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Phase, Record, change};
 use crate::{
     caller::Access,
     clock::Time,
@@ -48,8 +48,6 @@ impl Op for Cancel {
 
 fn cancel(task: &mut Record, now: Time) -> Result<()> {
     task.unfinished()?;
-    task.status = Status::Cancelled;
-    task.finished_at = Some(now);
-    task.end_claim("cancel", &[]);
+    task.end_claim("cancel", &[], Phase::Cancelled(now));
     Ok(())
 }

@@ -76,7 +76,7 @@ impl Op for SaveCheckpoint {
              where task = ?1 and (checkpoint_n is null or checkpoint_n < ?2)",
             params![task.seq, new.ordinal, text],
         ));
-        batch.add(task.event("task.checkpoint", task.status).details(details).insert(tx));
+        batch.add(task.event("task.checkpoint", task.status()).details(details).insert(tx));
         check_written(tx.send(batch).await?.affected(saved), &token)?;
         Ok(Saved { checkpoint: new })
     }

@@ -1,4 +1,6 @@
-use super::{Record, Status, Task, Was, add_locked, full, full_after, not_found, save, save_set, unheld};
+use super::{
+    Phase, Purpose, Record, Task, Was, add_locked, full, full_after, not_found, save, save_set, unheld,
+};
 use crate::{
     caller::Access,
     clock::{Millis, Time},
@@ -151,7 +153,7 @@ impl Wanted {
         let found = found.ok_or_else(|| not_found(id))?;
         tx.notes.subscriptions =
             vec![Subscription::new((id, &holder.agent), topics(holder.agent.as_deref()))];
-        let own = found.hold.as_ref().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
+        let own = found.hold().filter(|hold| hold.is_alive(tx.now) && hold.run_key == run_key);
         if let Some(hold) = own {
             if !resume {
                 return Err(found
@@ -167,11 +169,11 @@ impl Wanted {
         }
         let mut events = Vec::new();
         let mut free = found.clone();
-        if found.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+        if found.is_lost(tx.now) {
             events.push(super::lapse::lapse(&mut free, tx.now));
         }
-        let status = takeable(&free, holder.agent.as_deref())?;
-        take(tx, vec![(found.was(), free, status)], &holder, run_key, self.max, events).await
+        let purpose = takeable(&free, holder.agent.as_deref())?;
+        take(tx, vec![(found.was(), free, purpose)], &holder, run_key, self.max, events).await
     }
 
     /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
@@ -205,7 +207,7 @@ impl Wanted {
         }
         match run_key {
             Some(run_key) if !found.is_empty() => {
-                let found = found.into_iter().map(|task| (task.was(), task, Status::InProgress)).collect();
+                let found = found.into_iter().map(|task| (task.was(), task, Purpose::Work)).collect();
                 take(tx, found, &holder, run_key, self.max, Vec::new()).await
             }
             _ => {
@@ -348,23 +350,24 @@ const COUNTS_OF_BOARD: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
-/// Writes the claims: `(as found, as it stands free, what it becomes)`.
+/// Writes the claims: each task as it was found, as it is free, and why it is claimed.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
-    found: Vec<(Was, Record, Status)>,
+    found: Vec<(Was, Record, Purpose)>,
     holder: &Holder,
     run_key: i64,
     max: Option<Millis>,
     mut events: Vec<Event>,
 ) -> Result<Vec<Claimed>> {
     let mut changes = Vec::with_capacity(found.len());
-    for (was, free, status) in found {
+    for (was, free, purpose) in found {
         let fence = next_fence(tx, was.fence);
         let hold = holder.hold(run_key, fence, max, tx.now);
-        let from = free.status;
+        let from = free.status();
         // A review is not an attempt at the work.
-        let attempts = free.attempts + i64::from(status == Status::InProgress);
-        let taken = Record { status, fence, hold: Some(hold), attempts, updated_at: tx.now, ..free };
+        let attempts = free.attempts + i64::from(purpose == Purpose::Work);
+        let phase = Phase::claimed(purpose, hold);
+        let taken = Record { phase, fence, attempts, updated_at: tx.now, ..free };
         events.push(taken.event("task.claimed", from));
         let token = Token { resource: taken.resource(), fence };
         tx.notes.delivered.push(Delivered { token, delivery: taken.delivery });
@@ -394,24 +397,24 @@ fn topics(agent: Option<&str>) -> Vec<Topic> {
 }
 
 /// What a free task becomes if this agent takes it, or why it may not.
-fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
+fn takeable(task: &Record, agent: Option<&str>) -> Result<Purpose> {
     let refused = |message: String| {
         Err(Error::new(Code::NotReady, message).hint(format!("fence why {} says more", task.id)))
     };
     task.unfinished()?;
-    if let Some(hold) = &task.hold {
+    if let Some(hold) = task.hold() {
         return Err(task.held_by(hold, false).hint("fence ready lists what you can take instead"));
     }
     if let Some(reason) = &task.parked {
         return refused(format!("task `{}` is parked: {reason}", task.id));
     }
-    match task.status {
-        Status::Offered if task.offered_to.as_deref() == agent => return Ok(Status::Reviewing),
-        Status::Offered => {
+    match task.phase {
+        Phase::Offered if task.offered_to.as_deref() == agent => return Ok(Purpose::Review),
+        Phase::Offered => {
             let to = task.offered_to.as_deref().unwrap_or_default();
             return refused(format!("task `{}` is offered to agent `{to}`", task.id));
         }
-        Status::Pending if task.assignee.as_deref() != agent => {
+        Phase::Pending if task.assignee.as_deref() != agent => {
             let to = task.assignee.as_deref().unwrap_or_default();
             return refused(format!("task `{}` is assigned to agent `{to}`", task.id));
         }
@@ -423,7 +426,7 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Status> {
     if let Some(until) = task.delayed_until {
         return refused(format!("task `{}` failed and is tried again after {until}", task.id));
     }
-    Ok(Status::InProgress)
+    Ok(Purpose::Work)
 }
 
 /// The same request again: what it took, unless that is over. What it finished since is still its answer.
@@ -439,14 +442,14 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
         let id: TaskId = did.resource.trim_start_matches("task/").parse().map_err(Error::internal)?;
         let task = super::load(tx, &id).await?.ok_or_else(over)?;
         let fence = did.fence.unwrap_or_default();
-        let held = task.hold.as_ref().filter(|hold| hold.fence == fence && hold.is_alive(tx.now));
-        let finished = task.status == Status::Completed && task.fence == fence;
+        let held = task.hold().filter(|hold| hold.fence == fence && hold.is_alive(tx.now));
+        let completed = matches!(task.phase, Phase::Completed(_)) && task.fence == fence;
         let claim = match held {
             Some(hold) => {
                 handed.push((task.seq, hold.token(&task.resource())));
                 hold.claim(&task.resource())
             }
-            None if finished => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
+            None if completed => over_claim(&task, did.run.unwrap_or_default(), fence, did.at),
             None => return Err(over().with("fence", fence)),
         };
         let task = full(tx, vec![task]).await?.remove(0);
@@ -466,7 +469,7 @@ fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim 
         run_key: 0,
         run,
         agent: None,
-        run_expires_at: task.finished_at.unwrap_or(at),
+        run_expires_at: task.phase.finished_at().unwrap_or(at),
         run_ended_at: None,
         fence,
         claimed_at: at,

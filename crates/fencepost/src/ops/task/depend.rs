@@ -48,7 +48,7 @@ impl Op for Depend {
         }
         let mut task = found.clone();
         let mut batch = Batch::new();
-        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(tx.now)) {
+        if task.is_lost(tx.now) {
             let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
             save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
             batch.add(lapsed);
@@ -56,9 +56,9 @@ impl Op for Depend {
         task.unfinished()?;
         task.unheld()?;
         refuse_circle(tx, &task, &other).await?;
-        let waits = i64::from(other.status != Status::Completed);
+        let waits = i64::from(other.status() != Status::Completed);
         let details = serde_json::json!({ "after": other.id.to_string() });
-        let event = task.event("task.depends", task.status).details(details).insert(tx);
+        let event = task.event("task.depends", task.status()).details(details).insert(tx);
         let insert = Stmt::write(
             "insert into edge(task, depends_on) values (?1, ?2) on conflict do nothing",
             params![task.seq, other.seq],

@@ -1,13 +1,14 @@
-use super::{Changed, Record, Status, load_locked, save};
+use super::{Changed, Phase, Record, Status, load_locked, record, save};
 use crate::{
     caller::Access,
+    clock::Time,
     db::{Batch, Row, Stmt, Tx, by_keys, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
     },
     error::{Code, Error, Result},
-    ids::{TaskId, Token},
+    ids::{Resource, TaskId, Token},
     lease::{
         Under,
         hold::{check_written, is_repeat, require},
@@ -62,7 +63,7 @@ impl Op for Done {
         }
         let found = held(found, &token, tx)?;
         let was = found.was();
-        let task = complete(found, output, tx);
+        let task = complete(found, output, tx.now);
         let mut batch = Batch::new();
         let saved = save(&mut batch, &was, &task, Under::Claim, tx.now);
         batch.add(super::release::ended(&task, &was, "task.completed", None).insert(tx));
@@ -99,7 +100,7 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
     // Of one token it was seen at the opening; here are many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     let task = found.ok_or_else(|| Error::internal("a token without a task"))?;
-    if task.status == Status::Reviewing {
+    if matches!(task.phase, Phase::Reviewing(_)) {
         return Err(Error::new(
             Code::NotReady,
             format!("task `{}` is being reviewed, not worked on", task.id),
@@ -110,55 +111,87 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
 }
 
 /// The rule.
-pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Record {
-    let mut task = Record {
-        status: Status::Completed,
-        lapsed: false,
-        failure_reason: None,
-        updated_at: tx.now,
-        finished_at: Some(tx.now),
-        ..task
-    };
-    task.end_claim("done", &[output]);
+pub(super) fn complete(task: Record, output: Option<&str>, now: Time) -> Record {
+    let mut task = Record { lapsed: false, failure_reason: None, updated_at: now, ..task };
+    task.end_claim("done", &[output], Phase::Completed(now));
     task
 }
 
-/// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents
-/// do not wait for each other; and in a way that lets others come to depend on them, who may be waiting for us.
+/// A task that depends on completed ones.
+#[derive(Debug)]
+struct Dependent {
+    id: TaskId,
+    status: Status,
+    assignee: Option<String>,
+    offered_to: Option<String>,
+    has_tags: bool,
+    waiting_on: i64,
+    /// How many of its dependencies were completed now.
+    completed: i64,
+}
+
+impl Dependent {
+    fn read(row: &Row) -> Result<Self> {
+        Ok(Self {
+            id: TaskId { board: row.get("board")?, n: row.get("n")? },
+            status: Status::read(&row.get::<String>("status")?)?,
+            assignee: row.get("assignee")?,
+            offered_to: row.get("offered_to")?,
+            has_tags: row.get::<Option<String>>("tags")?.is_some(),
+            waiting_on: row.get("waiting_on")?,
+            completed: 0,
+        })
+    }
+
+    fn is_free(&self) -> bool {
+        self.waiting_on == self.completed && !self.status.is_finished()
+    }
+
+    fn unblocked(&self) -> Event {
+        let topic = record::topic(self.status, self.assignee.as_deref(), self.offered_to.as_deref());
+        let event = Event::new("task.unblocked", Resource::new("task", &self.id).to_string());
+        Event { topic: Some(topic), ..event.states(self.status.as_str(), self.status.as_str()) }
+    }
+}
+
+/// The tasks that depend on these. They are locked in order, so that two completions with the same dependents do not wait
+/// for each other. The lock lets other tasks come to depend on them: their transactions may wait for ours.
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         read,
         tasks,
-        super::unheld!("from edge join task on task.seq = edge.task where edge.depends_on"),
+        "select task.seq, task.board, task.n, task.status, task.assignee, task.offered_to, task.tags, task.waiting_on
+         from edge join task on task.seq = edge.task where edge.depends_on",
         "order by edge.task /*pg for no key update of task*/"
     )
 }
 
-/// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
-/// of: whoever waits for one of them is woken by that.
-pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Vec<Row>) -> Result<()> {
-    let mut fewer: BTreeMap<i64, (Record, i64)> = BTreeMap::new();
-    for row in dependents {
-        let task = Record::read(row)?;
-        fewer.entry(task.seq).or_insert((task, 0)).1 += 1;
+/// Lowers the dependents' counts of unfinished dependencies, and updates the tags' copies of `ready`. A task whose count is
+/// zero gets an event, which wakes the waiters.
+pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
+    let mut dependents: BTreeMap<i64, Dependent> = BTreeMap::new();
+    for row in rows {
+        let task = Dependent::read(&row)?;
+        dependents.entry(row.get("seq")?).or_insert(task).completed += 1;
     }
-    if fewer.is_empty() {
+    if dependents.is_empty() {
         return Ok(());
     }
-    let rows = set(fewer.iter().map(|(seq, (_, count))| serde_json::json!({ "k": seq, "count": count })))?;
+    let count = |(seq, task): (&i64, &Dependent)| serde_json::json!({ "k": seq, "count": task.completed });
+    let rows = set(dependents.iter().map(count))?;
     let mut batch = Batch::new();
     batch.add(Stmt::write(
         "update task set waiting_on = waiting_on - cast(item.value ->> 'count' as bigint)
          from json_each(?1) as item where task.seq = cast(item.value ->> 'k' as bigint)",
         params![rows],
     ));
-    let tagged = fewer.values().filter(|(task, _)| !task.tags.is_empty()).map(|(task, _)| task.seq);
+    let tagged = dependents.iter().filter(|(_, task)| task.has_tags).map(|(seq, _)| *seq);
     let tagged: Vec<i64> = tagged.collect();
     if !tagged.is_empty() {
-        batch.add(super::record::sync_tags(crate::db::key_set(tagged)));
+        batch.add(record::sync_tags(crate::db::key_set(tagged)));
     }
-    let free = fewer.values().filter(|(task, count)| task.waiting_on == *count && !task.status.is_finished());
-    let events: Vec<_> = free.map(|(task, _)| task.event("task.unblocked", task.status)).collect();
+    let free = dependents.values().filter(|task| task.is_free());
+    let events: Vec<_> = free.map(Dependent::unblocked).collect();
     if !events.is_empty() {
         batch.add(Event::insert_many(tx, events)?);
     }

@@ -88,7 +88,7 @@ impl Op for DoneMany {
             let (task, error) = match decided {
                 Ok((was, after)) => {
                     let view = after.clone().view(tx.now);
-                    if was.hold.is_some() {
+                    if was.phase.hold().is_some() {
                         changes.push((was, after));
                     }
                     (Some(view), None)
@@ -115,7 +115,7 @@ fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str
         return Ok((task.was(), task.clone()));
     }
     let task = held(found, token, tx)?;
-    Ok((task.was(), complete(task, output, tx)))
+    Ok((task.was(), complete(task, output, tx.now)))
 }
 
 /// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.

@@ -94,7 +94,7 @@ impl Op for Edit {
 
 /// Attempts that were made cannot be edited away, and what still waits to be taken needs one more.
 fn enough(task: &Record, max_attempts: i64) -> Result<()> {
-    let waits = !task.status.is_finished() && task.hold.is_none();
+    let waits = !task.status().is_finished() && task.hold().is_none();
     let least = task.attempts + i64::from(waits);
     if max_attempts >= least {
         return Ok(());

@@ -1,5 +1,5 @@
 use super::{
-    Changed, Record, Status, backoff,
+    Changed, Phase, Record, backoff,
     done::{held, task_token},
     load_locked, save,
 };
@@ -69,7 +69,7 @@ impl Op for Fail {
         }
         let found = held(found, &token, tx)?;
         let task = self.apply(&found, tx.now);
-        let kind = if task.status == Status::Failed { "task.failed" } else { "task.retrying" };
+        let kind = if matches!(task.phase, Phase::Failed(_)) { "task.failed" } else { "task.retrying" };
         let details = serde_json::json!({ "reason": self.reason, "attempt": task.attempts });
         let mut batch = Batch::new();
         let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
@@ -92,15 +92,14 @@ impl Fail {
             updated_at: now,
             ..task.clone()
         };
-        task.end_claim("fail", &self.content());
-        if self.retry && task.attempts < task.max_attempts {
+        let next = if self.retry && task.attempts < task.max_attempts {
             let delay = self.delay_ms.unwrap_or_else(|| backoff(task.attempts));
-            task.status = task.home();
             task.delayed_until = (delay.0 > 0).then(|| now.plus(delay));
+            task.home()
         } else {
-            task.status = Status::Failed;
-            task.finished_at = Some(now);
-        }
+            Phase::Failed(now)
+        };
+        task.end_claim("fail", &self.content(), next);
         task
     }
 }

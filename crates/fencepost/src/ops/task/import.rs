@@ -322,7 +322,7 @@ fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Impo
                 id: id.to_string(),
                 task: task.id.to_string(),
                 title: task.title.clone(),
-                status: task.status,
+                status: task.status(),
             }),
             None => reply.gone.push(id.to_string()),
         }

@@ -1,6 +1,6 @@
 //! Tasks whose holder is dead, or whose time is up, go back by themselves.
 
-use super::{Record, Status, columns, save_set};
+use super::{Phase, Record, columns, save_set};
 use crate::{
     clock::Time,
     db::{Tx, key_set},
@@ -16,37 +16,33 @@ const REVIEWS: i64 = 3;
 /// The rule. An attempt at the work was counted when it was claimed, and stays counted; at the last one the
 /// task fails. A review gives nothing up.
 pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
-    let before = task.status;
-    let Some(hold) = task.hold.clone() else { return task.event("task.lapsed", before) };
+    let before = task.status();
+    let Some(hold) = task.hold().cloned() else { return task.event("task.lapsed", before) };
     let why = hold.lost(now);
-    task.end_claim("lapse", &[]);
+    let mut details = serde_json::json!({ "reason": why });
     task.updated_at = now;
-    if before == Status::Reviewing {
+    let (kind, next) = if matches!(task.phase, Phase::Reviewing(_)) {
         task.reviews += 1;
-        task.status = Status::Offered;
         if task.reviews >= REVIEWS {
-            task.status = Status::Unassigned;
             (task.offered_to, task.offered_at) = (None, None);
         }
+        ("task.lapsed", if task.reviews >= REVIEWS { Phase::Unassigned } else { Phase::Offered })
     } else {
         task.lapsed = true;
-        task.failure_reason = Some(format!("run `{}` went silent: {why}", hold.run));
-        task.status = task.home();
         if task.attempts >= task.max_attempts {
-            task.status = Status::Failed;
-            task.finished_at = Some(now);
             task.failure_reason = Some(format!(
                 "{} attempts were made and lost; the last by run `{}`: {why}",
                 task.attempts, hold.run
             ));
+            // Its holder did not say so: if that was a lead, the leads are told.
+            details["lapsed"] = true.into();
+            ("task.failed", Phase::Failed(now))
+        } else {
+            task.failure_reason = Some(format!("run `{}` went silent: {why}", hold.run));
+            ("task.lapsed", task.home())
         }
-    }
-    let kind = if task.status == Status::Failed { "task.failed" } else { "task.lapsed" };
-    let mut details = serde_json::json!({ "reason": why });
-    if task.status == Status::Failed {
-        // Its holder did not say so: if that was a lead, the leads are told.
-        details["lapsed"] = true.into();
-    }
+    };
+    task.end_claim("lapse", &[], next);
     Event {
         run: Some(hold.run),
         agent: hold.agent,
@@ -57,8 +53,8 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
 
 /// The rule for a task that waits for an agent which was silent for too long: it is anyone's again.
 pub(crate) fn recall(task: &mut Record, agent: &str, now: Time) -> Event {
-    let before = task.status;
-    task.status = Status::Unassigned;
+    let before = task.status();
+    task.phase = Phase::Unassigned;
     (task.assignee, task.offered_to, task.offered_at) = (None, None, None);
     task.updated_at = now;
     task.event("task.recalled", before).details(serde_json::json!({ "agent": agent }))

@@ -114,7 +114,7 @@ impl List {
         self.board.as_ref().is_none_or(|board| task.id.board == *board)
             && self.status.is_none_or(|state| task.state() == state)
             && (!self.ready || task.ready() > 0)
-            && (!self.open || !task.status.is_finished())
+            && (!self.open || !task.status().is_finished())
             && self.assignee.as_ref().is_none_or(|agent| task.assignee.as_ref() == Some(agent))
             && self.tag.as_ref().is_none_or(|tag| task.tags.contains(tag))
     }

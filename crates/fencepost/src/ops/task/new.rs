@@ -168,7 +168,7 @@ impl Known {
                 None => return new(*item),
             },
         };
-        Some(Wait { on: there.id.clone(), completed: there.status == Status::Completed })
+        Some(Wait { on: there.id.clone(), completed: there.status() == Status::Completed })
     }
 }
 

@@ -35,7 +35,7 @@ impl Now {
 
     /// In the order of a batch of expiry (`run/sweep.rs`). Doing it twice is doing it once.
     pub fn of(&self, mut task: Record) -> Record {
-        if task.hold.as_ref().is_some_and(|hold| !hold.is_alive(self.at)) {
+        if task.is_lost(self.at) {
             lapse::lapse(&mut task, self.at);
             task.overdue = true;
         }

@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Phase, Record, change};
 use crate::{
     caller::Access,
     clock::Time,
@@ -47,7 +47,7 @@ impl Op for Offer {
 
 fn offer(task: &mut Record, to: &str, now: Time) -> Result<()> {
     unassigned(task)?;
-    task.status = Status::Offered;
+    task.phase = Phase::Offered;
     (task.offered_to, task.offered_at) = (Some(to.into()), Some(now));
     (task.rejection_reason, task.reviews) = (None, 0);
     Ok(())
@@ -57,7 +57,7 @@ fn offer(task: &mut Record, to: &str, now: Time) -> Result<()> {
 pub(super) fn unassigned(task: &Record) -> Result<()> {
     task.unfinished()?;
     task.unheld()?;
-    if task.status == Status::Unassigned {
+    if matches!(task.phase, Phase::Unassigned) {
         return Ok(());
     }
     let whose = task.assignee.as_deref().or(task.offered_to.as_deref()).unwrap_or_default();

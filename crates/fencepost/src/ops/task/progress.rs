@@ -60,8 +60,8 @@ impl Op for Progress {
         let mut batch = Batch::new();
         let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
         let details = serde_json::json!({ "text": self.text });
-        batch.add(task.event("task.progress", task.status).details(details).insert(tx));
-        batch.add(note::insert(tx, task.seq, "progress", found.hold.as_ref(), &self.text));
+        batch.add(task.event("task.progress", task.status()).details(details).insert(tx));
+        batch.add(note::insert(tx, task.seq, "progress", found.hold(), &self.text));
         check_written(tx.send(batch).await?.affected(saved), &token)?;
         Ok(Changed { task: task.view(tx.now) })
     }

@@ -1,19 +1,19 @@
 //! A task's row: reading it, and writing it back.
 
-use super::{Now, Status, Task, reopen::reopened};
+use super::{Now, Phase, Status, Task, reopen::reopened};
 use crate::{
     clock::Time,
     db::{Batch, Row, Slot, Stmt, Tx, Value, set},
     error::{Code, Error, Result},
     ids::{Resource, TaskId},
-    lease::{Claim, ClaimState, Closed, Hold, Last, Under, overdue::Item},
+    lease::{Claim, ClaimState, Hold, Last, Under, overdue::Item},
     log::Event,
     params,
     topic::Topic,
 };
 use std::collections::HashMap;
 
-/// The state of a task. It is held exactly while it is reviewing or in progress.
+/// A task's row.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub seq: i64,
@@ -27,7 +27,7 @@ pub(crate) struct Record {
     pub key: Option<String>,
     pub max_attempts: i64,
     pub created_at: Time,
-    pub status: Status,
+    pub phase: Phase,
     pub assignee: Option<String>,
     pub offered_to: Option<String>,
     pub offered_at: Option<Time>,
@@ -41,11 +41,9 @@ pub(crate) struct Record {
     pub lapsed: bool,
     pub fence: i64,
     pub delivery: i64,
-    pub hold: Option<Hold>,
     pub last: Option<Last>,
     pub failure_reason: Option<String>,
     pub updated_at: Time,
-    pub finished_at: Option<Time>,
     /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
     pub overdue: bool,
 }
@@ -106,9 +104,8 @@ pub(crate) use is_ready;
 /// A task as it was found: what the write checks, and what its event tells.
 #[derive(Debug, Clone)]
 pub(crate) struct Was {
-    pub status: Status,
+    pub phase: Phase,
     pub fence: i64,
-    pub hold: Option<Hold>,
     ready: u8,
 }
 
@@ -116,6 +113,10 @@ impl Record {
     pub fn read(mut row: Row) -> Result<Self> {
         let status = Status::read(&row.take::<String>("status")?)?;
         let tags: Option<String> = row.take("tags")?;
+        let assignee: Option<String> = row.take("assignee")?;
+        let updated_at: Time = row.take("updated_at")?;
+        let finished_at: Option<Time> = row.take("finished_at")?;
+        let hold = Hold::read(&mut row)?;
         Ok(Self {
             seq: row.take("seq")?,
             id: TaskId { board: row.take("board")?, n: row.take("n")? },
@@ -128,8 +129,8 @@ impl Record {
             key: row.take("idempotency_key")?,
             max_attempts: row.take("max_attempts")?,
             created_at: row.take("created_at")?,
-            status,
-            assignee: row.take("assignee")?,
+            phase: Phase::read(status, hold, finished_at.unwrap_or(updated_at), home(assignee.as_deref())),
+            assignee,
             offered_to: row.take("offered_to")?,
             offered_at: row.take("offered_at")?,
             accepted_at: row.take("accepted_at")?,
@@ -142,11 +143,9 @@ impl Record {
             lapsed: row.take("lapsed")?,
             fence: row.take("fence")?,
             delivery: row.take("delivery")?,
-            hold: Hold::read(&mut row)?,
             last: Last::read(&mut row)?,
             failure_reason: row.take("failure_reason")?,
-            updated_at: row.take("updated_at")?,
-            finished_at: row.take("finished_at")?,
+            updated_at,
             overdue: false,
         })
     }
@@ -156,59 +155,68 @@ impl Record {
     }
 
     pub fn claim_state(&self) -> ClaimState {
-        let closed = match self.status {
-            Status::Completed | Status::Failed => Some(Closed::Finished),
-            Status::Cancelled => Some(Closed::Cancelled),
-            _ => None,
-        };
-        ClaimState { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
+        ClaimState {
+            fence: self.fence,
+            hold: self.hold().cloned(),
+            closed: self.phase.closed(),
+            last: self.last.clone(),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.phase.status()
+    }
+
+    /// The claim, alive or lost.
+    pub fn hold(&self) -> Option<&Hold> {
+        self.phase.hold()
+    }
+
+    /// A claim that is over, and that nobody has ended yet.
+    pub fn is_lost(&self, now: Time) -> bool {
+        self.hold().is_some_and(|hold| !hold.is_alive(now))
     }
 
     /// Where an unfinished, unheld task waits.
-    pub fn home(&self) -> Status {
-        if self.assignee.is_some() { Status::Pending } else { Status::Unassigned }
+    pub fn home(&self) -> Phase {
+        home(self.assignee.as_deref())
     }
 
-    /// The claim ends, by this verb; the status is the caller's to set.
-    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
-        if let Some(hold) = self.hold.take() {
+    /// Ends the claim, if there is one, by this verb.
+    pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>], next: Phase) {
+        if let Some(hold) = std::mem::replace(&mut self.phase, next).hold() {
             self.last = Some(Last::new(hold.fence, verb, content));
         }
     }
 
     /// An event of this task that led from a status to the present one.
     pub fn event(&self, kind: &'static str, from: Status) -> Event {
-        let hold = self.hold.as_ref();
+        let hold = self.hold();
         Event {
             run: hold.map(|hold| hold.run.clone()),
             agent: hold.and_then(|hold| hold.agent.clone()),
             fence: hold.map(|hold| hold.fence),
             topic: Some(self.topic()),
-            ..Event::new(kind, self.resource().to_string()).states(from.as_str(), self.status.as_str())
+            ..Event::new(kind, self.resource().to_string()).states(from.as_str(), self.status().as_str())
         }
     }
 
-    /// Who could take it now.
     fn topic(&self) -> Topic {
-        match (self.status, &self.assignee, &self.offered_to) {
-            (Status::Unassigned, ..) => Topic::pool(),
-            (Status::Pending, Some(agent), _) | (Status::Offered, _, Some(agent)) => Topic::agent(agent),
-            _ => Topic::tasks(),
-        }
+        topic(self.status(), self.assignee.as_deref(), self.offered_to.as_deref())
     }
 
     /// Refuses what is only for unfinished tasks.
     pub fn unfinished(&self) -> Result<()> {
-        match self.status {
-            Status::Cancelled => {
+        match self.phase {
+            Phase::Cancelled(_) => {
                 Err(Error::new(Code::Cancelled, format!("task `{}` was cancelled", self.id))
                     .hint(format!("fence retry {} brings it back", self.id)))
             }
-            Status::Failed => {
+            Phase::Failed(_) => {
                 Err(Error::new(Code::AlreadyFinished, format!("task `{}` has failed already", self.id))
                     .hint(format!("fence retry {} brings it back", self.id)))
             }
-            Status::Completed => {
+            Phase::Completed(_) => {
                 Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id))
                     .hint(format!("fence reopen {} makes a new task of it", self.id)))
             }
@@ -218,7 +226,7 @@ impl Record {
 
     /// Refuses what is only for tasks that nobody holds. Dead holders' claims were given back before.
     pub fn unheld(&self) -> Result<()> {
-        let Some(hold) = &self.hold else { return Ok(()) };
+        let Some(hold) = self.hold() else { return Ok(()) };
         Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
     }
 
@@ -232,9 +240,9 @@ impl Record {
 
     /// Whom it waits for, if it is offered or assigned and could be begun.
     pub fn waits_for(&self) -> Option<&str> {
-        match self.status {
-            Status::Offered if self.parked.is_none() => self.offered_to.as_deref(),
-            Status::Pending if self.ready() == 2 => self.assignee.as_deref(),
+        match self.phase {
+            Phase::Offered if self.parked.is_none() => self.offered_to.as_deref(),
+            Phase::Pending if self.ready() == 2 => self.assignee.as_deref(),
             _ => None,
         }
     }
@@ -242,7 +250,7 @@ impl Record {
     /// As it is now: a lost claim is given back, and a delay that is over is none.
     pub fn view(self, now: Time) -> Task {
         let task = Now::at(now).of(self);
-        let claim = task.hold.as_ref().map(|hold| hold.claim(&task.resource()));
+        let claim = task.hold().map(|hold| hold.claim(&task.resource()));
         task.shown(claim)
     }
 
@@ -251,7 +259,7 @@ impl Record {
             id: self.id.to_string(),
             board: self.id.board.clone(),
             title: self.title,
-            status: self.status,
+            status: self.phase.status(),
             priority: self.priority,
             kind: self.kind,
             tags: self.tags,
@@ -273,25 +281,38 @@ impl Record {
             claim,
             created_at: self.created_at,
             updated_at: self.updated_at,
-            finished_at: self.finished_at,
+            finished_at: self.phase.finished_at(),
             lapsed: self.overdue,
             ..Task::default()
         }
     }
 
     pub fn was(&self) -> Was {
-        Was { status: self.status, fence: self.fence, hold: self.hold.clone(), ready: self.ready() }
+        Was { phase: self.phase.clone(), fence: self.fence, ready: self.ready() }
     }
 
     /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
     pub fn ready(&self) -> u8 {
-        match self.status {
+        match self.phase {
             _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
-            Status::Unassigned => 1,
-            Status::Pending => 2,
+            Phase::Unassigned => 1,
+            Phase::Pending => 2,
             _ => 0,
         }
     }
+}
+
+/// The topic of the agents that could claim a task.
+pub(super) fn topic(status: Status, assignee: Option<&str>, offered_to: Option<&str>) -> Topic {
+    match (status, assignee, offered_to) {
+        (Status::Unassigned, ..) => Topic::pool(),
+        (Status::Pending, Some(agent), _) | (Status::Offered, _, Some(agent)) => Topic::agent(agent),
+        _ => Topic::tasks(),
+    }
+}
+
+fn home(assignee: Option<&str>) -> Phase {
+    if assignee.is_some() { Phase::Pending } else { Phase::Unassigned }
 }
 
 pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
@@ -400,8 +421,8 @@ const SAVE: &str = "
 
 /// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
 pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, now: Time) -> Slot {
-    let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
-    let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
+    let (hold, last) = (after.hold(), after.last.as_ref());
+    let holder = if under == Under::NewClaim { hold } else { was.phase.hold() };
     let mut params = params![
         after.seq,
         was.fence,
@@ -409,7 +430,7 @@ pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, n
         holder.map(|hold| hold.run_key),
         now,
         after.updated_at,
-        after.status.as_str(),
+        after.status().as_str(),
         after.attempts,
         after.lapsed,
         hold.map(|hold| hold.run_key),
@@ -420,9 +441,9 @@ pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, n
         last.map(|last| last.verb.as_str()),
         last.map(|last| last.digest.as_str()),
         after.failure_reason.as_deref(),
-        after.finished_at,
+        after.phase.finished_at(),
     ];
-    let sql = if was.status.leads_straight_to(after.status) {
+    let sql = if was.phase.leads_straight_to(&after.phase) {
         SAVE_CLAIM
     } else {
         params.extend(params![
@@ -457,18 +478,18 @@ pub(super) fn sync_tags(keys: Value) -> Stmt {
 /// alive, as in [`save()`]. Gives the `seq` of each row that was written.
 pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: Under) -> Result<Vec<i64>> {
     let rows = changes.iter().map(|(was, after)| {
-        let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
-        let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
+        let (hold, last) = (after.hold(), after.last.as_ref());
+        let holder = if under == Under::NewClaim { hold } else { was.phase.hold() };
         serde_json::json!({
             "seq": after.seq, "was": was.fence, "holder": holder.map(|hold| hold.run_key),
-            "status": after.status.as_str(), "assignee": after.assignee, "offered_to": after.offered_to,
+            "status": after.status().as_str(), "assignee": after.assignee, "offered_to": after.offered_to,
             "offered_at": after.offered_at.map(|t| t.0), "attempts": after.attempts, "reviews": after.reviews,
             "lapsed": i64::from(after.lapsed), "delayed_until": after.delayed_until.map(|t| t.0),
             "run": hold.map(|hold| hold.run_key), "fence": after.fence,
             "until": hold.and_then(|hold| hold.until).map(|t| t.0), "claimed_at": hold.map(|hold| hold.claimed_at.0),
             "last_fence": last.map(|last| last.fence), "last_verb": last.map(|last| &last.verb),
             "last_digest": last.map(|last| &last.digest), "failure_reason": after.failure_reason,
-            "finished_at": after.finished_at.map(|t| t.0),
+            "finished_at": after.phase.finished_at().map(|t| t.0),
         })
     });
     let rows = set(rows)?;

@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change_under};
+use super::{Changed, Phase, Record, change_under};
 use crate::{
     caller::Access,
     db::Tx,
@@ -61,8 +61,7 @@ impl Op for Reject {
 }
 
 fn reject(task: &mut Record, reason: &str) {
-    task.status = Status::Unassigned;
     (task.offered_to, task.offered_at) = (None, None);
     task.rejection_reason = Some(reason.into());
-    task.end_claim("reject", &[]);
+    task.end_claim("reject", &[], Phase::Unassigned);
 }

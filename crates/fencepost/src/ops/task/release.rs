@@ -1,7 +1,7 @@
 //! Giving a task back: by its token, or by an operator. The attempt does not count.
 
 use super::{
-    Lock, Record, Status, Was, claimable::task_id, columns, load_locked, load_set, not_found, save, save_set,
+    Lock, Phase, Record, Was, claimable::task_id, columns, load_locked, load_set, not_found, save, save_set,
 };
 use crate::{
     db::{Batch, Delivered, Tx, by_keys},
@@ -20,14 +20,14 @@ use std::collections::HashMap;
 
 /// The rule: back to the pool, to its assignee, or to whom it is offered.
 fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
-    match task.status {
-        Status::Reviewing => task.status = Status::Offered,
+    let next = match task.phase {
+        Phase::Reviewing(_) => Phase::Offered,
         _ => {
-            task.status = task.home();
             task.attempts -= 1;
+            task.home()
         }
-    }
-    task.end_claim(verb, content);
+    };
+    task.end_claim(verb, content, next);
 }
 
 pub(crate) async fn release(
@@ -40,7 +40,7 @@ pub(crate) async fn release(
     if let Some(task) = &found
         && is_repeat(tx, task.last.as_ref(), token, "release", &[note])?
     {
-        return Ok(task.status.as_str().into());
+        return Ok(task.status().as_str().into());
     }
     require(found.as_ref().map(Record::claim_state).as_ref(), token, tx.now)?;
     let found = found.ok_or_else(|| not_found(id))?;
@@ -50,11 +50,11 @@ pub(crate) async fn release(
     let mut batch = Batch::new();
     let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
     batch.add(ended(&task, &found.was(), "task.released", None).insert(tx));
-    if let (Some(note), Some(hold)) = (note, &found.hold) {
+    if let (Some(note), Some(hold)) = (note, found.hold()) {
         batch.add(super::note::insert(tx, task.seq, "note", Some(hold), note));
     }
     check_written(tx.send(batch).await?.affected(saved), token)?;
-    Ok(task.status.as_str().into())
+    Ok(task.status().as_str().into())
 }
 
 /// Tasks whose claims did not arrive go back, except for those that were handed over again since. Gives how many.
@@ -67,7 +67,7 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
     let mut changes = Vec::new();
     for (id, task) in found {
         let is_same = |hold: &Hold| hold.fence == handed[&id].token.fence && hold.is_alive(tx.now);
-        if task.hold.as_ref().is_some_and(is_same) && task.delivery == handed[&id].delivery {
+        if task.hold().is_some_and(is_same) && task.delivery == handed[&id].delivery {
             let mut back = Record { updated_at: tx.now, ..task.clone() };
             give_back(&mut back, "undeliver", &[]);
             changes.push((task.was(), back));
@@ -86,8 +86,8 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
 
 pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) -> Result<Unclaimed> {
     let found = load_locked(tx, id).await?.ok_or_else(|| not_found(id))?;
-    let Some(hold) = &found.hold else {
-        return Ok(Unclaimed { held_by: None, status: found.status.as_str().into() });
+    let Some(hold) = found.hold() else {
+        return Ok(Unclaimed { held_by: None, status: found.status().as_str().into() });
     };
     let run = hold.run.clone();
     let mut task = Record { updated_at: tx.now, ..found.clone() };
@@ -98,7 +98,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
         save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
         batch.add(lapsed.insert(tx));
         tx.send(batch).await?;
-        return Ok(Unclaimed { held_by: None, status: task.status.as_str().into() });
+        return Ok(Unclaimed { held_by: None, status: task.status().as_str().into() });
     }
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
@@ -108,7 +108,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
     let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
     batch.add(event.insert(tx));
     tx.send(batch).await?;
-    Ok(Unclaimed { held_by: Some(run), status: task.status.as_str().into() })
+    Ok(Unclaimed { held_by: Some(run), status: task.status().as_str().into() })
 }
 
 /// How often a task's attempt is given back because its holder's terminal or agent is gone. A task that brings down
@@ -124,7 +124,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     let rows = tx.query(held, params![run_key, GIVEN_BACK_MAX, ITEMS]).await?;
     let mut held = rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
     // A claim whose own time was up was lost before.
-    held.retain(|task| task.hold.as_ref().is_some_and(|hold| hold.is_alive(tx.now)));
+    held.retain(|task| task.hold().is_some_and(|hold| hold.is_alive(tx.now)));
     if held.is_empty() {
         return Ok(());
     }
@@ -156,12 +156,12 @@ pub(super) fn ended(
     kind: &'static str,
     details: Option<serde_json::Value>,
 ) -> Event {
-    let hold = was.hold.as_ref();
+    let hold = was.phase.hold();
     Event {
         run: hold.map(|hold| hold.run.clone()),
         agent: hold.and_then(|hold| hold.agent.clone()),
         fence: hold.map(|hold| hold.fence),
         details,
-        ..task.event(kind, was.status)
+        ..task.event(kind, was.phase.status())
     }
 }

@@ -60,7 +60,7 @@ impl Op for Reopen {
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let id = TaskId::check("task", &self.task)?;
         let found = load(tx, &id).await?.ok_or_else(|| not_found(&id))?;
-        refuse_unless_completed(&id, found.status)?;
+        refuse_unless_completed(&id, found.status())?;
         let repeat = tx.opening.is_repeat("task.added", None)?;
         let done = full(tx, vec![found]).await?.remove(0);
         let item = Item {

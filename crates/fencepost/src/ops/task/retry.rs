@@ -1,4 +1,4 @@
-use super::{Changed, Record, Status, change};
+use super::{Changed, Phase, Record, change};
 use crate::{
     caller::Access,
     db::Tx,
@@ -52,20 +52,20 @@ impl Op for Retry {
 }
 
 fn retry(task: &mut Record) -> Result<()> {
-    if !matches!(task.status, Status::Failed | Status::Cancelled) {
+    if !matches!(task.phase, Phase::Failed(_) | Phase::Cancelled(_)) {
         let message = format!(
             "task `{}` is {}: only failed and cancelled tasks are retried",
             task.id,
-            task.status.as_str()
+            task.status().as_str()
         );
-        return Err(match task.status {
-            Status::Completed => Error::new(Code::AlreadyFinished, message)
+        return Err(match task.phase {
+            Phase::Completed(_) => Error::new(Code::AlreadyFinished, message)
                 .hint(format!("fence reopen {} makes a new task of it", task.id)),
             _ => Error::new(Code::NotReady, message),
         });
     }
-    task.status = task.home();
-    (task.attempts, task.lapsed, task.finished_at, task.delayed_until) = (0, false, None, None);
+    task.phase = task.home();
+    (task.attempts, task.lapsed, task.delayed_until) = (0, false, None);
     (task.offered_to, task.offered_at) = (None, None);
     Ok(())
 }

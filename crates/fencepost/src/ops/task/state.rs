@@ -94,7 +94,7 @@ impl Task {
 impl Record {
     /// Of a task as it is now: a delay that is over is none.
     pub fn state(&self) -> State {
-        State::of(self.status, self.waiting_on, self.parked.is_some(), self.delayed_until.is_some())
+        State::of(self.status(), self.waiting_on, self.parked.is_some(), self.delayed_until.is_some())
     }
 }
 

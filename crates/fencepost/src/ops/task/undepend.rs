@@ -57,10 +57,10 @@ impl Op for Undepend {
             return Err(Error::new(Code::NotFound, message)
                 .hint(format!("fence show {} lists what it waits for", task.id)));
         }
-        let waited = i64::from(other.status != Status::Completed);
+        let waited = i64::from(other.status() != Status::Completed);
         let task = Record { waiting_on: task.waiting_on - waited, updated_at: tx.now, ..task };
         let details = serde_json::json!({ "after": other.id.to_string() });
-        let event = task.event("task.freed", task.status).details(details).because(self.reason.as_deref());
+        let event = task.event("task.freed", task.status()).details(details).because(self.reason.as_deref());
         let mut batch = Batch::new();
         recount(&mut batch, &task, event.insert(tx));
         tx.send(batch).await?;

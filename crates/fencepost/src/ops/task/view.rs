@@ -174,7 +174,7 @@ async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) ->
     let now = Now::read(tx).await?;
     let found = by_ids(tx, open.iter()).await?;
     let found: HashMap<TaskId, Status> =
-        found.into_iter().map(|(id, task)| (id, now.of(task).status)).collect();
+        found.into_iter().map(|(id, task)| (id, now.of(task).status())).collect();
     for (_, id, status) in others {
         *status = found.get(id).copied().unwrap_or(*status);
     }

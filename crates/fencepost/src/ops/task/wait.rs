@@ -129,19 +129,19 @@ async fn named(tx: &mut Tx<'_>, names: &[String]) -> Result<Waited> {
 
 /// When a task that is on its last attempt fails unless its holder is heard from.
 fn loses_at(task: &Record) -> Option<Time> {
-    let last = task.status == Status::InProgress && task.attempts >= task.max_attempts;
-    task.hold.as_ref().filter(|_| last).map(|hold| hold.expires_at())
+    let last = task.status() == Status::InProgress && task.attempts >= task.max_attempts;
+    task.hold().filter(|_| last).map(|hold| hold.expires_at())
 }
 
 impl Waiting {
     fn of(task: &Record) -> Self {
-        Self { id: task.id.to_string(), status: task.status, state: task.state() }
+        Self { id: task.id.to_string(), status: task.status(), state: task.state() }
     }
 }
 
 impl Waited {
     fn add(&mut self, task: Record) {
-        let count = match task.status {
+        let count = match task.status() {
             Status::Completed => &mut self.completed,
             Status::Failed => &mut self.failed,
             Status::Cancelled => &mut self.cancelled,
@@ -293,7 +293,7 @@ enum Rank {
 
 impl Rank {
     fn of(task: &Record) -> Self {
-        match (task.status, task.ready()) {
+        match (task.status(), task.ready()) {
             (Status::Failed, _) => Rank::Failed,
             (Status::Cancelled, _) => Rank::Cancelled,
             (Status::InProgress | Status::Reviewing, _) => Rank::Held,

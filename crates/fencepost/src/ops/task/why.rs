@@ -58,14 +58,14 @@ fn reasons(task: &Record, view: &Task) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut say =
         |what: &str, message: String, until| reasons.push(Reason { what: what.into(), message, until });
-    if task.status.is_finished() {
-        say("finished", format!("it is {}", task.status.as_str()), None);
+    if task.status().is_finished() {
+        say("finished", format!("it is {}", task.status().as_str()), None);
         return reasons;
     }
-    if let Some(hold) = &task.hold {
+    if let Some(hold) = task.hold() {
         say("held", format!("held by {}", hold.describe()), Some(hold.expires_at()));
     }
-    match task.status {
+    match task.status() {
         Status::Offered => {
             say(
                 "offered",

@@ -65,7 +65,7 @@ async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>
     }
     let is_same = |message: &Record| {
         after.get(&message.id).is_some_and(|(fence, status)| {
-            (message.fence, message.status.as_str()) == (*fence, status.as_str())
+            (message.fence, message.status().as_str()) == (*fence, status.as_str())
         })
     };
     let (same, changed): (Vec<_>, Vec<_>) = records.into_iter().partition(is_same);
@@ -86,28 +86,29 @@ async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>
 }
 
 fn item(message: Record) -> MailItem {
-    let held = i64::from(message.status == Status::Processing);
+    let status = message.status();
+    let held = i64::from(status == Status::Processing);
     let (id, created) = (message.id, message.created_at);
     MailItem {
         key: message.key.unwrap_or_else(|| format!("{EXPORTED}{}", exported_id(id, created))),
         mailbox: message.mailbox,
         kind: message.kind,
-        status: match message.status {
+        status: match status {
             Status::Pending | Status::Processing => MailState::Pending,
             Status::Processed => MailState::Processed,
             Status::Failed => MailState::Failed,
             Status::Held => MailState::Held,
         },
-        outcome: message.outcome.filter(|_| message.status.is_finished()),
+        outcome: message.outcome.filter(|_| status.is_finished()),
         priority: Some(message.priority).filter(|priority| *priority != PRIORITY),
         lane: message.lane.filter(|lane| !lane.is_empty()),
         // Moving is no failure of whoever is at it.
         attempts: message.attempts - held,
         max_attempts: Some(message.max_attempts),
-        delayed_until: message.delayed_until.filter(|_| message.status == Status::Pending),
+        delayed_until: message.delayed_until.filter(|_| status == Status::Pending),
         failure_reason: message.failure_reason,
         created_at: Some(created),
-        finished_at: message.finished_at,
+        finished_at: message.phase.finished_at(),
         ..MailItem::default()
     }
 }

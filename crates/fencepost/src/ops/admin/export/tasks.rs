@@ -76,8 +76,9 @@ pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[St
 }
 
 fn item(task: Record) -> Item {
-    let is_offered = matches!(task.status, Status::Offered | Status::Reviewing);
-    let held = i64::from(task.status == Status::InProgress);
+    let status = task.status();
+    let is_offered = matches!(status, Status::Offered | Status::Reviewing);
+    let held = i64::from(status == Status::InProgress);
     let owner = |hold: &Hold| hold.agent.clone().unwrap_or_else(|| hold.run.clone());
     Item {
         key: Some(task.key.clone().unwrap_or_else(|| exported_key(&task))),
@@ -86,7 +87,7 @@ fn item(task: Record) -> Item {
         kind: task.kind,
         priority: Some(task.priority).filter(|priority| *priority != PRIORITY),
         tags: task.tags,
-        status: match task.status {
+        status: match status {
             Status::Completed => State::Completed,
             Status::Failed => State::Failed,
             Status::Cancelled => State::Cancelled,
@@ -97,17 +98,17 @@ fn item(task: Record) -> Item {
         offered_at: task.offered_at.filter(|_| is_offered),
         accepted_at: task.accepted_at,
         rejection_reason: task.rejection_reason,
-        parked: task.parked.filter(|_| !task.status.is_finished()),
-        delayed_until: task.delayed_until.filter(|_| !task.status.is_finished()),
-        failure_reason: task.failure_reason.filter(|_| task.status != Status::Completed),
-        owner: task.hold.as_ref().map(owner),
+        parked: task.parked.filter(|_| !status.is_finished()),
+        delayed_until: task.delayed_until.filter(|_| !status.is_finished()),
+        failure_reason: task.failure_reason.filter(|_| status != Status::Completed),
+        owner: task.phase.hold().map(owner),
         source: task.source,
         creator: task.creator,
         max_attempts: Some(task.max_attempts).filter(|most| *most != MAX_ATTEMPTS),
         // Moving is no failure of whoever is at it.
         attempts: task.attempts - held,
         created_at: Some(task.created_at),
-        finished_at: task.finished_at,
+        finished_at: task.phase.finished_at(),
         ..Item::default()
     }
 }

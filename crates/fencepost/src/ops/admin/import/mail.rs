@@ -11,7 +11,7 @@ use crate::{
     limits::{ATTEMPTS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, PAYLOAD_MAX, TEXT_MAX, check},
     ops::{
         mail::{
-            MAX_ATTEMPTS, Mailbox, Record, Status, by_name,
+            MAX_ATTEMPTS, Mailbox, Phase, Record, Status, by_name,
             push_many::{self, Keys},
             record::{self, columns},
             rows_of,
@@ -133,19 +133,21 @@ impl MailItem {
     }
 
     fn state(&self, before: &Record, now: Time) -> Record {
-        let mut after = Record {
+        let finished_at = self.times(now).1;
+        Record {
+            phase: match self.status {
+                MailState::Pending => Phase::Pending,
+                MailState::Held => Phase::SetAside,
+                MailState::Processed => Phase::Processed(finished_at),
+                MailState::Failed => Phase::Failed(finished_at),
+            },
             outcome: self.outcome.clone(),
             attempts: self.attempts,
             failure_reason: self.failure_reason.clone(),
             delayed_until: self.delayed_until.filter(|until| *until > now),
-            status: self.status.status(),
             updated_at: now,
             ..before.clone()
-        };
-        if after.status.is_finished() {
-            after.finish(after.status, self.times(now).1);
         }
-        after
     }
 }
 
@@ -173,7 +175,7 @@ impl Import {
         for (i, item) in self.mail.iter().enumerate() {
             let name = format!("{} {}", item.mailbox, item.key);
             if let Some(there) = known.get(&i) {
-                let status = differs("status", there.status.as_str(), item.status.status().as_str());
+                let status = differs("status", there.status().as_str(), item.status.status().as_str());
                 taken.there(&name, status.into_iter().collect());
                 continue;
             }

@@ -87,7 +87,7 @@ impl Import {
         let (mut new, mut pushes) = (Vec::new(), Vec::new());
         for (i, item) in self.messages.iter().enumerate() {
             if let Some(there) = known.get(&i) {
-                let here = Status::of(there.status, there.outcome.as_deref());
+                let here = Status::of(there.status(), there.outcome.as_deref());
                 let status = differs("status", here.as_str(), item.status.status().as_str());
                 taken.there(&item.id, status.into_iter().collect());
                 continue;
@@ -139,12 +139,12 @@ async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
     for id in &ids {
         let Some(before) = found.remove(id) else { continue };
         let item = dealt[id];
-        let mut after = mail::Record {
+        let after = mail::Record {
+            phase: mail::Phase::Processed(item.times(tx.now).1),
             outcome: Some(item.status.status().as_str().into()),
             updated_at: tx.now,
             ..before.clone()
         };
-        after.finish(mail::Status::Processed, item.times(tx.now).1);
         let content = json!({ "key": before.key, "content": item.content });
         events.push(after.event("message.completed", &before).details(content));
         if let Some(output) = item.output()? {
