@@ -16,6 +16,8 @@ pub(crate) mod registry;
 pub mod route;
 pub mod run;
 pub mod task;
+#[cfg(test)]
+mod testing;
 
 use crate::{
     db::{BoxFuture, options::Options},

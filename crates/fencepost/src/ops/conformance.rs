@@ -3,10 +3,10 @@
 
 pub(crate) mod parcel;
 
-use super::{admin, agent, channel, claim, lock, mail, nouns, run, task};
+use super::{admin, agent, channel, claim, lock, mail, nouns, run, task, testing::TestFleet};
 use crate::{
-    clock::{Clock, ManualClock, Millis, Time},
-    db::{BoxFuture, options::Options},
+    clock::{ManualClock, Millis},
+    db::BoxFuture,
     engine::{
         delivery::Delivery,
         fleet::Fleet,
@@ -16,7 +16,6 @@ use crate::{
     lease::Verdict,
     params,
 };
-use fencepost_testing::{PATIENCE, postgres};
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
@@ -102,19 +101,7 @@ fn token(reply: &Value) -> Option<String> {
 
 impl World {
     async fn new(sample: &'static Sample, on_postgres: bool) -> Self {
-        let dir = (!on_postgres).then(|| tempfile::tempdir().expect("a directory"));
-        let url = match &dir {
-            Some(dir) => dir.path().join("fence.db").display().to_string(),
-            None => postgres::url(&postgres::fresh_schema()),
-        };
-        let clock = ManualClock::at("2026-01-01T12:00:00Z".parse::<Time>().expect("a time"));
-        let options = Options {
-            clock: Clock::Manual(clock.clone()),
-            call_limit: 2 * PATIENCE,
-            idle_limit: 2 * PATIENCE,
-            ..Options::default()
-        };
-        let fleet = Fleet::open_with(&url, options).await.expect("the fleet opens");
+        let TestFleet { fleet, clock, dir } = TestFleet::open(on_postgres).await;
         (sample.make)(&fleet).await.expect("the thing is made");
         Self { fleet, clock, sample, _dir: dir }
     }

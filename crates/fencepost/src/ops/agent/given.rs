@@ -88,8 +88,9 @@ impl Given {
                 }
                 "mentions" => {
                     let (agent, channel) = channel::claimable::parts(id);
-                    let held =
-                        channel::load(tx, agent, channel).await?.filter(|reader| is_held(reader.hold.as_ref()));
+                    let held = channel::load(tx, agent, channel)
+                        .await?
+                        .filter(|reader| is_held(reader.hold.as_ref()));
                     let Some(reader) = held else { continue };
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
                     readers.push(reader);

@@ -214,7 +214,13 @@ impl For<'_> {
         Ok((answers.take(picked).rows, self.enter(tx).await?))
     }
 
-    async fn task(&mut self, tx: &mut Tx<'_>, kind: Type, pick: Stmt, to: Purpose) -> Result<Option<Trigger>> {
+    async fn task(
+        &mut self,
+        tx: &mut Tx<'_>,
+        kind: Type,
+        pick: Stmt,
+        to: Purpose,
+    ) -> Result<Option<Trigger>> {
         let (rows, run_key) = self.pick(tx, pick).await?;
         let found = rows.into_iter().map(task::Record::read).collect::<Result<Vec<_>>>()?;
         if found.is_empty() {

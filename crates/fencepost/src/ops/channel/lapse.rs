@@ -67,3 +67,51 @@ async fn free(tx: &mut Tx<'_>, held: Vec<Record>) -> Result<u64> {
     let events = Event::insert_many(tx, events)?;
     write_logged(tx, update, events).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{
+        agent,
+        channel::{self, load, reader::ATTEMPTS},
+        testing::{on_both, rows, try_write, undo},
+    };
+
+    #[tokio::test]
+    async fn a_batch_writes_the_rows_that_save_writes() {
+        on_both(
+            |tx| {
+                Box::pin(async {
+                    tx.call(agent::Join { agent: "ann".into(), ..Default::default() }).await?;
+                    tx.call(channel::Create { channel: "general".into(), ..Default::default() }).await?;
+                    let (channel, body) = ("general".into(), "@ann look".into());
+                    tx.call(channel::Post { channel, body, ..Default::default() }).await?;
+                    let (agent, run) = ("ann".into(), "r".into());
+                    tx.call(agent::Poll { agent, run, ..Default::default() }).await.map(drop)
+                })
+            },
+            |tx| {
+                Box::pin(async {
+                    // The last attempt is given up, the others are not.
+                    for attempts in [1, ATTEMPTS] {
+                        tx.execute("update reader set attempts = ?1", params![attempts]).await?;
+                        let held = load(tx, "ann", "general").await?.expect("a reader");
+                        assert!(held.hold.is_some());
+                        try_write(tx).await?;
+                        assert_eq!(free(tx, vec![held.clone()]).await?, 1);
+                        let by_batch = rows(tx, "*", "reader").await?;
+                        undo(tx).await?;
+                        assert_ne!(rows(tx, "*", "reader").await?, by_batch);
+                        let mut free = held.free("lapse");
+                        assert_eq!(free.fail(held.given), attempts == ATTEMPTS);
+                        tx.one(free.save(&held, None, tx.now)).await?;
+                        assert_eq!(rows(tx, "*", "reader").await?, by_batch);
+                        undo(tx).await?;
+                    }
+                    Ok(())
+                })
+            },
+        )
+        .await;
+    }
+}

@@ -185,7 +185,7 @@ pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> 
 }
 
 /// After this many runs that came to nothing, mentions are left alone.
-const ATTEMPTS: i64 = 3;
+pub(super) const ATTEMPTS: i64 = 3;
 /// How many channels one trigger may give.
 const CHANNELS: i64 = 20;
 

@@ -54,3 +54,33 @@ async fn free(tx: &mut Tx<'_>, locks: Vec<Record>) -> Result<u64> {
     let events = Event::insert_many(tx, events)?;
     write_logged(tx, update, events).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{
+        lock::{self, load},
+        testing::{on_both, rows, try_write, undo},
+    };
+
+    #[tokio::test]
+    async fn a_batch_writes_the_rows_that_save_writes() {
+        on_both(
+            |tx| Box::pin(async { tx.call(lock::Claim::new("deploy", "r")).await.map(drop) }),
+            |tx| {
+                Box::pin(async {
+                    let held = load(tx, "deploy").await?.expect("a lock");
+                    try_write(tx).await?;
+                    assert_eq!(free(tx, vec![held.clone()]).await?, 1);
+                    let by_batch = rows(tx, "*", "lock").await?;
+                    undo(tx).await?;
+                    assert_ne!(rows(tx, "*", "lock").await?, by_batch);
+                    tx.one(held.free("lapse").save(&held, None, tx.now)).await?;
+                    assert_eq!(rows(tx, "*", "lock").await?, by_batch);
+                    Ok(())
+                })
+            },
+        )
+        .await;
+    }
+}

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     caller::Access,
-    clock::Millis,
+    clock::{Millis, Time},
     db::{Batch, Delivered, Row, Stmt, Subscription, Tx, by_keys, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
@@ -164,13 +164,7 @@ pub(crate) async fn take(
     let mut taken = Vec::with_capacity(found.len());
     for message in found {
         let fence = next_fence(tx, message.fence);
-        taken.push(Record {
-            phase: Phase::Processing(holder.hold(run_key, fence, max, tx.now)),
-            attempts: message.attempts + 1,
-            fence,
-            updated_at: tx.now,
-            ..message
-        });
+        taken.push(claimed(message, holder.hold(run_key, fence, max, tx.now), tx.now));
     }
     let keys: Vec<i64> = taken.iter().map(|message| message.id).collect();
     let until = max.map(|max| tx.now.plus(max));
@@ -185,6 +179,12 @@ pub(crate) async fn take(
         return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(reply(views).claims)
+}
+
+/// The rule.
+fn claimed(message: Record, hold: Hold, now: Time) -> Record {
+    let (fence, attempts) = (hold.fence, message.attempts + 1);
+    Record { phase: Phase::Processing(hold), attempts, fence, updated_at: now, ..message }
 }
 
 fn reply(views: Vec<Message>) -> Claimed {
@@ -206,13 +206,7 @@ pub(super) fn check_names(mailboxes: &[String]) -> Result<Vec<&str>> {
 
 /// All of these change in the same way, so one statement over their numbers does it, and writes what [`next_fence`]
 /// gave. The rows are locked, and nobody else can have moved them.
-fn update(
-    tx: &Tx<'_>,
-    keys: &[i64],
-    run_key: i64,
-    until: Option<crate::clock::Time>,
-    halves: Option<Halves>,
-) -> Stmt {
+fn update(tx: &Tx<'_>, keys: &[i64], run_key: i64, until: Option<Time>, halves: Option<Halves>) -> Stmt {
     by_keys!(
         write,
         keys,
@@ -385,4 +379,56 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
     let tokens: Vec<_> = held.iter().map(|message| (message.id, claim_token(message))).collect();
     tx.notes.delivered = redeliver(tx, &super::claimable::REDELIVERY, &tokens).await?;
     Ok(reply(full(tx, held).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lease::Under,
+        ops::{
+            lock,
+            mail::{self, record},
+            testing::{on_both, rows, try_write, undo},
+        },
+    };
+
+    #[tokio::test]
+    async fn a_claim_writes_the_row_that_save_writes() {
+        on_both(
+            |tx| {
+                Box::pin(async {
+                    tx.call(lock::Claim::new("any", "r")).await?;
+                    tx.call(mail::Push { key: Some("k".into()), ..mail::Push::new("box", "hello") }).await?;
+                    let token = tx.call(Claim::next("box", "r")).await?.claims.remove(0).claim.token;
+                    let (reason, delay_ms) = ("too early".into(), Some(Millis(0)));
+                    tx.call(mail::Fail { token, reason, retry: true, delay_ms, ..Default::default() })
+                        .await
+                        .map(drop)
+                })
+            },
+            |tx| {
+                Box::pin(async {
+                    let run_key = tx.query("select key from run", params![]).await?[0].get("key")?;
+                    let id = tx.query("select id from message", params![]).await?[0].get("id")?;
+                    let free = record::load(tx, id).await?.expect("a message");
+                    let max = Millis::minutes(1);
+                    try_write(tx).await?;
+                    let claim = Claim { max_ms: Some(max), ..Claim::next("box", "r") };
+                    assert_eq!(tx.call(claim).await?.claims.len(), 1);
+                    let by_claim = rows(tx, "*", "message").await?;
+                    undo(tx).await?;
+                    assert_ne!(rows(tx, "*", "message").await?, by_claim);
+                    let hold = Hold::sample("r", free.fence + 1, tx.now.plus(max));
+                    let until = Some(tx.now.plus(max));
+                    let hold = Hold { run_key, claimed_at: tx.now, until, ..hold };
+                    let after = claimed(free.clone(), hold, tx.now);
+                    record::save(tx, &[(free, after)], Under::NewClaim, Vec::new()).await?;
+                    assert_eq!(rows(tx, "*", "message").await?, by_claim);
+                    Ok(())
+                })
+            },
+        )
+        .await;
+    }
 }

@@ -221,3 +221,52 @@ fn event(tx: &Tx<'_>, keys: &[i64], run: &str, agent: Option<&str>) -> Stmt {
         tx.fingerprint()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Millis,
+        lease::Under,
+        ops::{
+            mail::{self, record},
+            testing::{on_both, rows, try_write, undo},
+        },
+    };
+
+    #[tokio::test]
+    async fn a_completion_writes_the_row_that_save_writes() {
+        on_both(
+            |tx| {
+                Box::pin(async {
+                    tx.call(mail::Push { key: Some("k".into()), ..mail::Push::new("box", "hello") }).await?;
+                    let token = tx.call(mail::Claim::next("box", "r")).await?.claims.remove(0).claim.token;
+                    let (reason, delay_ms) = ("too early".into(), Some(Millis(0)));
+                    tx.call(mail::Fail { token, reason, retry: true, delay_ms, ..Default::default() })
+                        .await?;
+                    let max_ms = Some(Millis::minutes(1));
+                    tx.call(mail::Claim { max_ms, ..mail::Claim::next("box", "r") }).await.map(drop)
+                })
+            },
+            |tx| {
+                Box::pin(async {
+                    let id = tx.query("select id from message", params![]).await?[0].get("id")?;
+                    let held = record::load(tx, id).await?.expect("a message");
+                    let token = Token { resource: held.resource(), fence: held.fence };
+                    let done = Done { token: token.to_string(), ..Done::default() };
+                    let (before, after) = done.decide(tx, Some(held), &token)?;
+                    let after = after.expect("it was held");
+                    try_write(tx).await?;
+                    write(tx, &[(before.clone(), after.clone(), &done)]).await?;
+                    let by_completion = rows(tx, "*", "message").await?;
+                    undo(tx).await?;
+                    assert_ne!(rows(tx, "*", "message").await?, by_completion);
+                    record::save(tx, &[(before, after)], Under::Claim, Vec::new()).await?;
+                    assert_eq!(rows(tx, "*", "message").await?, by_completion);
+                    Ok(())
+                })
+            },
+        )
+        .await;
+    }
+}

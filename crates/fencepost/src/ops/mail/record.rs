@@ -141,7 +141,9 @@ impl Record {
 
     /// Can it be claimed now? The column `ready` does not know the time.
     pub fn is_ready(&self, now: Time) -> bool {
-        matches!(self.phase, Phase::Pending) && !self.behind && self.delayed_until.is_none_or(|until| until <= now)
+        matches!(self.phase, Phase::Pending)
+            && !self.behind
+            && self.delayed_until.is_none_or(|until| until <= now)
     }
 
     pub fn claim_state(&self) -> ClaimState {

@@ -61,7 +61,8 @@ impl Op for Redrive {
         let named = !self.messages.is_empty();
         let mut found = load_locked(tx, &ids).await?;
         // Of a dead holder: reads show it as failed or held already.
-        let mut lost: Vec<Record> = found.values().filter(|message| message.is_lost(tx.now)).cloned().collect();
+        let mut lost: Vec<Record> =
+            found.values().filter(|message| message.is_lost(tx.now)).cloned().collect();
         lost.sort_by_key(|message| message.id);
         found.extend(lapse(tx, lost).await?.into_iter().map(|message| (message.id, message)));
         let mut changes = Vec::with_capacity(ids.len());
@@ -149,7 +150,8 @@ pub(super) async fn chosen(
     let mut ids = rows.map(|row: Row| row.get("id")).collect::<Result<Vec<i64>>>()?;
     // Reads show these as failed or held, too.
     let overdue = overdue(tx, Some(mailbox)).await?;
-    let given_up = overdue.iter().filter(|message| matches!(message.phase, Phase::Failed(_) | Phase::SetAside));
+    let given_up =
+        overdue.iter().filter(|message| matches!(message.phase, Phase::Failed(_) | Phase::SetAside));
     ids.extend(given_up.map(|message| message.id));
     ids.sort_unstable();
     let more = ids.len() as i64 > BATCH;

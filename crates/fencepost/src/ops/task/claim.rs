@@ -364,10 +364,7 @@ pub(crate) async fn take(
         let fence = next_fence(tx, was.fence);
         let hold = holder.hold(run_key, fence, max, tx.now);
         let from = free.status();
-        // A review is not an attempt at the work.
-        let attempts = free.attempts + i64::from(purpose == Purpose::Work);
-        let phase = Phase::claimed(purpose, hold);
-        let taken = Record { phase, fence, attempts, updated_at: tx.now, ..free };
+        let taken = claimed(free, purpose, hold, tx.now);
         events.push(taken.event("task.claimed", from));
         let token = Token { resource: taken.resource(), fence };
         tx.notes.delivered.push(Delivered { token, delivery: taken.delivery });
@@ -389,6 +386,14 @@ pub(crate) async fn take(
         return Err(Error::raced(format!("run `{}` ended at this moment", holder.name)));
     }
     Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
+}
+
+/// The rule.
+pub(super) fn claimed(task: Record, purpose: Purpose, hold: Hold, now: Time) -> Record {
+    // A review is not an attempt at the work.
+    let attempts = task.attempts + i64::from(purpose == Purpose::Work);
+    let fence = hold.fence;
+    Record { phase: Phase::claimed(purpose, hold), fence, attempts, updated_at: now, ..task }
 }
 
 /// What could make a task free for this agent.

@@ -421,6 +421,15 @@ const SAVE: &str = "
 
 /// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
 pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, now: Time) -> Slot {
+    let only_claim = was.phase.leads_straight_to(&after.phase);
+    let saved = batch.add(update(was, after, under, now, only_claim));
+    if !after.tags.is_empty() && was.ready != after.ready() {
+        batch.add(sync_tags(crate::db::key_set([after.seq])));
+    }
+    saved
+}
+
+fn update(was: &Was, after: &Record, under: Under, now: Time, only_claim: bool) -> Stmt {
     let (hold, last) = (after.hold(), after.last.as_ref());
     let holder = if under == Under::NewClaim { hold } else { was.phase.hold() };
     let mut params = params![
@@ -443,26 +452,20 @@ pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, n
         after.failure_reason.as_deref(),
         after.phase.finished_at(),
     ];
-    let sql = if was.phase.leads_straight_to(&after.phase) {
-        SAVE_CLAIM
-    } else {
-        params.extend(params![
-            after.assignee.as_deref(),
-            after.offered_to.as_deref(),
-            after.offered_at,
-            after.accepted_at,
-            after.rejection_reason.as_deref(),
-            after.parked.as_deref(),
-            after.delayed_until,
-            after.reviews,
-        ]);
-        SAVE
-    };
-    let saved = batch.add(Stmt::write(sql, params));
-    if !after.tags.is_empty() && was.ready != after.ready() {
-        batch.add(sync_tags(crate::db::key_set([after.seq])));
+    if only_claim {
+        return Stmt::write(SAVE_CLAIM, params);
     }
-    saved
+    params.extend(params![
+        after.assignee.as_deref(),
+        after.offered_to.as_deref(),
+        after.offered_at,
+        after.accepted_at,
+        after.rejection_reason.as_deref(),
+        after.parked.as_deref(),
+        after.delayed_until,
+        after.reviews,
+    ]);
+    Stmt::write(SAVE, params)
 }
 
 /// The tags' copies of `ready` follow the tasks of this key set.
@@ -523,4 +526,95 @@ pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: 
         tx.one(sync_tags(crate::db::key_set(tagged))).await?;
     }
     Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Millis,
+        ops::{
+            agent,
+            task::{self, Purpose, claim, done, lapse, release},
+            testing::{on_both, rows, try_write, undo},
+        },
+    };
+
+    /// A claim and a completion write fewer columns, and a set of tasks is written by another statement.
+    #[tokio::test]
+    async fn every_statement_that_saves_writes_the_same_row() {
+        on_both(
+            |tx| {
+                Box::pin(async {
+                    for title in ["free", "held", "reviewed", "assigned"] {
+                        tx.call(task::Add::new("b", title)).await?;
+                    }
+                    tx.call(task::Claim::of("b-1", "r")).await?;
+                    tx.call(task::Fail {
+                        retry: true,
+                        delay_ms: Some(Millis(0)),
+                        ..task::Fail::new("task/b-1@1", "no")
+                    })
+                    .await?;
+                    let max_ms = Some(Millis::minutes(1));
+                    tx.call(task::Claim { max_ms, ..task::Claim::of("b-2", "r") }).await?;
+                    tx.call(agent::Join { agent: "ann".into(), ..Default::default() }).await?;
+                    let to = || "ann".to_owned();
+                    tx.call(task::Offer { task: "b-3".into(), to: to(), ..Default::default() }).await?;
+                    tx.call(task::Claim { agent: Some(to()), ..task::Claim::of("b-3", "s") }).await?;
+                    tx.execute("update task set reviews = 2 where n = 3", params![]).await?;
+                    tx.call(task::Assign { task: "b-4".into(), to: to(), ..Default::default() })
+                        .await
+                        .map(drop)
+                })
+            },
+            |tx| Box::pin(async { every_transition(tx).await }),
+        )
+        .await;
+    }
+
+    async fn every_transition(tx: &mut Tx<'_>) -> Result<()> {
+        let now = tx.now;
+        let mut tasks = Vec::new();
+        for n in 1..=4 {
+            tasks.push(load(tx, &TaskId { board: "b".into(), n }).await?.expect("a task"));
+        }
+        let [free, held, reviewed, assigned] = <[Record; 4]>::try_from(tasks).expect("four");
+        let run_key = held.hold().expect("a hold").run_key;
+        let hold = Hold { run_key, claimed_at: now, ..Hold::sample("r", free.fence + 1, now) };
+        let changed = |task: &Record, change: &dyn Fn(&mut Record)| {
+            let mut after = Record { updated_at: now, ..task.clone() };
+            change(&mut after);
+            after
+        };
+        let last_attempt = Record { attempts: held.max_attempts, ..held.clone() };
+        let transitions = [
+            (&free, claim::claimed(free.clone(), Purpose::Work, hold, now), Under::NewClaim),
+            (&held, done::complete(held.clone(), Some("it works"), now), Under::Claim),
+            (&held, changed(&held, &|task| release::give_back(task, "release", &[None])), Under::Claim),
+            (&held, changed(&held, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
+            (&held, changed(&last_attempt, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
+            (&reviewed, changed(&reviewed, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
+            (&assigned, changed(&assigned, &|task| drop(lapse::recall(task, "ann", now))), Under::Nobody),
+        ];
+        let untouched = rows(tx, "*", "task").await?;
+        for (before, after, under) in transitions {
+            let was = before.was();
+            let mut written = Vec::new();
+            for only_claim in [was.phase.leads_straight_to(&after.phase), false] {
+                try_write(tx).await?;
+                assert_eq!(tx.one(update(&was, &after, under, now, only_claim)).await?.affected, 1);
+                written.push(rows(tx, "*", "task").await?);
+                undo(tx).await?;
+            }
+            try_write(tx).await?;
+            assert_eq!(save_set(tx, &[(was, after.clone())], under).await?.len(), 1);
+            written.push(rows(tx, "*", "task").await?);
+            undo(tx).await?;
+            assert_ne!(written[0], untouched, "{after:?}");
+            assert_eq!(written[0], written[1], "SAVE_CLAIM and SAVE: {after:?}");
+            assert_eq!(written[0], written[2], "SAVE and save_set: {after:?}");
+        }
+        Ok(())
+    }
 }

@@ -19,7 +19,7 @@ use crate::{
 use std::collections::HashMap;
 
 /// The rule: back to the pool, to its assignee, or to whom it is offered.
-fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
+pub(super) fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
     let next = match task.phase {
         Phase::Reviewing(_) => Phase::Offered,
         _ => {
