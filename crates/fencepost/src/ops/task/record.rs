@@ -549,13 +549,12 @@ mod tests {
                     for title in ["free", "held", "reviewed", "assigned"] {
                         tx.call(task::Add::new("b", title)).await?;
                     }
-                    tx.call(task::Claim::of("b-1", "r")).await?;
-                    tx.call(task::Fail {
-                        retry: true,
-                        delay_ms: Some(Millis(0)),
-                        ..task::Fail::new("task/b-1@1", "no")
-                    })
-                    .await?;
+                    // Both have a reason of failure, which a claim keeps and a completion clears.
+                    for id in ["b-1", "b-2"] {
+                        let token = tx.call(task::Claim::of(id, "r")).await?.claim.token;
+                        let fail = task::Fail { retry: true, ..task::Fail::new(token, "no") };
+                        tx.call(task::Fail { delay_ms: Some(Millis(0)), ..fail }).await?;
+                    }
                     let max_ms = Some(Millis::minutes(1));
                     tx.call(task::Claim { max_ms, ..task::Claim::of("b-2", "r") }).await?;
                     tx.call(agent::Join { agent: "ann".into(), ..Default::default() }).await?;
