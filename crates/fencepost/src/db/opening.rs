@@ -83,3 +83,23 @@ pub(crate) struct Repeat {
     pub at: Time,
     pub fingerprint: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_is_due_at_its_deadline_or_while_an_ended_run_may_hold_something() {
+        for (at, unreleased, now, due) in [
+            (None, false, 10, false),
+            (Some(11), false, 10, false),
+            (Some(10), false, 10, true),
+            (Some(9), false, 10, true),
+            (None, true, 10, true),
+            (Some(11), true, 10, true),
+        ] {
+            let next = Due { floor: 0, at: at.map(Time), unreleased };
+            assert_eq!(next.is_due(Time(now)), due, "{next:?} at {now}");
+        }
+    }
+}

@@ -125,3 +125,53 @@ impl Fail {
         message
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{lease::Hold, ops::mail::Status};
+
+    #[test]
+    fn a_failure_is_final_or_follows_the_callers_and_the_mailboxs_rules() {
+        let now = Time(1000);
+        let (retry, hold, discard) = (Replay::Retry, Replay::Hold, Replay::Discard);
+        let fail = || Fail { token: "message/1@1".into(), reason: "no luck".into(), ..Fail::default() };
+        let again = || Fail { retry: true, ..fail() };
+        let lost = || Fail { lost: true, ..fail() };
+        let stopped = || Fail { stopped: true, ..fail() };
+        let delayed = || Fail { delay_ms: Some(Millis(70)), ..again() };
+        // The mailbox's replay policy decides only if the holder was cut off: `lost` or `stopped`.
+        // Attempts before; status, attempts and delay in milliseconds after.
+        let cases = [
+            (fail(), retry, 1, Status::Failed, 1, None),
+            (fail(), hold, 1, Status::Failed, 1, None),
+            (again(), retry, 1, Status::Pending, 1, Some(10_000)),
+            (again(), hold, 2, Status::Pending, 2, Some(20_000)),
+            (again(), retry, 3, Status::Failed, 3, None),
+            (delayed(), retry, 1, Status::Pending, 1, Some(70)),
+            (lost(), retry, 1, Status::Pending, 1, Some(10_000)),
+            (lost(), retry, 3, Status::Failed, 3, None),
+            (lost(), hold, 3, Status::Held, 3, None),
+            (lost(), discard, 1, Status::Failed, 1, None),
+            (stopped(), retry, 3, Status::Pending, 2, None),
+            (stopped(), hold, 1, Status::Held, 1, None),
+            (stopped(), discard, 1, Status::Failed, 1, None),
+        ];
+        for (fail, replay, attempts, status, attempts_after, delay) in cases {
+            let held = Phase::Processing(Hold::sample("r", 1, Time(2000)));
+            let before = Record { attempts, lapsed: 1, ..Record::sample(held) };
+            let after = fail.apply(&before, &Settings { replay, ..Settings::default() }, now);
+            let context = format!("{fail:?}, {replay:?}, {attempts} attempts");
+            assert_eq!(
+                (after.status(), after.attempts, after.lapsed),
+                (status, attempts_after, 0),
+                "{context}"
+            );
+            assert_eq!(after.delayed_until, delay.map(|delay| now.plus(Millis(delay))), "{context}");
+            let discarded = replay == discard && (fail.lost || fail.stopped);
+            assert_eq!(after.outcome.as_deref(), discarded.then_some("discarded"), "{context}");
+            assert_eq!(after.failure_reason.as_deref(), Some("no luck"), "{context}");
+            assert_eq!(after.last.expect("how the claim ended").verb, "fail", "{context}");
+        }
+    }
+}

@@ -96,3 +96,59 @@ pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<
     save(tx, &changes, Under::Nobody, events).await?;
     Ok(changes.into_iter().map(|(_, after)| after).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{lease::Hold, ops::mail::Status};
+
+    #[test]
+    fn the_mailbox_says_what_follows_when_a_claim_is_lost() {
+        let now = Time(10);
+        let held = |attempts, batch| Record {
+            attempts,
+            batch,
+            ..Record::sample(Phase::Processing(Hold::sample("r", 1, now)))
+        };
+        let (retry, hold, discard) = (Replay::Retry, Replay::Hold, Replay::Discard);
+        // Status, event, attempts and outcome after it.
+        let cases = [
+            (retry, held(1, None), Status::Pending, "message.lapsed", 1, None),
+            (retry, held(2, None), Status::Pending, "message.lapsed", 2, None),
+            (retry, held(3, None), Status::Failed, "message.failed", 3, None),
+            // Lost together with others: it keeps its last attempt.
+            (retry, held(3, Some(8)), Status::Pending, "message.lapsed", 2, None),
+            (
+                retry,
+                Record { max_attempts: 1, ..held(1, Some(8)) },
+                Status::Failed,
+                "message.failed",
+                1,
+                None,
+            ),
+            (hold, held(1, None), Status::Held, "message.held", 1, None),
+            (hold, held(3, None), Status::Held, "message.held", 3, None),
+            (discard, held(1, None), Status::Failed, "message.discarded", 1, Some("discarded")),
+        ];
+        for (replay, before, status, kind, attempts, outcome) in cases {
+            let settings = Settings { replay, ..Settings::default() };
+            let (after, event) = rule(&before, &settings, now);
+            assert_eq!((after.status(), event.kind), (status, kind), "{replay:?} {before:?}");
+            assert_eq!((after.attempts, after.lapsed), (attempts, 1), "{replay:?} {before:?}");
+            assert_eq!(after.outcome.as_deref(), outcome, "{replay:?} {before:?}");
+            assert_eq!((event.run.as_deref(), event.fence), (Some("r"), Some(1)), "{replay:?} {before:?}");
+            let last = after.last.as_ref().expect("how the claim ended");
+            assert_eq!((last.fence, last.verb.as_str()), (1, "lapse"), "{replay:?} {before:?}");
+            let reason = match kind {
+                "message.failed" => {
+                    format!(
+                        "{} attempts were made and lost; the last by run `r` went silent: its lease was over",
+                        before.attempts
+                    )
+                }
+                _ => "run `r` went silent: its lease was over".into(),
+            };
+            assert_eq!(after.failure_reason, Some(reason), "{replay:?} {before:?}");
+        }
+    }
+}

@@ -119,6 +119,35 @@ impl Record {
         })
     }
 
+    /// For the tables of cases beside the rules.
+    #[cfg(test)]
+    pub fn sample(phase: Phase) -> Self {
+        Self {
+            id: 1,
+            mailbox: "box".into(),
+            lane: None,
+            kind: None,
+            key: None,
+            priority: 50,
+            max_attempts: 3,
+            size: 0,
+            created_at: Time(0),
+            phase,
+            outcome: None,
+            behind: false,
+            delayed_until: None,
+            attempts: 1,
+            lapsed: 0,
+            batch: None,
+            fence: 1,
+            delivery: 1,
+            last: None,
+            failure_reason: None,
+            updated_at: Time(0),
+            overdue: false,
+        }
+    }
+
     pub fn read_all(rows: Vec<Row>) -> Result<Vec<Self>> {
         rows.into_iter().map(Self::read).collect()
     }

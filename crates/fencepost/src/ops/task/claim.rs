@@ -483,3 +483,42 @@ fn over_claim(task: &Record, run: String, fence: i64, at: Time) -> claim::Claim 
     };
     hold.claim(&task.resource())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_can_be_claimed_or_is_refused_with_a_code() {
+        let (ann, now) = (Some("ann"), Time(5));
+        let held = || Phase::InProgress(Hold::sample("r", 1, Time(10)));
+        let task = Record::sample;
+        let offered = || Record { offered_to: Some("ann".into()), ..task(Phase::Offered) };
+        let assigned = || Record { assignee: Some("ann".into()), ..task(Phase::Pending) };
+        let cases = [
+            (task(Phase::Unassigned), None, Ok(Purpose::Work)),
+            (task(Phase::Unassigned), ann, Ok(Purpose::Work)),
+            (Record { waiting_on: 1, ..task(Phase::Unassigned) }, None, Err(Code::NotReady)),
+            (Record { parked: Some("later".into()), ..task(Phase::Unassigned) }, None, Err(Code::NotReady)),
+            (Record { delayed_until: Some(now), ..task(Phase::Unassigned) }, None, Err(Code::NotReady)),
+            (offered(), ann, Ok(Purpose::Review)),
+            // A review decides about a task before it can be begun.
+            (Record { waiting_on: 1, ..offered() }, ann, Ok(Purpose::Review)),
+            (Record { parked: Some("later".into()), ..offered() }, ann, Err(Code::NotReady)),
+            (offered(), Some("bob"), Err(Code::NotReady)),
+            (offered(), None, Err(Code::NotReady)),
+            (assigned(), ann, Ok(Purpose::Work)),
+            (assigned(), Some("bob"), Err(Code::NotReady)),
+            (assigned(), None, Err(Code::NotReady)),
+            (Record { waiting_on: 1, ..assigned() }, ann, Err(Code::NotReady)),
+            (task(held()), ann, Err(Code::AlreadyClaimed)),
+            (task(Phase::Completed(now)), ann, Err(Code::AlreadyFinished)),
+            (task(Phase::Failed(now)), ann, Err(Code::AlreadyFinished)),
+            (task(Phase::Cancelled(now)), ann, Err(Code::Cancelled)),
+        ];
+        for (task, agent, expected) in cases {
+            let answer = takeable(&task, agent).map_err(|error| error.code());
+            assert_eq!(answer, expected, "{agent:?} claims {task:?}");
+        }
+    }
+}

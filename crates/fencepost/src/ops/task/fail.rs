@@ -103,3 +103,47 @@ impl Fail {
         task
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{lease::Hold, ops::task::Status};
+
+    #[test]
+    fn a_failure_is_final_or_retried_after_a_delay_while_attempts_are_left() {
+        let now = Time(1000);
+        let held = |attempts, assignee: Option<&str>| {
+            let task = Record::sample(Phase::InProgress(Hold::sample("r", 1, Time(2000))));
+            Record { attempts, assignee: assignee.map(str::to_owned), lapsed: true, ..task }
+        };
+        let fail = || Fail::new("task/b-1@1", "no luck");
+        let retry = |delay: Option<i64>| Fail { retry: true, delay_ms: delay.map(Millis), ..fail() };
+        // Status, and the delay in milliseconds.
+        let cases = [
+            (fail(), held(1, None), Status::Failed, None),
+            (retry(None), held(1, None), Status::Unassigned, Some(10_000)),
+            (retry(None), held(2, None), Status::Unassigned, Some(20_000)),
+            (retry(None), held(3, None), Status::Failed, None),
+            (retry(Some(0)), held(1, None), Status::Unassigned, None),
+            (retry(Some(70)), held(2, Some("ann")), Status::Pending, Some(70)),
+            (retry(Some(70)), held(3, Some("ann")), Status::Failed, None),
+        ];
+        for (fail, before, status, delay) in cases {
+            let task = fail.apply(&before, now);
+            let context = format!("{fail:?} of {before:?}");
+            assert_eq!(task.status(), status, "{context}");
+            assert_eq!(task.delayed_until, delay.map(|delay| now.plus(Millis(delay))), "{context}");
+            assert_eq!((task.lapsed, task.attempts), (false, before.attempts), "{context}");
+            assert_eq!(task.failure_reason.as_deref(), Some("no luck"), "{context}");
+            assert_eq!(task.last.expect("how the claim ended").verb, "fail", "{context}");
+            assert!(task.phase.finished_at().is_none_or(|at| at == now), "{context}");
+        }
+    }
+
+    #[test]
+    fn the_delay_doubles_up_to_ten_minutes() {
+        for (attempts, seconds) in [(0, 10), (1, 10), (2, 20), (3, 40), (6, 320), (7, 600), (100, 600)] {
+            assert_eq!(backoff(attempts), Millis::seconds(seconds), "after {attempts} attempts");
+        }
+    }
+}

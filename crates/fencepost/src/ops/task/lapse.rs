@@ -102,3 +102,60 @@ async fn give_back(tx: &mut Tx<'_>, mut tasks: Vec<Record>) -> Result<u64> {
     tx.one(events).await?;
     Ok(written)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{lease::Hold, ops::task::Status};
+
+    #[test]
+    fn a_lost_claim_gives_the_task_back_until_it_was_lost_too_often() {
+        let now = Time(10);
+        let lost = || Hold::sample("r", 1, now);
+        let working = |attempts| Record { attempts, ..Record::sample(Phase::InProgress(lost())) };
+        let reviewing = |reviews| Record {
+            reviews,
+            offered_to: Some("ann".into()),
+            ..Record::sample(Phase::Reviewing(lost()))
+        };
+        let assigned = Record { assignee: Some("ann".into()), ..working(2) };
+        // Status, event, attempts and reviews after it.
+        let cases = [
+            (working(1), Status::Unassigned, "task.lapsed", 1, 0),
+            (working(2), Status::Unassigned, "task.lapsed", 2, 0),
+            (working(3), Status::Failed, "task.failed", 3, 0),
+            (assigned, Status::Pending, "task.lapsed", 2, 0),
+            (reviewing(0), Status::Offered, "task.lapsed", 1, 1),
+            (reviewing(1), Status::Offered, "task.lapsed", 1, 2),
+            (reviewing(2), Status::Unassigned, "task.lapsed", 1, 3),
+        ];
+        for (mut task, status, kind, attempts, reviews) in cases {
+            let before = format!("{task:?}");
+            let was_working = matches!(task.phase, Phase::InProgress(_));
+            let event = lapse(&mut task, now);
+            assert_eq!((task.status(), event.kind), (status, kind), "{before}");
+            assert_eq!((task.attempts, task.reviews), (attempts, reviews), "{before}");
+            assert_eq!((event.run.as_deref(), event.fence), (Some("r"), Some(1)), "{before}");
+            let last = task.last.as_ref().expect("how the claim ended");
+            assert_eq!((last.fence, last.verb.as_str()), (1, "lapse"), "{before}");
+            assert_eq!(task.lapsed, was_working, "{before}");
+            assert_eq!(task.failure_reason.is_some(), was_working, "{before}");
+            assert_eq!(task.offered_to.is_some(), status == Status::Offered, "{before}");
+        }
+    }
+
+    #[test]
+    fn the_event_says_why_the_claim_was_lost() {
+        let hold = || Hold::sample("r", 1, Time(10));
+        for (hold, at, why) in [
+            (hold(), 10, "its lease was over"),
+            (Hold { run_ended_at: Some(Time(5)), ..hold() }, 6, "its run ended"),
+            (Hold { until: Some(Time(7)), ..hold() }, 7, "its time was up"),
+        ] {
+            let mut task = Record::sample(Phase::InProgress(hold));
+            let event = lapse(&mut task, Time(at));
+            assert_eq!(event.details.expect("details")["reason"], why);
+            assert_eq!(task.failure_reason.as_deref(), Some(&*format!("run `r` went silent: {why}")));
+        }
+    }
+}

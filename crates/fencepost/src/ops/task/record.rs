@@ -150,6 +150,42 @@ impl Record {
         })
     }
 
+    /// For the tables of cases beside the rules.
+    #[cfg(test)]
+    pub fn sample(phase: Phase) -> Self {
+        Self {
+            seq: 1,
+            id: TaskId { board: "b".into(), n: 1 },
+            title: "a task".into(),
+            kind: None,
+            priority: 50,
+            tags: Vec::new(),
+            source: None,
+            creator: None,
+            key: None,
+            max_attempts: 3,
+            created_at: Time(0),
+            phase,
+            assignee: None,
+            offered_to: None,
+            offered_at: None,
+            accepted_at: None,
+            rejection_reason: None,
+            parked: None,
+            delayed_until: None,
+            waiting_on: 0,
+            attempts: 1,
+            reviews: 0,
+            lapsed: false,
+            fence: 1,
+            delivery: 1,
+            last: None,
+            failure_reason: None,
+            updated_at: Time(0),
+            overdue: false,
+        }
+    }
+
     pub fn resource(&self) -> Resource {
         Resource::new("task", &self.id)
     }
