@@ -8,6 +8,7 @@ mod new;
 mod now;
 mod phase;
 mod record;
+mod save;
 mod state;
 mod view;
 
@@ -25,9 +26,10 @@ use crate::{
 pub(crate) use now::{Now, overdue};
 pub(crate) use phase::{Phase, Purpose};
 pub(crate) use record::{
-    Lock, Record, Was, add_locked, by_ids, columns, is_ready, load, load_locked, load_set, save, save_set,
-    state, titles, unheld,
+    Lock, Record, Was, add_locked, by_ids, columns, is_ready, load, load_locked, load_set, state, titles,
+    unheld,
 };
+pub(crate) use save::{save, save_set};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use state::State;
@@ -207,7 +209,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
                  where seq in (select cast(value ->> 'k' as bigint) from json_each(?1))";
     let keys = crate::db::key_set(keys);
     let woken = Stmt::write(woken, params![keys.clone()]);
-    tx.send(Batch::from([woken, record::sync_tags(keys), events])).await?;
+    tx.send(Batch::from([woken, save::sync_tags(keys), events])).await?;
     Ok(due.len() as u64)
 }
 

@@ -1,4 +1,4 @@
-use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, record, save};
+use super::{Changed, Lock, Record, Status, lapse, load_set, not_found, save};
 use crate::{
     caller::Access,
     db::{Batch, Stmt, Tx},
@@ -91,7 +91,7 @@ pub(super) fn recount(batch: &mut Batch, task: &Record, event: Stmt) {
         "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
         params![task.seq, task.waiting_on, task.updated_at],
     ));
-    batch.add(record::sync_tags(crate::db::key_set([task.seq])));
+    batch.add(save::sync_tags(crate::db::key_set([task.seq])));
     batch.add(event);
 }
 

@@ -188,7 +188,7 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
     let tagged = dependents.iter().filter(|(_, task)| task.has_tags).map(|(seq, _)| *seq);
     let tagged: Vec<i64> = tagged.collect();
     if !tagged.is_empty() {
-        batch.add(record::sync_tags(crate::db::key_set(tagged)));
+        batch.add(save::sync_tags(crate::db::key_set(tagged)));
     }
     let free = dependents.values().filter(|task| task.is_free());
     let events: Vec<_> = free.map(Dependent::unblocked).collect();
