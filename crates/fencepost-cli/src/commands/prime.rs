@@ -215,7 +215,7 @@ mod tests {
         [commands(&scripts), commands(&text)].concat()
     }
 
-    /// Does it only name a command, for all that it takes?
+    /// Is it only the name of a command, without arguments?
     fn is_name(quoted: &str) -> bool {
         let words = shell_words(quoted);
         let find = |command: clap::Command, word: &String| command.find_subcommand(word).cloned();
