@@ -217,12 +217,12 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/2",
     ),
     (
-        "a finished message says when, and until when it is kept; no other does",
+        "a message has a finishing time and a removal time exactly if it is finished",
         &["update message set finished_at = null, prune_at = null where id = 3"],
         "message/3",
     ),
     (
-        "a finished message says when, and until when it is kept; no other does",
+        "a message has a finishing time and a removal time exactly if it is finished",
         &["update message set prune_at = 1 where id = 2"],
         "message/2",
     ),
@@ -242,27 +242,27 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/2",
     ),
     (
-        "what is completed has no payload left, except in an inbox, and what is not has its text",
+        "every message has its texts, and a completed one has no payload, except in an inbox",
         &["update message_doc set payload = '1' where message = 3"],
         "message/3",
     ),
     (
-        "what is completed has no payload left, except in an inbox, and what is not has its text",
+        "every message has its texts, and a completed one has no payload, except in an inbox",
         &["delete from message_doc where message = 2"],
         "message/2",
     ),
     (
-        "what is completed has no payload left, except in an inbox, and what is not has its text",
+        "every message has its texts, and a completed one has no payload, except in an inbox",
         &["insert into message_doc(message) values (999)"],
         "message_doc 999",
     ),
     (
-        "every message has its mailbox, and a lane exactly if that is strict",
+        "every message has a mailbox, and a lane exactly if the mailbox is strict",
         &["update message set mailbox = 'none' where id = 2"],
         "message/2",
     ),
     (
-        "every message has its mailbox, and a lane exactly if that is strict",
+        "every message has a mailbox, and a lane exactly if the mailbox is strict",
         &["update message set behind = 1 where id = 2"],
         "message/2",
     ),
@@ -330,12 +330,12 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "delivery/slack/Ev1",
     ),
     (
-        "in every lane it is the turn of one message",
+        "every lane has exactly one unfinished message that comes first",
         &["update message set behind = 0 where id = 5"],
         "mailbox/strict",
     ),
     (
-        "in every lane it is the turn of one message",
+        "every lane has exactly one unfinished message that comes first",
         &["update message set behind = 1 where id = 4"],
         "mailbox/strict",
     ),
