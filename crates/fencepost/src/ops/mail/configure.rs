@@ -70,9 +70,12 @@ impl Op for Configure {
             && had.settings.strict != strict
         {
             let is = if had.settings.strict { "is strict" } else { "is not strict" };
-            return Err(Error::new(Code::NotReady, format!("mailbox `{}` {is}, and cannot be changed", self.mailbox))
-                .with("field", "strict")
-                .hint("choose another name: only a new mailbox can be made strict or not"));
+            return Err(Error::new(
+                Code::NotReady,
+                format!("mailbox `{}` {is}, and that cannot be changed", self.mailbox),
+            )
+            .with("field", "strict")
+            .hint("choose another name: only a new mailbox can be made strict or not"));
         }
         let event = Event {
             topic: Some(Topic::mail(&self.mailbox)),

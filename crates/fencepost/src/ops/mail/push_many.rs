@@ -307,8 +307,11 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<Pu
     let own = Record::read_all(answers.take(own).rows)?;
     let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();
     if own.len() < pushed.len() {
-        return Err(Error::new(Code::AlreadyFinished, "the messages that this request pushed have been removed")
-            .hint("they were pushed and finished: do not push them again"));
+        return Err(Error::new(
+            Code::AlreadyFinished,
+            "the messages that this request pushed have been removed",
+        )
+        .hint("they were pushed and finished: do not push them again"));
     }
     let mut known = find(answers.take(known).rows, keys)?;
     let existing = known.values().map(|message| message.id).filter(|id| !pushed.contains(id)).collect();

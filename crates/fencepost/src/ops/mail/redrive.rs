@@ -39,7 +39,7 @@ pub struct Redrive {
 pub struct Redriven {
     /// Ids of the messages that are pending again.
     pub messages: Vec<i64>,
-    /// There are more: call again.
+    /// There are more: repeat the call.
     pub more: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Reset {
 pub struct WasReset {
     /// Number of messages that were released.
     pub reset: u64,
-    /// There are more: call again.
+    /// There are more: repeat the call.
     pub more: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Take {
     /// At most this many (default 1, at most 1000).
     #[serde(default)]
     pub count: Option<i64>,
-    /// Wait up to this long for a message (at most 10 minutes; call again to wait longer).
+    /// Wait up to this long for a message (at most 10 minutes; repeat the call to wait longer).
     #[serde(default)]
     pub wait_ms: Option<Millis>,
     /// Request id: repeating the call with the same id returns the first reply.
@@ -111,7 +111,10 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
         tx.one(by_keys!(read, keys.as_slice(), columns!("where message.id"), "order by message.id")).await?;
     let taken = Record::read_all(rows.rows)?;
     if taken.is_empty() {
-        return Err(Error::new(Code::AlreadyFinished, "the messages that this request took have been removed"));
+        return Err(Error::new(
+            Code::AlreadyFinished,
+            "the messages that this request took have been removed",
+        ));
     }
     Ok(Taken { messages: full(tx, taken).await? })
 }
