@@ -291,8 +291,8 @@ for_every_noun! {
         let resource = token.split('@').next().expect("a resource");
         for promise in [
             "every claim's run exists",
-            "what was claimed has a fence",
-            "no claim was given out under a fence that the item has not reached",
+            "every claimed item has a fence",
+            "no claim has a fence above its item's",
         ] {
             let found = |violation: &&admin::check::Violation| {
                 violation.promise == promise && violation.resource == resource
