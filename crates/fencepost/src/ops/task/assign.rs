@@ -12,7 +12,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Assign an unassigned task to an agent: only its runs can claim it.
+/// Assign an unassigned task to an agent. Only that agent's runs can claim it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assign {

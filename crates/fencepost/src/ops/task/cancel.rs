@@ -13,7 +13,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Cancel an unfinished task. If someone holds it, their claim ends, and their guard says so.
+/// Cancel an unfinished task. If a run holds it, the claim ends, and the holder's guard refuses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {

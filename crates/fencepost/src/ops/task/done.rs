@@ -20,13 +20,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Complete the task held under a token. The same completion again is the first answer; a different one is
-/// refused.
+/// Complete the task held under a token. The same completion again returns the first reply; a different one
+/// is refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     pub token: String,
-    /// What came of it. Tasks that depend on this one are handed it.
+    /// The result. It is shown to the tasks that depend on this one.
     #[serde(default)]
     pub output: Option<String>,
 }
@@ -80,7 +80,7 @@ impl Op for Done {
     }
 }
 
-/// A token of a task.
+/// Parses a token that must be a task's.
 pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     let token = Token::check(token)?;
     match token.resource.task() {
@@ -92,11 +92,11 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     }
 }
 
-/// The task, if the token holds it.
+/// Checks that the token holds the task.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
     let look = found.as_ref().map(Record::claim_state);
     let hold = require(look.as_ref(), token, tx.now)?;
-    // Of one token it was seen at the opening; here are many.
+    // The prelude checked the run of the first token only; a batch has many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     let task = found.ok_or_else(|| Error::internal("a token without a task"))?;
     if task.status == Status::Reviewing {
@@ -109,7 +109,7 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
     Ok(task)
 }
 
-/// The rule.
+/// The rule of a completion.
 pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Record {
     let mut task = Record {
         status: Status::Completed,
@@ -123,8 +123,8 @@ pub(super) fn complete(task: Record, output: Option<&str>, tx: &Tx<'_>) -> Recor
     task
 }
 
-/// Whoever waits for these tasks. They are locked in order, so that two completions with the same dependents
-/// do not wait for each other; and in a way that lets others come to depend on them, who may be waiting for us.
+/// Reads the dependents of these tasks. They are locked in order, so that two completions with the same dependents do
+/// not deadlock. The lock is weak, so that a transaction that waits for ours may add edges to them.
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         read,
@@ -134,8 +134,8 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     )
 }
 
-/// They wait for fewer now, and the tags' copies of what is ready follow. Those that wait for nothing any more are told
-/// of: whoever waits for one of them is woken by that.
+/// Lowers the dependents' counts, and updates their tags' copies. A dependent that waits for nothing any
+/// more gets an event, which wakes its waiters.
 pub(super) async fn unblock(tx: &mut Tx<'_>, dependents: Vec<Row>) -> Result<()> {
     let mut fewer: BTreeMap<i64, (Record, i64)> = BTreeMap::new();
     for row in dependents {

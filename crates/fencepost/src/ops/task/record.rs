@@ -1,4 +1,4 @@
-//! A task's row: reading it, and writing it back.
+//! A task's row: reading and writing it.
 
 use super::{Now, Status, Task, reopen::reopened};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// The state of a task. It is held exactly while it is reviewing or in progress.
+/// The state of a task. A run holds it exactly while it is reviewing or in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub seq: i64,
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub failure_reason: Option<String>,
     pub updated_at: Time,
     pub finished_at: Option<Time>,
-    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    /// The claim is lost, but expiry has not written that yet: this record is as expiry would write it.
     pub overdue: bool,
 }
 
@@ -68,7 +68,7 @@ macro_rules! state {
 }
 pub(crate) use state;
 
-/// Tasks with the runs that hold them.
+/// Tasks joined with the runs that hold them.
 macro_rules! columns {
     ($rest:expr) => {
         concat!(
@@ -82,7 +82,7 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// Tasks that nobody holds. With no join there is no other order for a planner to prefer.
+/// Tasks that nobody holds. Without a join the planner has no other order to choose.
 macro_rules! unheld {
     ($rest:expr) => {
         concat!($crate::ops::task::state!(), "cast(null as bigint) as run_key ", $rest)
@@ -90,7 +90,8 @@ macro_rules! unheld {
 }
 pub(crate) use unheld;
 
-/// Can it be claimed now? [`Record::ready`] says the same of a task as it is now; the column `ready` does not know the time.
+/// Whether a task can be claimed now. [`Record::ready`] is the same rule in Rust; the column `ready` does
+/// not know the time.
 macro_rules! is_ready {
     ($now:literal) => {
         concat!(
@@ -103,7 +104,7 @@ macro_rules! is_ready {
 }
 pub(crate) use is_ready;
 
-/// A task as it was found: what the write checks, and what its event tells.
+/// A task as it was found: the values that the write checks, and that its event reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Was {
     pub status: Status,
@@ -164,19 +165,19 @@ impl Record {
         ClaimState { fence: self.fence, hold: self.hold.clone(), closed, last: self.last.clone() }
     }
 
-    /// Where an unfinished, unheld task waits.
+    /// The status that an unfinished task has without a holder.
     pub fn home(&self) -> Status {
         if self.assignee.is_some() { Status::Pending } else { Status::Unassigned }
     }
 
-    /// The claim ends, by this verb; the status is the caller's to set.
+    /// Ends the claim by this verb. The caller sets the status.
     pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>]) {
         if let Some(hold) = self.hold.take() {
             self.last = Some(Last::new(hold.fence, verb, content));
         }
     }
 
-    /// An event of this task that led from a status to the present one.
+    /// An event of this task: its status changed from `from` to the present one.
     pub fn event(&self, kind: &'static str, from: Status) -> Event {
         let hold = self.hold.as_ref();
         Event {
@@ -188,7 +189,7 @@ impl Record {
         }
     }
 
-    /// Who could take it now.
+    /// The topic of the agents that could take the task now.
     fn topic(&self) -> Topic {
         match (self.status, &self.assignee, &self.offered_to) {
             (Status::Unassigned, ..) => Topic::pool(),
@@ -197,7 +198,7 @@ impl Record {
         }
     }
 
-    /// Refuses what is only for unfinished tasks.
+    /// Refuses a finished task.
     pub fn unfinished(&self) -> Result<()> {
         match self.status {
             Status::Cancelled => {
@@ -210,16 +211,16 @@ impl Record {
             }
             Status::Completed => {
                 Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id))
-                    .hint(format!("fence reopen {} makes a new task of it", self.id)))
+                    .hint(format!("fence reopen {} adds a new task with the same text", self.id)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses what is only for tasks that nobody holds. Dead holders' claims were given back before.
+    /// Refuses a held task. Claims of dead holders were given back before.
     pub fn unheld(&self) -> Result<()> {
         let Some(hold) = &self.hold else { return Ok(()) };
-        Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
+        Err(self.held_by(hold, false).hint("wait until it is released, or end the claim with fence unclaim"))
     }
 
     pub fn held_by(&self, hold: &Hold, own: bool) -> Error {
@@ -230,7 +231,7 @@ impl Record {
             .with("expires_at", hold.expires_at())
     }
 
-    /// Whom it waits for, if it is offered or assigned and could be begun.
+    /// The agent that the task is offered or assigned to, if nothing else blocks the task.
     pub fn waits_for(&self) -> Option<&str> {
         match self.status {
             Status::Offered if self.parked.is_none() => self.offered_to.as_deref(),
@@ -239,7 +240,7 @@ impl Record {
         }
     }
 
-    /// As it is now: a lost claim is given back, and a delay that is over is none.
+    /// The task as it is now: a lost claim is given back, and a delay that is over is left out.
     pub fn view(self, now: Time) -> Task {
         let task = Now::at(now).of(self);
         let claim = task.hold.as_ref().map(|hold| hold.claim(&task.resource()));
@@ -283,7 +284,8 @@ impl Record {
         Was { status: self.status, fence: self.fence, hold: self.hold.clone(), ready: self.ready() }
     }
 
-    /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
+    /// The same value as the database's `ready` column: 1 if anyone may claim the task, 2 if its assignee
+    /// may, 0 if nobody may.
     pub fn ready(&self) -> u8 {
         match self.status {
             _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
@@ -299,7 +301,7 @@ pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>>
     rows.into_iter().next().map(Record::read).transpose()
 }
 
-/// Locks first, reads after: a read that waited for the lock would show the run as it was before.
+/// Locks first, then reads: a read that waited for the lock would show the run's old state.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
     let mut batch = Batch::new();
     let found = add_locked(&mut batch, id);
@@ -313,15 +315,15 @@ pub(crate) fn add_locked(batch: &mut Batch, id: &TaskId) -> Slot {
     batch.add(Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), key))
 }
 
-/// How a set of tasks is locked: against being changed, or only against being finished unseen. (Whoever finishes one
-/// has locked it to write; that it waits for fewer may be written all the same.)
+/// How a set of tasks is locked: against any change, or only against being finished unnoticed. (Finishing
+/// locks the row for update; lowering its count of dependencies is still possible.)
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lock {
     ToWrite,
     ToDependOn,
 }
 
-/// Tasks by their ids, locked in the order of age; those that are not there are left out.
+/// Tasks by their ids, locked in the order of age. Ids that do not exist are left out.
 pub(crate) async fn load_set<'i>(
     tx: &mut Tx<'_>,
     ids: impl Iterator<Item = &'i TaskId>,
@@ -346,7 +348,7 @@ pub(crate) async fn load_set<'i>(
     by_id(tx.send(batch).await?.take(found).rows)
 }
 
-/// The same without locks, to read.
+/// Like [`load_set`], without locks.
 pub(crate) async fn by_ids<'i>(
     tx: &mut Tx<'_>,
     ids: impl Iterator<Item = &'i TaskId>,
@@ -379,8 +381,9 @@ pub(super) fn by_id(rows: Vec<Row>) -> Result<HashMap<TaskId, Record>> {
     rows.into_iter().map(|row| Record::read(row).map(|task| (task.id.clone(), task))).collect()
 }
 
-/// Writes a claim or a completion, which leave alone whose the task is. They are most of all writes, and a quarter cheaper
-/// without the other columns. `?3` is the authority ([`Under::number`]), `?4` the run that it rests on.
+/// Writes a claim or a completion, which do not change the assignee or the offer. These are most of all
+/// writes, and a quarter cheaper without the other columns. `?3` is the authority ([`Under::number`]), `?4`
+/// the run that it depends on.
 const SAVE_CLAIM: &str = "
     update task set status = ?7, attempts = ?8, lapsed = ?9, run = ?10, fence = ?11, until_at = ?12, claimed_at = ?13,
       last_fence = ?14, last_verb = ?15, last_digest = ?16, failure_reason = ?17, updated_at = ?6, finished_at = ?18
@@ -398,7 +401,7 @@ const SAVE: &str = "
     and (?3 = 0 or 1 = (select 1 from run where key = ?4 and ended_at is null and expires_at > ?5))
     and (?3 < 2 or until_at is null or until_at > ?5)";
 
-/// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
+/// The one write of a transition. No row is written if the fence changed, or if the claim that it depends on is dead.
 pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, now: Time) -> Slot {
     let (hold, last) = (after.hold.as_ref(), after.last.as_ref());
     let holder = if under == Under::NewClaim { hold } else { was.hold.as_ref() };
@@ -444,7 +447,7 @@ pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, n
     saved
 }
 
-/// The tags' copies of `ready` follow the tasks of this key set.
+/// Updates the tags' copies of `ready` for the tasks of this key set.
 pub(super) fn sync_tags(keys: Value) -> Stmt {
     Stmt::write(
         "update task_tag set ready = (select ready from task where seq = task_tag.task)
@@ -453,8 +456,8 @@ pub(super) fn sync_tags(keys: Value) -> Stmt {
     )
 }
 
-/// Many transitions, one statement. The caller holds the rows' locks; claims that are used or made must be
-/// alive, as in [`save()`]. Gives the `seq` of each row that was written.
+/// Many transitions in one statement. The caller holds the row locks; claims that are used or made must be
+/// alive, as in [`save()`]. Returns the `seq` of each row that was written.
 pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: Under) -> Result<Vec<i64>> {
     let rows = changes.iter().map(|(was, after)| {
         let (hold, last) = (after.hold.as_ref(), after.last.as_ref());

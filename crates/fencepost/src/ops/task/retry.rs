@@ -14,7 +14,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bring back a failed or cancelled task, with all its attempts.
+/// Make a failed or cancelled task claimable again, with all its attempts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
@@ -40,7 +40,7 @@ impl Op for Retry {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
         let changed = change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await?;
-        // Its next end is news for the leads again.
+        // The leads are notified again when the task ends next.
         let id = TaskId::check("task", &self.task)?;
         tx.execute(
             "update task set told = 0 where board = ?1 and n = ?2 and told = 1 and finished_at is null",
@@ -60,7 +60,7 @@ fn retry(task: &mut Record) -> Result<()> {
         );
         return Err(match task.status {
             Status::Completed => Error::new(Code::AlreadyFinished, message)
-                .hint(format!("fence reopen {} makes a new task of it", task.id)),
+                .hint(format!("fence reopen {} adds a new task with the same text", task.id)),
             _ => Error::new(Code::NotReady, message),
         });
     }
