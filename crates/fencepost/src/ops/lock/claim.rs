@@ -47,7 +47,7 @@ pub struct Claim {
     /// attempt renews the run, waiting does not: renew a run that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -193,7 +193,7 @@ impl Claim {
                 tx.notes.delivered = vec![deliver_again(tx, &self.name, hold.token(&resource)).await?];
                 Ok(Claimed { claim: hold.claim(&resource) })
             }
-            None => Err(Error::new(Code::LeaseExpired, "the lock that this request claimed is no longer held")
+            None => Err(Error::new(Code::LeaseExpired, "this request no longer holds the lock")
                 .hint("claim again with a new request id")),
         }
     }

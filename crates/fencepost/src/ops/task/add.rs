@@ -60,7 +60,7 @@ pub struct Add {
     /// Idempotency key: if a task has this key already, none is added, and the reply is that task.
     #[serde(default)]
     pub key: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Assign {
     pub task: String,
     pub to: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

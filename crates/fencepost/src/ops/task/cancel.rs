@@ -20,7 +20,7 @@ pub struct Cancel {
     pub task: String,
     #[serde(default)]
     pub reason: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -53,7 +53,7 @@ pub struct Claim {
     /// that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -22,7 +22,7 @@ pub struct Depend {
     pub task: String,
     /// The task that must be completed first.
     pub after: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

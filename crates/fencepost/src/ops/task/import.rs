@@ -38,7 +38,7 @@ pub struct Import {
     /// Report the result without changing anything.
     #[serde(default)]
     pub dry_run: bool,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

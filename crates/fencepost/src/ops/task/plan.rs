@@ -28,7 +28,7 @@ pub struct Plan {
     #[serde(default)]
     pub board: Option<String>,
     pub tasks: Vec<Item>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

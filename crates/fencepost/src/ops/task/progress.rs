@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub struct Progress {
     pub token: String,
     pub text: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -26,7 +26,7 @@ pub struct Reject {
     /// The token of the review, if a run reviews the task.
     #[serde(default)]
     pub token: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

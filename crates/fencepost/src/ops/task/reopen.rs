@@ -37,7 +37,7 @@ pub struct Reopen {
     /// Assign the new task to this agent.
     #[serde(default)]
     pub to: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -25,7 +25,7 @@ pub struct Undepend {
     /// The reason. It is kept in the log.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
