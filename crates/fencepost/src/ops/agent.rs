@@ -99,7 +99,7 @@ pub(crate) fn not_found(name: &str) -> Error {
 }
 
 /// Extends the agent's presence, and with it the time at which its tasks go back to the pool.
-pub(super) async fn extend_presence(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
+async fn extend_presence(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
     let until = tx.now.plus(PRESENCE);
     agent.heard_until = agent.heard_until.max(until);
     tx.execute(

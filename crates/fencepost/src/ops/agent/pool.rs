@@ -25,7 +25,7 @@ impl Pool {
     }
 
     /// The best task of each part of the pool that fits, best first. Another poll may take it before this one picks it.
-    /// An agent without capabilities takes any task; any other agent, tasks whose tags are all among its capabilities.
+    /// An agent without capabilities takes any task. Other agents take tasks whose tags are all in their capabilities.
     pub(super) async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<Head>> {
         if self.off {
             return Ok(Vec::new());

@@ -44,8 +44,8 @@ pub struct Claim {
     /// Limit on the duration of these claims, however often they are renewed.
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// Wait up to this long for a message (at most 10 minutes; repeat the call to wait longer). Each search renews the run's
-    /// lease, but waiting does not: renew a run that holds other items, or its lease expires.
+    /// Wait up to this long for a message (at most 10 minutes; repeat the call to wait longer). Each search renews the
+    /// run's lease, but waiting does not: renew a run that holds other items, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
     /// Request id: repeating the call with the same id returns the first reply.

@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub failure_reason: Option<String>,
     pub updated_at: Time,
     pub finished_at: Option<Time>,
-    /// Its claim has expired but the row does not say so yet: this record is what expiry would write.
+    /// Its claim has expired but the row does not say so yet: this record has the state that expiry would write.
     pub overdue: bool,
 }
 
