@@ -1,5 +1,5 @@
-//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that the
-//! list in `ops.rs` is all that a noun has to be added to.
+//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that a
+//! new noun must be added to the list in `ops.rs` and nowhere else.
 
 pub(crate) mod parcel;
 
@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 const TTL: Millis = Millis::seconds(30);
 
-/// How a test makes one thing of a noun, and claims it.
+/// Creates one item of a noun, and claims it.
 struct Sample {
     noun: &'static str,
     make: fn(&Fleet) -> BoxFuture<'_, Result<()>>,
@@ -80,7 +80,7 @@ const SAMPLES: &[Sample] = &[
     },
 ];
 
-/// A fleet of its own with one thing to claim.
+/// A separate fleet with one item to claim.
 struct World {
     fleet: Fleet,
     clock: ManualClock,
@@ -115,7 +115,7 @@ impl World {
             ..Options::default()
         };
         let fleet = Fleet::open_with(&url, options).await.expect("the fleet opens");
-        (sample.make)(&fleet).await.expect("the thing is made");
+        (sample.make)(&fleet).await.expect("the item is created");
         Self { fleet, clock, sample, _dir: dir }
     }
 
@@ -123,7 +123,7 @@ impl World {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// A token and its delivery, if the thing can be taken now.
+    /// A token and its delivery, if the item can be claimed now.
     async fn take(&self, run: &str) -> Option<(String, Delivery)> {
         let op = (self.sample.claim)(run);
         let (reply, delivery) = match self.fleet.deliver_any(op.clone()).await {

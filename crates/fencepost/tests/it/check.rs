@@ -50,7 +50,7 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/1",
     ),
     (
-        "at most one unended run has a name",
+        "at most one run of a name has not ended",
         &[
             "drop index run_unended",
             "insert into run(name, ttl_ms, opened_at, expires_at) select name, ttl_ms, opened_at, expires_at
@@ -267,32 +267,32 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "message/2",
     ),
     (
-        "mentions are held with a claim that says since when and how far it goes",
+        "held mentions have a claim with its time and its last post",
         &["update reader set claimed_at = null where agent = 'bob'"],
         "mentions/bob/c",
     ),
     (
-        "mentions are held with a claim that says since when and how far it goes",
+        "held mentions have a claim with its time and its last post",
         &["update reader set given_n = 1 where agent = 'eve'"],
         "mentions/eve/c",
     ),
     (
-        "a reader knows its last mention, and since when it waits",
+        "a reader row has its last mention, and a waiting time exactly if one is unread",
         &["update reader set mentioned_n = 9 where agent = 'eve'"],
         "mentions/eve/c",
     ),
     (
-        "a reader knows its last mention, and since when it waits",
+        "a reader row has its last mention, and a waiting time exactly if one is unread",
         &["update reader set since = null where agent = 'eve'"],
         "mentions/eve/c",
     ),
     (
-        "a mention is of a post, and its agent has a place in the channel",
+        "every mention has its post and its reader row",
         &["insert into mention(agent, channel, n, at) values ('nobody', 'c', 1, 1)"],
         "mentions/nobody/c",
     ),
     (
-        "a mention is of a post, and its agent has a place in the channel",
+        "every mention has its post and its reader row",
         &[
             "insert into mention(agent, channel, n, at) values ('eve', 'c', 7, 1)",
             "update reader set mentioned_n = 7 where agent = 'eve'",
@@ -300,32 +300,32 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
         "mentions/eve/c",
     ),
     (
-        "a run that was given a trigger has an agent, and says what it was given",
+        "a run with a trigger has an agent and the list of its claims",
         &["update run set given = null where name = 'poller'"],
         "run/poller",
     ),
     (
-        "a run that was given a trigger has an agent, and says what it was given",
+        "a run with a trigger has an agent and the list of its claims",
         &["update run set agent = null where name = 'poller'"],
         "run/poller",
     ),
     (
-        "an agent that goes silent is noticed, unless it left",
+        "every agent that has not left has a deadline for going silent",
         &["update agent set strands_at = null where name = 'bob'"],
         "agent/bob",
     ),
     (
-        "posts are numbered without a gap, from the first that is kept, and nobody has read further",
+        "posts are numbered without a gap, and no cursor is past the last one",
         &["update channel set next_n = next_n + 1 where name = 'c'"],
         "channel/c",
     ),
     (
-        "posts are numbered without a gap, from the first that is kept, and nobody has read further",
+        "posts are numbered without a gap, and no cursor is past the last one",
         &["update reader set read_n = 3 where agent = 'idle'"],
         "channel/c",
     ),
     (
-        "whatever was delivered from outside became a message",
+        "every delivery from outside became a message",
         &["insert into delivery(source, id, at) values ('slack', 'Ev1', 1)"],
         "delivery/slack/Ev1",
     ),
