@@ -53,7 +53,8 @@ impl Prime {
 const FRONT: &str = "---
 name: fence
 description: Shares out the tasks of this repository among several agents with `fence`. Use it before starting work \
-that others may start too, to find, claim, do and complete tasks, and before side effects that must happen once.
+that others may start too, to find, claim, do and complete tasks, and before side effects that only a task's \
+holder may cause.
 ---
 
 ";
