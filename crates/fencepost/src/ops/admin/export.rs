@@ -246,7 +246,7 @@ fn names(names: &[String]) -> Result<crate::db::Value> {
     set(names.iter().map(|name| json!({ "name": name })))
 }
 
-/// Reads the columns as stored: settings with default values are left out.
+/// Reads the columns as stored: settings that were never set are left out.
 async fn mailboxes(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<MailboxItem>> {
     let sql = "select name, in_order, paused, ttl_ms, max_attempts, backoff_ms, replay, retain_ms, retain_count, created_at
                from mailbox where name > ?1 order by name limit ?2";

@@ -68,7 +68,7 @@ impl Op for SetClock {
         ));
         batch.extend(nouns().set_back(ahead, now));
         batch.extend(DEADLINES.map(|sql| Stmt::write(sql, params![ahead, now])));
-        // The jump was not real time, so it is no gap.
+        // The jump was not idle time, so delete its gap.
         batch.add(Stmt::write("delete from gap where at > ?1", params![now]));
         tx.send(batch).await?;
         let details = serde_json::json!({ "was_ahead_ms": ahead });

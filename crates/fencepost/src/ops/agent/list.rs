@@ -92,7 +92,7 @@ impl Op for List {
     }
 }
 
-/// Tasks that are offered or assigned and can be started, without those whose claim has expired (`?2`).
+/// Tasks that are offered or assigned and can be started, without the overdue ones (`?2`).
 const WAITING: &str = "
     select offered_to as agent, board, n from task
     where status = 'offered' and parked is null and offered_to is not null

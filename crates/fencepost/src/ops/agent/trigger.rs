@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 pub(crate) const FINISHED: &str = "leads/finished";
 const INBOX: i64 = 5;
 const NOTICES: i64 = 50;
-/// Limit on the batches without notices, because leads finished the tasks themselves, that one poll skips.
+/// Limit on the batches that one poll skips because leads finished all their tasks themselves.
 const BATCHES: usize = 20;
 
 /// Trigger types, in search order.

@@ -21,7 +21,7 @@ pub struct Done {
     /// The results: any JSON, up to 100 values and 1 MiB together.
     #[serde(default)]
     pub outputs: Vec<Json>,
-    /// Result in a word. Default: `done`.
+    /// A short label for the outcome. Default: `done`.
     #[serde(default)]
     pub outcome: Option<String>,
 }
