@@ -145,8 +145,8 @@ impl Postgres {
         // well. Idle and TCP timeouts: a node that froze or lost its network leaves its transactions open and its rows
         // locked, so the server ends them. `enable_seqscan`: tables grow faster than the server's statistics, and with
         // stale statistics it reads a whole table where an index exists (`tests/it/grown.rs`). `jit`: a scan that is
-        // needed all the same (the one row of `fleet`) then looks so expensive that the server would compile it, 40 ms for
-        // 0.02.
+        // needed all the same (the one row of `fleet`) then looks so expensive that the server would compile it, 40 ms
+        // for 0.02.
         let given = target.config.get_options().unwrap_or_default();
         let (lock, idle) = (options.call_limit.as_millis(), options.idle_limit.as_millis());
         let settings = format!(
