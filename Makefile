@@ -1,4 +1,4 @@
-# `make` builds the command line tool; `make help` lists what else there is.
+# `make` builds the command line tool; `make help` lists all targets.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -6,16 +6,16 @@ SHELL := bash
 # Cargo uses every core by itself, and the targets share one PostgreSQL.
 .NOTPARALLEL:
 
-# Runs what follows with a private PostgreSQL (installed if there is none) and stops it after.
+# Runs a command with a private PostgreSQL, which is installed if there is none and stopped afterwards.
 WITH_POSTGRES := scripts/postgres with target/postgres --
 
-# Every Rust file, because some modules are declared by a macro, where `cargo fmt` does not find them.
-# `wildcard` leaves out what is deleted but not yet committed; without git (a source archive) all are taken.
+# Every Rust file: `cargo fmt` does not find modules that a macro declares. `wildcard` leaves out files that are deleted but
+# not yet committed. Without git (a source archive) it is every file below crates/.
 RUST_FILES = $(or $(wildcard $(shell git ls-files -co --exclude-standard '*.rs' 2>/dev/null || \
 	find crates -name '*.rs')),$(error no Rust files found))
 
-# What `make install` installs, and where: DESTDIR goes before PREFIX, for packages. Named on the command line, BINARY is
-# installed as it is, and nothing is built: for root, who may have no cargo.
+# The files of `make install`. DESTDIR is put before PREFIX, for packages. A BINARY that is given on the command line is
+# installed without a build, because root may have no cargo.
 PREFIX = /usr/local
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/fence
 ROOT = $(DESTDIR)$(PREFIX)
@@ -30,7 +30,7 @@ build: ## Build the command line tool (the default)
 	@echo "The binary is $(BINARY)"
 
 .PHONY: size
-size: ## Show how heavy the binary is: cold build time, size, the largest groups of symbols
+size: ## Show the cold build time, the size of the binary, and its largest groups of symbols
 	@scripts/size
 
 .PHONY: install
@@ -43,11 +43,11 @@ install: $(if $(filter file,$(origin BINARY)),build) ## Install the binary, comp
 	"$(BINARY)" man "$(MAN_PAGES)"
 
 .PHONY: uninstall
-uninstall: ## Remove what `make install` installed, from the same PREFIX
+uninstall: ## Remove the files of `make install`; use the same PREFIX
 	rm -f "$(ROOT)/bin/fence" "$(BASH_COMPLETIONS)/fence" "$(ZSH_COMPLETIONS)/_fence" \
 		"$(FISH_COMPLETIONS)/fence.fish" "$(MAN_PAGES)"/fence.1 "$(MAN_PAGES)"/fence-*.1
 
-# Four tests at a time, also on two cores: many of them wait for processes, and do nothing meanwhile.
+# Four tests at a time, even on two cores, because many tests only wait for processes.
 .PHONY: test
 test: ## Run every test, against SQLite and a private PostgreSQL
 	RUST_BACKTRACE=1 RUST_TEST_THREADS=4 $(WITH_POSTGRES) cargo test --workspace --locked
@@ -57,7 +57,7 @@ fmt: ## Format every Rust file
 	@rustfmt --edition 2024 $(RUST_FILES)
 
 .PHONY: check
-check: ## All that must pass: formatting, clippy, documentation, tests
+check: ## Check everything: formatting, clippy, documentation, tests
 	@rustfmt --edition 2024 --check $(RUST_FILES)
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -65,7 +65,7 @@ check: ## All that must pass: formatting, clippy, documentation, tests
 	@$(MAKE) --no-print-directory test
 
 .PHONY: bench
-bench: ## Measure; options go in ARGS: make bench ARGS="--quick"
+bench: ## Run the benchmarks; options go in ARGS: make bench ARGS="--quick"
 	$(WITH_POSTGRES) cargo run --release --locked -p fencepost-bench -- $(ARGS)
 
 .PHONY: fuzz
@@ -80,9 +80,9 @@ audit: ## Check dependencies: licences, bans, sources, known vulnerabilities (ca
 soak: ## Run the long tests
 	$(WITH_POSTGRES) cargo test --workspace --release --locked soak -- --ignored --nocapture
 
-# A debug build: the clock that jumps is in no other.
+# A debug build, because only debug builds have a clock that can jump.
 .PHONY: chaos
-chaos: ## Break things for a while and check what was promised: make chaos ARGS="--seconds 600 --seed 7"
+chaos: ## Inject faults, and check the promises: make chaos ARGS="--seconds 600 --seed 7"
 	cargo build --locked -p fencepost-chaos
 	$(or $(CARGO_TARGET_DIR),target)/debug/chaos $(ARGS)
 

@@ -12,7 +12,7 @@ use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::Subscr
 /// An echo, or a fleet.
 #[derive(Debug, Clone)]
 pub enum Served {
-    /// Every POST is decoded and answered with what was sent.
+    /// Every POST is decoded and sent back.
     Echo,
     Fleet(String, Durability),
 }

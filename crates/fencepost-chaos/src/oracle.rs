@@ -166,7 +166,7 @@ fn in_real_time(record: &Record) -> Vec<String> {
                 highest = highest.max(before.fence);
             }
             if claim.fence <= highest {
-                found.push(format!("{resource}: fence {} was given out after {highest}", claim.fence));
+                found.push(format!("{resource}: fence {} was issued after {highest}", claim.fence));
             }
         }
         let Some(completion) = record.completed.get(*resource) else { continue };
@@ -174,7 +174,7 @@ fn in_real_time(record: &Record) -> Vec<String> {
         if let Some(newer) = claims.iter().find(|c| c.fence > fence && c.answered < completion.sent) {
             let newer = newer.fence;
             found.push(format!(
-                "{} was accepted from a holder after fence {newer} was given out",
+                "{} was accepted from a holder after fence {newer} was issued",
                 completion.token
             ));
         }
@@ -402,7 +402,7 @@ mod tests {
         ];
         assert_eq!(oracle.violations(), expected);
         let record = oracle.record();
-        assert_eq!(in_real_time(&record), ["task/b-1: fence 2 was given out after 2"]);
+        assert_eq!(in_real_time(&record), ["task/b-1: fence 2 was issued after 2"]);
         assert_eq!(in_log(&record, &[]).len(), 3, "two claims and a completion are not in the log");
     }
 

@@ -10,7 +10,7 @@ pub struct Report {
     pub database: Database,
     pub seed: u64,
     pub seconds: u64,
-    /// How often clients did what.
+    /// How often clients did each thing: claims, completions, refusals, …
     pub counts: BTreeMap<&'static str, u64>,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,

@@ -1,4 +1,4 @@
-//! What every command has: the fleet, the run and the agent that it acts for, and a way to print.
+//! The context of a command: the fleet, the run and the agent that it acts for, and a way to print.
 
 mod claims;
 mod printing;
@@ -21,7 +21,7 @@ use fencepost_client::Connection;
 use std::{cell::OnceCell, path::PathBuf, process::Command, sync::Arc};
 use tokio::sync::OnceCell as AsyncOnceCell;
 
-/// The command line of this process, as far as it concerns every command.
+/// The part of the command line that is the same for every command.
 #[derive(Debug)]
 pub struct Invocation {
     pub run: Option<String>,

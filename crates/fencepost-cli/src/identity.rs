@@ -99,8 +99,9 @@ fn decide(
     }
 }
 
-/// The innermost agent session. Agents start agents, and all processes below inherit a variable. So the innermost session is
-/// the one whose variable the fewest of our ancestors have, and the first ancestor without it is the agent that set it.
+/// The innermost agent session. An agent sets its variable, and all processes below inherit it; agents start other agents. So the
+/// session that started last has its variable in the fewest ancestors. The first ancestor without the variable is the agent that
+/// set it.
 fn agent_session(environment: &HashMap<&'static str, String>, lineage: &[Process]) -> Option<Identity> {
     let ancestors = lineage.get(1..).unwrap_or_default();
     let set = AGENTS.iter().filter_map(|&(variable, prefix)| {

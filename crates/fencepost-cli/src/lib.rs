@@ -13,7 +13,7 @@
 //! - `trust`: which files of a project, and which fleets of others, the user trusts
 //! - `settings`: flags, variables and `fence.toml`
 //! - `location`: where the fleet is, and who can read its files
-//! - `context`: what every command has: the fleet, the run, the agent, a way to print
+//! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `supervise`: a command that runs under a claim
 //! - `commands`: one command, one file

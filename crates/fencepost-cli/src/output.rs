@@ -1,4 +1,4 @@
-//! The only way to a person or a program that reads: standard output and standard error, tables, times, colours, help.
+//! Everything that a command prints: standard output and standard error, tables, times, colours, help.
 
 pub mod events;
 pub mod help;

@@ -39,7 +39,7 @@ impl Address {
         self.base.starts_with("https://")
     }
 
-    /// Whether it is this machine, where nobody else reads what is sent.
+    /// Is it this machine? Then nobody else can read the requests.
     pub fn is_loopback(&self) -> bool {
         let uri: Option<Uri> = self.base.parse().ok();
         let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();

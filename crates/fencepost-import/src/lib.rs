@@ -1,7 +1,7 @@
 //! Brings the data of other systems into a fleet, and a whole fleet in and out of a file.
 //!
-//! An importer reads a file, translates what it finds into the items of `task/import` and `admin/import`, and reports
-//! what could not be carried over. It never writes to the file. Importing the same file again changes nothing.
+//! An importer reads a file, translates its contents into the items of `task/import` and `admin/import`, and reports
+//! everything that it could not carry over. It never writes to the file. Importing the same file again changes nothing.
 //!
 //! Each source system has a file of its own in `sources/`:
 //!

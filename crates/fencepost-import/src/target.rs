@@ -15,7 +15,7 @@ pub trait Target {
     /// The request id under which the import can be repeated. Each call gets an id of its own, made from this one.
     fn request(&self) -> Option<String>;
 
-    /// Tells a person who watches how far the work is.
+    /// Shows the progress to a user at a terminal.
     fn progress(&self, text: &str);
 }
 

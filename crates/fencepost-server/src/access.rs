@@ -1,4 +1,4 @@
-//! Who may call: this machine without a key, anybody with a key, no web page of another site.
+//! Access: this machine may call without a key, other machines need a key, and web pages of other sites are refused.
 
 mod keys;
 mod origin;
@@ -21,7 +21,7 @@ use keys::Keys;
 use origin::Names;
 use peer::Peer;
 
-/// Paths that tell nothing about the fleet: everybody may read them.
+/// Paths that reveal nothing about the fleet: everybody may read them.
 const PUBLIC: [&str; 4] = [path::HEALTH, path::READINESS, path::DOCS, path::OPENAPI];
 
 /// Paths whose callers sign each request instead of showing a key.

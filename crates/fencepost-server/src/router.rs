@@ -83,7 +83,7 @@ async fn health() -> Response {
 
 /// The database answers, too.
 async fn readiness(State(app): State<App>) -> Response {
-    // Real time: whoever checks readiness does not wait longer.
+    // Real time: it limits how long a readiness check waits.
     let answer = tokio::time::timeout(READY_WITHIN, app.about()).await;
     let answer = answer.unwrap_or_else(|_| Err(Error::unavailable("it did not answer in time")));
     match answer {

@@ -1,4 +1,4 @@
-//! What the server reports about itself: a line of the request log and a span for each request, and metrics.
+//! Telemetry: a line of the request log and a span for each request, and metrics.
 
 pub mod metrics;
 pub mod request_log;

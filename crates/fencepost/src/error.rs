@@ -156,7 +156,7 @@ impl Error {
     pub(crate) fn raced(message: impl fmt::Display) -> Self {
         let mut error = Error::unavailable(message);
         error.0.raced = true;
-        error.hint("something else changed it at the same moment: try again")
+        error.hint("another call changed it at the same time: try again")
     }
     /// The database is no longer the fleet that this process opened. Waiting does not help, so waiters get this error.
     pub(crate) fn fleet_changed(message: impl fmt::Display) -> Self {
@@ -193,7 +193,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Unavailable | Code::OutcomeUnknown)
     }
-    /// The claim that this answers for is over, and no retry brings it back: its holder must stop.
+    /// The claim of this request is over, and no retry brings it back: its holder must stop.
     ///
     /// It applies to the answer to a request with a token. There `not_found` means that the item, or its fleet, is
     /// gone.

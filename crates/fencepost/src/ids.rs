@@ -157,9 +157,9 @@ impl<'n> Owner<'n> {
     }
 }
 
-/// The fleet's new floor for fences after a restored backup, when it is unknown which fences were given out. It is the
-/// time in microseconds: no resource can have had that many claims. It is also far above the last floor, in case the
-/// clock was set back.
+/// The fleet's new floor for fences after a restored backup, when the fences already issued are unknown. It is the
+/// time in microseconds: no resource can have had that many claims. It is also far above the last floor, in case
+/// the clock was set back.
 pub(crate) fn jumped_floor(floor: i64, now: Time) -> i64 {
     now.0.saturating_mul(1000).max(floor + 1_000_000_000)
 }

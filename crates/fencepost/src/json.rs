@@ -32,7 +32,7 @@ impl Json {
     /// Deserializes it into a value.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(self.text())
-            .map_err(|e| Error::new(Code::Invalid, format!("the JSON is not what it is read as: {e}")))
+            .map_err(|e| Error::new(Code::Invalid, format!("the JSON does not have the expected form: {e}")))
     }
     /// The text that it was written in.
     pub fn text(&self) -> &str {

@@ -1,4 +1,4 @@
-//! Leases: runs, the claims they hold under fences, what a claimable thing is, and expiry.
+//! Leases: runs, the claims they hold under fences, the trait of a claimable noun, and expiry.
 
 pub(crate) mod claimable;
 pub(crate) mod delivery;

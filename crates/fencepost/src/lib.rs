@@ -61,7 +61,7 @@
 //! - [`task`], [`board`]: work with dependencies, in groups.
 //! - [`mail`]: durable queues of messages.
 //! - [`lock`]: named locks.
-//! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, what they receive, their conversation, and the rules that
+//! - [`agent`], [`inbox`], [`channel`], [`route`]: agents, their inboxes, their conversation, and the rules that
 //!   deliver outside events to them.
 //! - [`claim`], [`run`]: verbs for every claim, and the runs that hold claims.
 //! - [`event`]: the log of every change.

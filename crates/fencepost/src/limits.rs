@@ -22,11 +22,11 @@ pub const CLAIMS_MAX: i64 = 1000;
 pub const WAITED_MAX: usize = 1000;
 pub const TTL_MIN: Millis = Millis::seconds(1);
 pub const TTL_MAX: Millis = Millis::days(30);
-/// A caller that wants to wait longer asks again. That way a dead connection is noticed.
+/// A caller that wants to wait longer repeats the call. That way a dead connection is noticed.
 pub const WAIT_MAX: Millis = Millis::minutes(10);
 pub const ATTEMPTS_MAX: i64 = 1000;
 
-/// Characters that names may have beside letters and digits.
+/// Characters that names may have besides letters and digits.
 pub(crate) const PLAIN: &str = "._-";
 /// The same for names that can be paths: locks, runs and mailboxes.
 pub(crate) const PATH: &str = "._-:/";

@@ -27,7 +27,7 @@ use crate::{
 };
 use std::sync::LazyLock;
 
-/// Everything that can be claimed.
+/// All claimable nouns.
 static NOUNS: LazyLock<Nouns> = LazyLock::new(|| {
     Nouns::new(&[
         &task::claimable::Tasks,

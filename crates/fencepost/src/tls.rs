@@ -44,9 +44,7 @@ fn describe(error: &Tls) -> (Distrust, String) {
 fn describe_certificate(error: &CertificateError) -> (Distrust, String) {
     use CertificateError as E;
     match error {
-        E::UnknownIssuer => {
-            (Distrust::Signer, "its certificate is signed by nobody who is trusted here".into())
-        }
+        E::UnknownIssuer => (Distrust::Signer, "no trusted authority signed its certificate".into()),
         E::NotValidForName => (Distrust::Name, "its certificate is for another name".into()),
         E::NotValidForNameContext { expected, presented } => {
             // rustls writes them as `DnsName("localhost")`.
@@ -88,7 +86,7 @@ mod tests {
             (
                 Tls::InvalidCertificate(CertificateError::UnknownIssuer),
                 Distrust::Signer,
-                "nobody who is trusted",
+                "no trusted authority",
             ),
             (
                 Tls::InvalidCertificate(context),

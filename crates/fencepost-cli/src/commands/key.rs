@@ -6,7 +6,7 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// Manage keys, with which clients may call a server; without a verb it lists them
+/// Manage the keys that clients need to call a server; without a verb it lists them
 ///
 /// Once a fleet has a key, its servers refuse calls without one, even after all keys were revoked. A server whose address others
 /// can reach does not start before there is a key. A reader may read. An agent's key acts as one agent, and on that agent's claims.

@@ -104,7 +104,7 @@ impl Lock {
     }
 }
 
-/// The run was opened for this command alone, and ends with it. (If it claimed nothing, there is none.)
+/// Ends the run, which exists for this command alone. If it claimed nothing, there is no run to end.
 async fn give_back(context: &Context, run: &str, timeout: Duration) -> Result<()> {
     let end = context.call(run::End {
         run: run.into(),
@@ -122,7 +122,7 @@ fn not_released(why: &str) -> Error {
     Error::unavailable(format!("the lock could not be given back, and stays until its lease expires: {why}"))
 }
 
-/// Until a signal ends us. Nothing is held yet, so we can be stopped as well.
+/// Waits until a signal ends this process. It holds nothing yet, so Ctrl-Z may stop it, too.
 async fn interrupted(signals: &mut Signals) -> ExitCode {
     loop {
         match signals.next().await {

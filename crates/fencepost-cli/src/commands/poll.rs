@@ -13,8 +13,8 @@ use fencepost::{
 };
 use std::process::ExitCode;
 
-/// The length of the random part of a run's name. Among a million runs two have the same one with a chance of one in five hundred,
-/// and then the engine refuses the second.
+/// The length of the random part of a run's name. Among a million runs, the chance of two equal names is one in five hundred. The
+/// engine refuses the second run of a name.
 const TAIL: usize = 12;
 
 /// Get the next trigger of your agent: work that is already claimed, under a new run

@@ -53,7 +53,8 @@ impl Prime {
 const FRONT: &str = "---
 name: fence
 description: Shares out the tasks of this repository among several agents with `fence`. Use it before starting work \
-that others may start too, to find, claim, do and complete tasks, and before side effects that must happen once.
+that others may start too, to find, claim, do and complete tasks, and before side effects that only a task's \
+holder may cause.
 ---
 
 ";
@@ -215,7 +216,7 @@ mod tests {
         [commands(&scripts), commands(&text)].concat()
     }
 
-    /// Does it only name a command, for all that it takes?
+    /// Is it only the name of a command, without arguments?
     fn is_name(quoted: &str) -> bool {
         let words = shell_words(quoted);
         let find = |command: clap::Command, word: &String| command.find_subcommand(word).cloned();

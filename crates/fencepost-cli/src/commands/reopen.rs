@@ -17,7 +17,7 @@ pub struct Reopen {
     /// The task, such as auth-3
     #[arg(value_name = "ID", value_parser = super::task_id)]
     task: String,
-    /// What is not done yet, as a note on the new task
+    /// The reason: work that is left to do, as a note on the new task
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Assign the new task to this agent

@@ -28,7 +28,7 @@ pub fn exposed(location: &Location) -> Option<Exposed> {
     let file = std::path::absolute(location.file()?).ok()?;
     let about = fs::metadata(&file).ok()?;
     let shared = about.mode() & GROUP_WRITES != 0;
-    let (forbidden, whom) = if shared { (OTHERS, "o") } else { (GROUP | OTHERS, "go") };
+    let (forbidden, classes) = if shared { (OTHERS, "o") } else { (GROUP | OTHERS, "go") };
     let directory =
         file.parent().filter(|directory| location.reason == Reason::Home || is_fleet_directory(directory));
     let paths = directory.map(Path::to_owned).into_iter().chain(files(&file));
@@ -39,7 +39,7 @@ pub fn exposed(location: &Location) -> Option<Exposed> {
     };
     let names: Vec<String> = paths.filter_map(exposed).collect();
     let directory = directory.map_or(String::new(), |directory| format!("{} ", shell_quoted(directory)));
-    let fix = format!("chmod {whom}-rwx {directory}{}*", shell_quoted(&file));
+    let fix = format!("chmod {classes}-rwx {directory}{}*", shell_quoted(&file));
     (!names.is_empty()).then_some(Exposed { names, fix })
 }
 

@@ -69,7 +69,7 @@ fn in_words(value: &Value) -> Option<String> {
     }
 }
 
-/// Verbs that anybody may use on a task. The event's run is the holder's, who may be somebody else.
+/// Verbs that anybody may use on a task. The run of such an event is the holder's, and the actor may be somebody else.
 const BY_ANYONE: [&str; 13] = [
     "assigned",
     "cancelled",

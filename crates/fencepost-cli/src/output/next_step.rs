@@ -4,7 +4,7 @@
 
 use fencepost::Code;
 
-/// The sentence, and where the code is explained. Someone who has only the binary can act on the sentence alone.
+/// The next step, and the place of the code in the documents. The next step alone is enough for a user who has only the binary.
 pub fn hint(code: Code) -> String {
     format!("{} (docs/errors.md#{code})", next_step(code))
 }

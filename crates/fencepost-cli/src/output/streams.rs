@@ -91,7 +91,7 @@ pub fn print_json_lines(json: &str) -> Result<bool> {
 /// Returns when nobody reads standard output any more. If that cannot happen (a file), it never returns.
 ///
 /// A thread waits for it. `poll` without requested events wakes only for errors and hang-ups. tokio would also wake for each key
-/// that is typed at a terminal, and it would take a socket for closed whose other end only stopped writing.
+/// that is typed at a terminal, and it would report a socket as closed when its other end has only stopped writing.
 pub async fn reader_gone() {
     static GONE: OnceLock<watch::Receiver<bool>> = OnceLock::new();
     let gone = GONE.get_or_init(|| {
@@ -158,7 +158,7 @@ pub fn log(line: &[u8], json: bool) {
     }
 }
 
-/// Nobody misses a message on a terminal that is closed.
+/// A failure is ignored: nobody reads a terminal that is closed.
 fn write_error(text: &str) {
     let mut err = std::io::stderr();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());

@@ -297,8 +297,8 @@ on_both! {
         sealed.ok(&["release", "task/auth-1@1"]);
         for (token, reason) in [
             ("task/auth-1@1", "claim `task/auth-1@1` is over"),
-            ("task/auth-1@2", "`task/auth-1@2` was never given out"),
-            ("lock/deploy@1", "`lock/deploy@1` was never given out"),
+            ("task/auth-1@2", "`task/auth-1@2` was never issued"),
+            ("lock/deploy@1", "`lock/deploy@1` was never issued"),
         ] {
             let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
             assert_eq!(said.code, 5, "{said:?}");

@@ -78,7 +78,7 @@ pub fn check_once(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Refuses what a proxy passes on. Without a key only this machine may call, and a proxy calls for other machines.
+/// Refuses requests that a proxy passed on. Without a key only this machine may call, and a proxy calls for other machines.
 pub fn check_direct(headers: &HeaderMap) -> Result<()> {
     match PROXY.iter().find(|name| headers.contains_key(**name)) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Where a request comes from, and whose limits it counts against.
+//! The client of a request, and the caller that its limits count.
 
 use axum::http::Extensions;
 use fencepost::key::Key;

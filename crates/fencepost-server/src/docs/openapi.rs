@@ -130,7 +130,7 @@ fn refusal() -> Value {
                 "properties": {
                     "code": { "type": "string", "enum": codes },
                     "message": { "type": "string" },
-                    "hint": { "type": "string", "description": "What to do next." },
+                    "hint": { "type": "string", "description": "The next step." },
                 },
                 "additionalProperties": true,
             },

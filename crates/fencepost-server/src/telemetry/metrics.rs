@@ -39,7 +39,7 @@ struct RefusedClaim {
     reason: &'static str,
 }
 
-/// The noun of what is claimed.
+/// The noun of a claimed resource.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct NounLabel {
     noun: &'static str,

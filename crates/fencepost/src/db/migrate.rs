@@ -63,7 +63,7 @@ pub(crate) fn refuse_changed(version: i64) -> Result<()> {
         return Ok(());
     }
     Err(Error::fleet_changed(format!(
-        "the fleet was brought to schema version {version} while this fence had it open, which knows version {}",
+        "the fleet was migrated to schema version {version} while this fence, which knows version {}, had it open",
         latest()
     ))
     .hint("stop this process and start the newer fence: processes that use one fleet are upgraded together"))

@@ -1,4 +1,4 @@
-//! The notes that a call returns beside its reply: for waiting, for delivery, and for the store.
+//! The notes that a call returns with its reply: for waiting, for delivery, and for the store.
 
 use crate::{
     clock::{Millis, Time},
@@ -16,7 +16,7 @@ pub(crate) struct Notes {
     pub try_again_at: Option<Time>,
     /// The time at which this waiting call must try again for reasons of its own, such as renewing its agent.
     pub own_deadline: Option<Time>,
-    /// The things that a claim searched for and did not find.
+    /// The searches of a claim that found nothing.
     pub subscriptions: Vec<Subscription>,
     /// The claims that the reply delivers.
     pub delivered: Vec<Delivered>,
@@ -37,8 +37,8 @@ impl Notes {
     }
 }
 
-/// The things that a claim searched for and did not find. Every waiter with the same subscription would find nothing
-/// either, so an event with one of its topics wakes only the first of them.
+/// A search of a claim that found nothing. Every waiter with the same subscription would find nothing either, so an
+/// event with one of its topics wakes only the first of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Subscription {
     what: Arc<str>,

@@ -1,4 +1,4 @@
-//! The opening of a transaction: what it reads about the fleet before its own work. The layers above have the rules.
+//! The opening of a transaction: its reads about the fleet before its own work. The layers above have the rules.
 
 use super::{Answer, Scope, Value};
 use crate::{

@@ -44,7 +44,7 @@ use std::{
 };
 pub(crate) use url::Target;
 
-/// Is this database a copy: is the row of `fleet` in another cluster or schema than the row says? Takes 3 us.
+/// Whether this database is a copy: the row of `fleet` is in another cluster or schema than the row says. Takes 3 us.
 macro_rules! is_restored_copy {
     () => {
         "coalesce(schema_oid <> quote_ident(current_schema())::regnamespace::oid::bigint, false)
@@ -145,8 +145,8 @@ impl Postgres {
         // well. Idle and TCP timeouts: a node that froze or lost its network leaves its transactions open and its rows
         // locked, so the server ends them. `enable_seqscan`: tables grow faster than the server's statistics, and with
         // stale statistics it reads a whole table where an index exists (`tests/it/grown.rs`). `jit`: a scan that is
-        // needed all the same (the one row of `fleet`) then looks so dear that the server would compile it, 40 ms for
-        // 0.02.
+        // needed all the same (the one row of `fleet`) then looks so expensive that the server would compile it, 40 ms
+        // for 0.02.
         let given = target.config.get_options().unwrap_or_default();
         let (lock, idle) = (options.call_limit.as_millis(), options.idle_limit.as_millis());
         let settings = format!(
@@ -185,11 +185,11 @@ impl Postgres {
         match done {
             Ok(outcome) => outcome,
             // The attempt's connection was closed, so a transaction that was not being committed is rolled back.
-            Err(_) if !call.committing.load(Ordering::SeqCst) => {
-                Error::unavailable(format!("PostgreSQL did not get to it in {limit:?}"))
-                    .hint("nothing was changed; something holds a lock on it, or `connections` is too small")
-                    .into()
-            }
+            Err(_) if !call.committing.load(Ordering::SeqCst) => Error::unavailable(format!(
+                "PostgreSQL did not finish the call in {limit:?}"
+            ))
+            .hint("nothing was changed; another transaction holds a lock, or `connections` is too small")
+            .into(),
             Err(_) => outcome_unknown(format!("PostgreSQL did not answer COMMIT in {limit:?}")).into(),
         }
     }
@@ -228,7 +228,7 @@ impl Postgres {
             if renewed.is_ok() && self.options.clock.ticks() - from > STALE.0 {
                 renewed = Err(Error::raced("the run's row was locked by another transaction"));
             }
-            // This is not the caller's own commit: if its answer is lost, the next attempt does what is still due.
+            // This is not the caller's own commit: if its answer is lost, the next attempt does the rest.
             session.finish(renewed).await.map_err(|e| match e.code() {
                 Code::OutcomeUnknown => Error::raced(e.message()),
                 _ => e,
@@ -457,5 +457,5 @@ fn restored_copy() -> Error {
     Error::fleet_changed(
         "this database is a copy of a fleet that lives elsewhere: a dump that was restored here",
     )
-    .hint("if nobody works with the original any longer, say so: fence call admin/restored '{}'")
+    .hint("if nobody uses the original any more, declare that: fence call admin/restored '{}'")
 }

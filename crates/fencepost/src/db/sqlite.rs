@@ -117,7 +117,7 @@ impl Sqlite {
         let stopped = || {
             Outcome::from(
                 Error::unavailable("the writer thread has stopped")
-                    .hint("open the fleet again; what was acknowledged is safe"),
+                    .hint("open the fleet again; acknowledged calls are safe"),
             )
         };
         if self.jobs.send(job).is_err() {
@@ -430,7 +430,7 @@ fn now_or_never<'f, T>(work: impl FnOnce() -> BoxFuture<'f, Result<T>>) -> Resul
     match polled {
         Ok(Poll::Ready(result)) => result,
         Ok(Poll::Pending) => Err(Error::internal("the op waited for something other than its transaction")
-            .hint("prepare what it needs before the transaction begins")),
+            .hint("prepare everything it needs before the transaction begins")),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -22,7 +22,7 @@ pub struct Counts {
     /// SQLite: the writer's transactions, and the calls in them.
     pub batches: u64,
     pub batched: u64,
-    /// Those transactions by their number of calls: at most 1, 2, 4, … 256, each without those of the size before.
+    /// Those transactions by their number of calls: at most 1, 2, 4, … 256. Each count leaves out the smaller sizes.
     pub batch_sizes: [u64; 9],
     /// PostgreSQL: notifications sent to other nodes.
     pub notifications: u64,

@@ -31,7 +31,7 @@ pub(crate) trait Script: Send + Sync {
     fn caller(&self) -> &Caller;
     /// The opening reads. On PostgreSQL they are sent with BEGIN.
     fn reads(&self) -> Vec<Stmt>;
-    /// Does the call need the next deadline? On PostgreSQL that is the dearest of the opening reads.
+    /// Does the call need the next deadline? On PostgreSQL that is the most expensive opening read.
     fn reads_due(&self) -> bool;
     /// The opening, from the answers to [`Self::reads`].
     fn opening(&self, due: Option<Due>, answers: Vec<Answer>) -> Result<Opening>;

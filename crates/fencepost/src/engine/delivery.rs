@@ -49,7 +49,7 @@ impl Drop for Delivery {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             tracing::warn!(
-                "a claim was not delivered, and nothing runs that could give it back: its lease will end"
+                "a claim was not delivered, and no runtime is left to give it back: its lease will expire"
             );
             return;
         };

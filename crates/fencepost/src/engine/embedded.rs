@@ -46,7 +46,7 @@ impl Tx<'_> {
         let writes = self.notes.writes;
         let reply = op.erase().run(self).await.map_err(|error| match self.notes.writes == writes {
             true => error,
-            false => Error::raced(format!("{} met another: {}", O::NAME, error.message())),
+            false => Error::raced(format!("{} lost a race: {}", O::NAME, error.message())),
         });
         typed(reply?)
     }

@@ -38,7 +38,7 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     /// `task/claim`
     const NAME: &'static str;
     const ACCESS: Access;
-    /// A former name, under which it still answers.
+    /// A former name that still works.
     const FORMERLY: Option<&'static str> = None;
     /// It changes nothing: it runs on a reader, and is also served by GET.
     const READS: bool = false;
@@ -46,8 +46,8 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const ON_RETRY: OnRetry;
     /// An example request for the manual, as JSON.
     const EXAMPLE: &'static str;
-    /// The codes of this op's own refusals, beside those of every op ([`Code::OF_EVERY_OP`]). `refuses!` lists them.
-    /// With debug assertions any other refusal becomes an `internal` error, so a test that meets one fails.
+    /// The codes of this op's own refusals, besides those of every op ([`Code::OF_EVERY_OP`]). `refuses!` lists
+    /// them. With debug assertions any other refusal becomes an `internal` error, so a test that meets one fails.
     const REFUSES: &'static [Code] = &[];
     type Reply: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
@@ -87,7 +87,7 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const ERASED_HERE: bool = false;
 }
 
-/// A visitor of every op: it makes a router, an OpenAPI document, a list of tools.
+/// A visitor of every op: it builds a router, an OpenAPI document or a list of tools.
 pub trait Visit {
     fn op<O: Op>(&mut self);
 }
@@ -196,8 +196,9 @@ impl Entry {
 pub fn unreadable(why: &serde_json::Error, given_back: bool) -> Error {
     let error = Error::internal(format!("the reply holds JSON that cannot be read: {why}"));
     match given_back {
-        true => error
-            .hint("what it claimed was given back; fence mail claim hands a message over as it is stored"),
+        true => {
+            error.hint("its claims were given back; fence mail claim hands over a message as it is stored")
+        }
         false => error,
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The work before an op: which run's lease it renews, whether it expires dead runs, and the op's opening reads.
 #[derive(Debug, Clone, Default)]
 pub struct Prelude {
-    /// The op claims things, so expiry first releases the things that dead runs hold.
+    /// The op claims items, so expiry first gives back the items of dead runs.
     expires: Option<&'static Nouns>,
     /// The op needs the next deadline.
     reads_due: bool,
@@ -74,7 +74,7 @@ impl Prelude {
     pub(crate) fn declares_restore() -> Self {
         Self { declares_restore: true, ..Self::default() }
     }
-    /// For an op that claims things.
+    /// For an op that claims items.
     pub(crate) fn expires(nouns: &'static Nouns) -> Self {
         Self { expires: Some(nouns), reads_due: true, ..Self::default() }
     }
@@ -114,7 +114,7 @@ impl Prelude {
     /// The prelude of an op, for this caller.
     pub(crate) fn of(op: &dyn AnyOp, caller: &Caller) -> Self {
         let mut prelude = op.prelude();
-        // A read shows what expiry would write now, so it needs the deadline.
+        // A read shows the state that expiry would write now, so it needs the deadline.
         prelude.reads_due |= op.reads();
         if prelude.request.is_some() {
             let key = caller.key.as_ref().map_or_else(String::new, |key| key.name.clone());
@@ -122,13 +122,13 @@ impl Prelude {
         }
         prelude
     }
-    /// The op claims things.
+    /// Whether the op claims items.
     pub(crate) fn claims_things(&self) -> bool {
         self.expires.is_some()
     }
 
-    /// The opening reads. On PostgreSQL, calls with the same request id wait for each other here: a retry on another
-    /// node must see what its first attempt commits.
+    /// The opening reads. On PostgreSQL, calls with the same request id wait for each other here: a retry on
+    /// another node must see the commit of its first attempt.
     fn statements(&self) -> Vec<Stmt> {
         let mut statements = Vec::with_capacity(3);
         if let Some(request) = &self.request {
@@ -304,12 +304,12 @@ impl Script for Call {
 }
 
 impl Opening {
-    /// Was this request made before? Refuses an id that was used for another request.
+    /// Whether this request was made before. Refuses an id that was used for another request.
     pub fn is_repeat(&self, kind: &str, resource: Option<&Resource>) -> Result<bool> {
         self.is_repeat_by(None, kind, resource)
     }
 
-    /// The same for a claim by this run: what another run claimed is no answer for it.
+    /// Like [`Self::is_repeat`], for a claim by this run: another run's claim is no reply to it.
     pub fn is_repeat_by(&self, run: Option<&str>, kind: &str, resource: Option<&Resource>) -> Result<bool> {
         let resource = resource.map(ToString::to_string);
         let same = |did: &Repeat| {
@@ -322,7 +322,7 @@ impl Opening {
             Some(_) if self.repeat.iter().any(same) => Ok(true),
             Some(did) => Err(Error::invalid(
                 "request",
-                format!("was used before, for another thing: `{}` of `{}`", did.kind, did.resource),
+                format!("was already used for another request: `{}` of `{}`", did.kind, did.resource),
             )
             .hint("give every request an id of its own, and repeat it only with the same request")),
         }
@@ -406,7 +406,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Is something due? For an op that needs this only sometimes, and whose opening did not read it.
+    /// Whether something is due. For an op that needs this only sometimes, when its opening did not read it.
     pub(crate) async fn is_due(&mut self) -> Result<bool> {
         if std::mem::take(&mut self.opening.due_unknown) {
             let read = Stmt::read(self.reads_due(), params![]);

@@ -53,7 +53,7 @@ impl<T: Send + 'static> Drop for RunToEnd<T> {
         let Some(call) = self.call.take() else { return };
         match self.runtime.take().or_else(|| Handle::try_current().ok()) {
             Some(runtime) => drop(runtime.spawn(call)),
-            None => tracing::warn!("a call was dropped, and nothing runs that could bring it to its end"),
+            None => tracing::warn!("a call was dropped, and no runtime is left to finish it"),
         }
     }
 }

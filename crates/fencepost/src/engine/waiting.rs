@@ -6,8 +6,8 @@
 //! notifies us (PostgreSQL), and at the database's own pace in any case. While no call waits there is no watcher, and
 //! while nothing happens no waiter makes an attempt.
 //!
-//! News does not wake every waiter: see [`queue`]. A deadline does not either: the watcher expires what is due, once
-//! for all waiters, and the events of that expiry are the news.
+//! News does not wake every waiter: see [`queue`]. A deadline does not either: the watcher runs expiry once for all
+//! waiters, and the events of that expiry are the news.
 
 mod queue;
 
@@ -282,7 +282,7 @@ impl Waiters {
         }
     }
 
-    /// The watcher expires what is due at this tick.
+    /// The watcher runs expiry at this tick.
     fn watch_deadline(&self, at: i64) {
         let mut deadline = lock(&self.deadline);
         if deadline.is_none_or(|deadline| at < deadline) {
@@ -371,7 +371,7 @@ impl Waiters {
         }
     }
 
-    /// Expires what is due, as the next claim would: one transaction here instead of an attempt by each waiter. Returns
+    /// Runs expiry, as the next claim would: one transaction here instead of an attempt by each waiter. Returns
     /// whether something is still due, because another transaction has locked it or the database does not answer.
     async fn expire(&self, at: Option<i64>) -> bool {
         lock(&self.deadline).take_if(|deadline| Some(*deadline) == at);
@@ -394,8 +394,8 @@ impl Waiters {
         }
     }
 
-    /// Expires what is due and not locked by another transaction. Returns the span until the next deadline: zero if
-    /// something is still due.
+    /// Expires everything that is due and not locked by another transaction. Returns the span until the next
+    /// deadline: zero if something is still due.
     async fn expire_all(&self) -> Result<Option<Millis>> {
         let next = work(|tx| {
             Box::pin(async move {

@@ -1,4 +1,4 @@
-//! What a claimable thing must provide, and the statements that are made from the list of them.
+//! The trait of a claimable noun, and the statements that are generated from the list of nouns.
 
 use super::ClaimState;
 use crate::{
@@ -12,22 +12,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 
-/// A noun that can be claimed. Every function that takes an `id` is given one that [`Self::id_problem`] accepts.
+/// A noun that can be claimed. Every function with an `id` gets one that [`Self::id_problem`] accepts.
 pub(crate) trait Claimable: Debug + Sync {
     /// The word before the slash in its resources, and before the dot in its events: `task`.
     fn noun(&self) -> &'static str;
     fn table(&self) -> &'static Table;
-    /// Why this text cannot be the id of such a thing.
+    /// The reason why this text is not an id of the noun.
     fn id_problem(&self, id: &str) -> Option<String>;
     /// Reads the run behind a token, with the columns of [`RunRow`](crate::db::RunRow).
     fn run_behind(&self, id: &str, fence: i64) -> Stmt;
-    /// The item as far as claims are concerned.
+    /// The claim state of an item.
     fn claim_state<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         id: &'t str,
     ) -> BoxFuture<'t, Result<Option<ClaimState>>>;
-    /// The same, as expiry would leave it now.
+    /// The claim state as expiry would write it now.
     fn claim_state_now<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
@@ -35,56 +35,57 @@ pub(crate) trait Claimable: Debug + Sync {
     ) -> BoxFuture<'t, Result<Option<ClaimState>>> {
         self.claim_state(tx, id)
     }
-    /// Expiry: gives back one batch of what these ended runs hold. It waits for no lock. Says how many changed.
+    /// Expiry: gives back one batch of these ended runs' items. It waits for no lock. Returns the number of changes.
     fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>>;
-    /// Expiry: gives back one batch of claims whose own end (`until_at`) has come.
+    /// Expiry: gives back one batch of claims that reached their own limit (`until_at`).
     fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>>;
-    /// Expiry: what else time alone changes. Its deadlines are in [`Table::deadlines`].
+    /// Expiry: other changes that only depend on time. Their deadlines are in [`Table::deadlines`].
     fn wake<'t>(&'t self, _tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
         Box::pin(std::future::ready(Ok(0)))
     }
-    /// The holder gives it back: the attempt does not count. Says the item's state after it.
+    /// The holder gives the item back: the attempt does not count. Returns the item's new state.
     fn release<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         token: &'t Token,
         note: Option<&'t str>,
     ) -> BoxFuture<'t, Result<String>>;
-    /// An operator takes it from its holder.
+    /// An operator takes the item from its holder.
     fn unclaim<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         id: &'t str,
         reason: Option<&'t str>,
     ) -> BoxFuture<'t, Result<Unclaimed>>;
-    /// Gives back claims of one reply that did not arrive, except for those that were handed over again since. The
-    /// attempt does not count. Says how many went back.
+    /// Gives back claims of one reply that did not arrive, except for those that were delivered again since. The
+    /// attempt does not count. Returns their number.
     fn return_undelivered<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         delivered: &'t [&'t Delivered],
     ) -> BoxFuture<'t, Result<u64>>;
-    /// Ends a claim that a poll gave, as its run ends. Says whether it was settled, or only went back.
+    /// Ends a claim that a poll gave, as its run ends. Returns whether the item was settled; if not, it only went
+    /// back.
     fn settle<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         token: &'t Token,
         settlement: &'t Settlement,
     ) -> BoxFuture<'t, Result<bool>>;
-    /// The kinds of events by which its holder ends a claim. Any other event takes the claim away from it.
+    /// The kinds of events by which a holder ends its own claim. Any other event takes the claim away from it.
     fn ended_by_holder(&self) -> &'static [&'static str];
-    /// Whether an event of this verb says that a claim expired. An event is named after the item's new state, and a
-    /// caller can bring about some of these states, too. `from` is the state before, and `reported` says that the holder
-    /// itself reported a failure.
+    /// Whether an event of this verb reports an expired claim. An event is named after the item's new state, and a
+    /// caller can cause some of these states, too. `from` is the state before; `reported`: the holder itself
+    /// reported a failure.
     fn is_expiry(&self, verb: &str, _from: Option<&str>, _reported: bool) -> bool {
         verb == "lapsed"
     }
-    /// What must be true of its rows beside the promises that every noun makes.
+    /// Invariants of its rows, besides those of every noun.
     fn promises(&self) -> &'static [Promise];
 }
 
-/// Where a noun's claims are stored. The table has the columns `run`, `fence`, `delivery`, `claimed_at`, `until_at`,
-/// `last_fence`, `last_verb` and `last_digest`, and an index on `run` and one on `until_at`, both without nulls.
+/// The table of a noun's claims. It has the columns `run`, `fence`, `delivery`, `claimed_at`, `until_at`,
+/// `last_fence`, `last_verb` and `last_digest`, and indexes on `run` and on `until_at`, both without nulls.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub name: &'static str,
@@ -94,34 +95,34 @@ pub(crate) struct Table {
     pub order: &'static str,
     /// SQL: the order of a run's claims in `run/list`, a text and a number.
     pub sort: (&'static str, &'static str),
-    /// SQL: deadlines beside the end of a claim, each the first entry of a partial index.
+    /// SQL: deadlines besides the limit of a claim, each the first entry of a partial index.
     pub deadlines: &'static [&'static str],
 }
 
-/// Something that must be true, as a query for the rows that break it: `select … as resource`.
+/// An invariant, as a query for the rows that break it: `select … as resource`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promise {
     pub text: &'static str,
     pub broken: &'static str,
 }
 
-/// The answer of [`Claimable::unclaim`].
+/// The result of [`Claimable::unclaim`].
 #[derive(Debug)]
 pub(crate) struct Unclaimed {
-    /// The run that held it, if a living one did.
+    /// The run that held the item, if it was alive.
     pub held_by: Option<String>,
-    /// The item's state after it.
+    /// The item's state afterwards.
     pub status: String,
 }
 
-/// How a run ends what a poll gave it.
+/// How a run ends the items that a poll gave it.
 #[derive(Debug)]
 pub(crate) struct Settlement {
     pub outcome: Outcome,
     /// The key of the run, which is locked.
     pub run: i64,
     pub output: Option<String>,
-    /// Why it failed.
+    /// The reason of a failure.
     pub reason: String,
 }
 
@@ -130,9 +131,9 @@ pub(crate) struct Settlement {
 pub enum Outcome {
     #[default]
     Done,
-    /// To be tried again, while attempts are left.
+    /// Retried, while attempts are left.
     Failed,
-    /// Given back as it was: the attempt does not count.
+    /// Given back unchanged: the attempt does not count.
     Released,
 }
 
@@ -146,7 +147,7 @@ impl Outcome {
     }
 }
 
-/// The claimable nouns of a fleet, and the statements that are assembled from them once.
+/// The claimable nouns of a fleet, and the statements generated from them once.
 #[derive(Debug)]
 pub(crate) struct Nouns {
     list: &'static [&'static dyn Claimable],
@@ -155,26 +156,26 @@ pub(crate) struct Nouns {
     pub due: &'static str,
     /// Marks ended runs that hold nothing as settled: one, or a set.
     settle: [&'static str; 2],
-    /// Counts what a run holds.
+    /// Counts a run's claims.
     held: &'static str,
-    /// What these runs hold, with the tokens: claims whose own end has come left out.
+    /// The tokens of these runs' claims. Claims past their own limit are left out.
     tokens_of_runs: &'static str,
-    /// The same of the unended run of a name, whatever became of the claims.
+    /// All tokens of the unended run of a name, also those past their limit.
     tokens_of_name: &'static str,
-    /// SQL: how many claims the run of a row has at time `?1`.
+    /// SQL: the number of claims of a row's run at time `?1`.
     count_sql: String,
     /// By noun: its live claims.
     live_claims: Vec<(&'static str, &'static str)>,
-    /// The highest fence that was given out, and the floor.
+    /// The highest fence ever issued, and the floor.
     highest_fence: &'static str,
-    /// By noun: moves the ends of claims back by `?1`, as [`SET_BACK`] does.
+    /// By noun: moves the limits of claims back by `?1`, as [`SET_BACK`] does.
     set_back: Vec<&'static str>,
-    /// What every noun promises.
+    /// The invariants of every noun.
     promises: Vec<Promise>,
 }
 
 impl Nouns {
-    /// Call it once: the statements are kept for ever, as the texts of all statements are.
+    /// Call this once: the generated statements are never freed.
     pub fn new(list: &'static [&'static dyn Claimable]) -> Self {
         let each = |part: &dyn Fn(&'static Table, &'static str) -> String, between: &str| {
             let parts: Vec<String> = list.iter().map(|noun| part(noun.table(), noun.noun())).collect();
@@ -248,26 +249,23 @@ from fleet",
   join run on run.key = {name}.run where run.ended_at is not null and run.settled = 1"
                 )
             }),
-            promise("what was claimed has a fence", &|Table { name, id, .. }, noun| {
+            promise("every claimed item has a fence", &|Table { name, id, .. }, noun| {
                 format!(
                     "select '{noun}/' || {id} as resource from {name} where run is not null and fence < 1"
                 )
             }),
-            promise("no fence was given out twice", &|_, noun| {
+            promise("no fence was issued twice", &|_, noun| {
                 format!(
                     "select resource from event where kind = '{noun}.claimed'
   group by resource, fence having count(*) > 1"
                 )
             }),
-            promise(
-                "no claim was given out under a fence that the item has not reached",
-                &|Table { name, id, .. }, noun| {
-                    format!(
-                        "select event.resource from event join {name} on event.resource = '{noun}/' || {id}
+            promise("no claim has a fence above its item's", &|Table { name, id, .. }, noun| {
+                format!(
+                    "select event.resource from event join {name} on event.resource = '{noun}/' || {id}
   where event.kind = '{noun}.claimed' and event.fence > {name}.fence"
-                    )
-                },
-            ),
+                )
+            }),
         ];
         let live_claims = |Table { name, id, order, .. }: &Table| {
             leak(format!(
@@ -319,13 +317,13 @@ order by {order} limit ?3"
         self.iter().find(|claimable| claimable.noun() == noun)
     }
 
-    /// The noun of a resource that was checked when it came in.
+    /// The noun of a resource that was already checked.
     pub fn of(&self, resource: &Resource) -> Result<&'static dyn Claimable> {
         let noun = self.find(resource.noun());
         noun.ok_or_else(|| Error::internal(format!("`{resource}` is of a noun that cannot be claimed")))
     }
 
-    /// What every noun promises, and then what each promises of its own rows.
+    /// The invariants of every noun, then those of each noun's own rows.
     pub fn promises(&self) -> impl Iterator<Item = &Promise> {
         self.promises.iter().chain(self.list.iter().flat_map(|noun| noun.promises()))
     }
@@ -338,48 +336,48 @@ order by {order} limit ?3"
         }
     }
 
-    /// The live claims of a noun, everyone's or one run's: the columns of [`Hold`](super::Hold), and `resource_id`.
+    /// The live claims of a noun, of all runs or one: the columns of [`Hold`](super::Hold), and `resource_id`.
     pub fn live_claims(&self, noun: &dyn Claimable, now: Time, run: Option<&str>, limit: i64) -> Stmt {
         let sql = self.live_claims.iter().find(|(name, _)| *name == noun.noun()).map_or("", |(_, sql)| sql);
         Stmt::read(sql, params![now, run, limit])
     }
 
-    /// Counts, as `n`, what a run holds.
+    /// Counts a run's claims, as `n`.
     pub fn held(&self, run: i64) -> Stmt {
         Stmt::read(self.held, params![run])
     }
 
-    /// The claims of these runs that are alive as far as their own end goes: `run`, `token`, and an order.
+    /// The claims of these runs that have not reached their own limit: `run`, `token`, and an order.
     pub fn tokens_of_runs(&self, runs: &[i64], now: Time) -> Stmt {
         Stmt::read(self.tokens_of_runs, params![key_set(runs.iter().copied()), now])
     }
 
-    /// The tokens of the unended run of this name, whatever became of the claims.
+    /// All tokens of the unended run of this name, also those past their limit.
     pub fn tokens_of_name(&self, run: &str) -> Stmt {
         Stmt::read(self.tokens_of_name, params![run])
     }
 
-    /// SQL: how many claims the run of a row has at time `?1`.
+    /// SQL: the number of claims of a row's run at time `?1`.
     pub fn count_sql(&self) -> &str {
         &self.count_sql
     }
 
-    /// The highest fence that was given out, as `fence`; what was pruned counts.
+    /// The highest fence ever issued, as `fence`; pruned items count.
     pub fn highest_fence(&self) -> Stmt {
         Stmt::read(self.highest_fence, params![])
     }
 
-    /// Moves the ends of claims back that were set after the clock jumped ahead: by so much, to this time.
+    /// Moves the limits of claims back that were set after the clock jumped ahead: by `ahead`, to `now`.
     pub fn set_back(&self, ahead: Millis, now: Time) -> impl Iterator<Item = Stmt> {
         self.set_back.iter().map(move |sql| Stmt::write(sql, params![ahead, now]))
     }
 }
 
-/// SQL: a deadline was set after the clock jumped ahead. The first gap that ends after the right time (`?2`) is the jump. A
-/// deadline before its end was set before the jump, and is right.
+/// SQL: the deadline was set after the clock jumped ahead. The first gap that ends after the right time (`?2`) is
+/// the jump. A deadline before its end was set before the jump, and is right.
 const SET_BACK: &str = ">= coalesce((select min(at) from gap where at > ?2), ?2)";
 
-/// A statement's text lives as long as the process.
+/// Leaks a statement's text: it is needed as long as the process runs.
 pub(crate) fn leak(sql: String) -> &'static str {
     sql.leak()
 }

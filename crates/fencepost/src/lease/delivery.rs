@@ -1,9 +1,9 @@
-//! Giving back claims whose reply did not arrive, and handing claims over again.
+//! Giving back claims whose reply did not arrive, and delivering claims again.
 //!
-//! A claim is committed before its reply is sent, so a client that hung up by then holds a claim it does not know of,
-//! until the lease ends. Such a claim is given back instead, and no attempt counts. But the client may have asked again,
-//! of another server, and been handed that very claim: each time a claim is handed over it has another number, and only
-//! the latest is given back.
+//! A claim is committed before its reply is sent. A client that disconnected by then holds a claim it does not know
+//! of, until the lease expires. Such a claim is given back instead, and no attempt counts. But the client may have
+//! repeated its request on another server and received the same claim. So each delivery of a claim has a number,
+//! and a claim is given back only if its latest delivery did not arrive.
 
 use super::{
     Nouns,
@@ -17,11 +17,11 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// Why a run ended whose trigger did not arrive: polling again with its name begins anew.
+/// The end reason of a run whose trigger did not arrive. A poll with the same run name opens a new run.
 pub(crate) const UNDELIVERED: &str = "undelivered";
 
-/// Gives back what one reply handed over and no later one did. The events carry the request that took it, so that asking
-/// again finds that nothing came of it.
+/// Gives back the claims of one reply, except for those that a later reply delivered. The events carry the request
+/// id of the claim, so that a repeated request finds it undone.
 pub(crate) async fn return_undelivered(
     tx: &mut Tx<'_>,
     nouns: &'static Nouns,
@@ -53,7 +53,7 @@ struct Taken {
     run: Option<String>,
 }
 
-/// The request that took a claim, and the run.
+/// The request id of a claim, and its run.
 async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<Taken> {
     let rows = tx
         .query(
@@ -65,17 +65,17 @@ async fn taken_by(tx: &mut Tx<'_>, token: &Token) -> Result<Taken> {
     Ok(Taken { request: row.get("request")?, fingerprint: row.get("asked")?, run: row.get("run")? })
 }
 
-/// The statements that hand over claims of a noun again, for a set of `{"k": key, "fence": fence}` each.
+/// The statements that deliver claims of a noun again, for a set of `{"k": key, "fence": fence}`.
 #[derive(Debug)]
 pub(crate) struct Redelivery {
-    /// Locks the rows in the order in which everybody locks them.
+    /// Locks the rows in the common lock order.
     pub lock: &'static str,
-    /// Gives each claim its next number: `item_key` and `delivery`.
+    /// Gives each claim its next delivery number: `item_key` and `delivery`.
     pub raise: &'static str,
 }
 
-/// Hands claims over again, each under its next number. The rows may have changed since they were read: then the whole
-/// call starts over.
+/// Delivers claims again, each under its next number. If a row has changed since it was read, the whole call starts
+/// over.
 pub(crate) async fn redeliver(
     tx: &mut Tx<'_>,
     statements: &Redelivery,

@@ -1,4 +1,4 @@
-//! Ending runs. Ending is one write, and final; expiry then gives back what the run held.
+//! Ending runs. Ending is one write, and final. Expiry then gives back the run's items.
 
 use super::{
     Nouns,
@@ -12,7 +12,7 @@ use crate::{
     topic::Topic,
 };
 
-/// The unended run of this name, locked so that nobody renews it meanwhile.
+/// The unended run of this name, locked against renewal.
 pub(crate) async fn lock(tx: &mut Tx<'_>, name: &str) -> Result<Option<RunRow>> {
     let mut batch = Batch::new();
     batch.add(locked(name));
@@ -57,11 +57,11 @@ pub(crate) async fn end_if_idle(
     Ok(())
 }
 
-/// What runs hold as they end.
+/// Whether runs still hold items when they end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Holds {
     Nothing(&'static Nouns),
-    /// Perhaps something: expiry gives it back.
+    /// Perhaps: expiry gives the items back.
     Perhaps,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn end(tx: &mut Tx<'_>, runs: &[RunRow], reason: &str) -> Resul
     tx.send(batch).await.map(drop)
 }
 
-/// Ends every run there is; gives how many.
+/// Ends all runs. Returns their number.
 pub(crate) async fn end_all(tx: &mut Tx<'_>, reason: &str) -> Result<u64> {
     let rows = tx.query(runs!("where ended_at is null order by key /*pg for update*/"), params![]).await?;
     let runs = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
@@ -81,8 +81,8 @@ pub(crate) async fn end_all(tx: &mut Tx<'_>, reason: &str) -> Result<u64> {
     Ok(runs.len() as u64)
 }
 
-/// One write, and final. The caller has locked the rows. The slot is of the statement that marks runs which hold nothing
-/// as settled.
+/// One write, and final. The caller has locked the rows. The slot is that of the statement that marks runs without
+/// claims as settled.
 pub(crate) fn add_end(
     batch: &mut Batch,
     tx: &mut Tx<'_>,
@@ -119,8 +119,8 @@ pub(crate) fn add_end(
     })
 }
 
-/// Ends one incarnation whose lease is over, so that its name can begin anew. Expiry gives back later what it held. It
-/// waits up to a second for the row's lock.
+/// Ends one incarnation whose lease expired, so that its name can be used by a new run. Expiry gives back its items
+/// later. It waits up to a second for the row's lock.
 pub(crate) async fn end_expired(tx: &mut Tx<'_>, key: i64) -> Result<()> {
     let mut batch = Batch::new();
     batch.add(Stmt::lock(

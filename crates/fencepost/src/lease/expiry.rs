@@ -1,7 +1,7 @@
-//! Expiry: ends runs whose lease is over, gives back what ended runs and expired claims held, wakes what was delayed.
+//! Expiry: ends runs whose lease expired, gives back the items of ended runs and expired claims, and ends delays.
 //!
-//! It runs in bounded batches, before a claim searches. A batch never waits for a lock: it leaves rows and lanes that
-//! another transaction has to a later batch.
+//! It runs in bounded batches, before a claim searches. A batch never waits for a lock: it leaves locked rows and
+//! lanes to a later batch.
 
 use super::{
     Nouns,
@@ -14,14 +14,14 @@ use crate::{
     params,
 };
 
-/// Runs ended, and items given back, in one batch. A caller that must search again does another.
+/// Limits of one batch: runs ended, and items given back. A caller that must search again runs another batch.
 const RUNS: i64 = 64;
 pub(crate) const ITEMS: i64 = 256;
 
-/// One bounded batch of everything that is due. Gives how many things changed.
+/// One bounded batch of everything that is due. Returns the number of changes.
 pub(crate) async fn sweep(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64> {
     if tx.opening.scope == Scope::Call {
-        // Nothing below waits for a row, but a table can be locked as a whole, and a database can be slow.
+        // Nothing below waits for a row lock, but a table can be locked as a whole, and a database can be slow.
         tx.one(Stmt::lock(
             "select set_config('lock_timeout', '1s', true), set_config('statement_timeout', '5s', true)",
             params![],
@@ -46,15 +46,15 @@ pub(crate) async fn sweep(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64>
     for noun in nouns.iter() {
         changed += noun.lapse_capped(tx).await?;
     }
-    // Last, because it may change what the others gave back. Reads apply the rules in the same order.
+    // Last, because it may change items that the steps before gave back. Reads apply the rules in the same order.
     for noun in nouns.iter() {
         changed += noun.wake(tx).await?;
     }
     Ok(changed)
 }
 
-/// One batch of what ended runs still hold. A run stays due until it holds nothing. Runs whose items are all locked do
-/// not hide those after them: if a page of runs changed nothing, the next page is tried.
+/// One batch of items that ended runs still hold. A run stays due until it holds nothing. If a page of runs changed
+/// nothing, because all their items are locked, the next page is tried.
 pub(crate) async fn give_back(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64> {
     let mut after = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Holds: the claim on an item's row, the run behind it, and whether a token may still act.
+//! Holds: the claim on an item's row, its run, and whether a token is still valid.
 
 use crate::{
     clock::{Millis, Time},
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// A live claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Claim {
-    /// Copy it around: every write under the claim names it.
+    /// Every write under the claim needs this token.
     pub token: String,
     pub resource: String,
     pub fence: i64,
@@ -21,14 +21,14 @@ pub struct Claim {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     pub claimed_at: Time,
-    /// When it is over unless its run is heard from.
+    /// The claim expires at this time if its run is not renewed.
     pub expires_at: Time,
-    /// The run's lease, where it is longer than the `ttl_ms` that was asked for: a lease never becomes shorter.
+    /// The run's lease, if it is longer than the requested `ttl_ms`: a lease never becomes shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_kept_ms: Option<Millis>,
 }
 
-/// The claim columns of an item's row, with the run behind them: alive, lapsed or ended.
+/// The claim columns of an item's row, with the claim's run: alive, lapsed or ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Hold {
     pub run_key: i64,
@@ -39,12 +39,12 @@ pub(crate) struct Hold {
     pub fence: i64,
     pub claimed_at: Time,
     pub until: Option<Time>,
-    /// The run's lease, where the call that reads or makes this hold asked for a shorter one.
+    /// The run's lease, if the current call requested a shorter one.
     pub lease_kept: Option<Millis>,
 }
 
 impl Hold {
-    /// Reads `run.key as run_key, run.name as run_name, …` beside the item's own columns.
+    /// Reads `run.key as run_key, run.name as run_name, …` and the item's own columns.
     pub fn read(row: &mut Row) -> Result<Option<Self>> {
         let Some(run_key) = row.take::<Option<i64>>("run_key")? else { return Ok(None) };
         Ok(Some(Self {
@@ -80,7 +80,7 @@ impl Hold {
             lease_kept_ms: self.lease_kept,
         }
     }
-    /// Why it is over, once it is.
+    /// The reason why the claim is over.
     pub fn lost(&self, now: Time) -> &'static str {
         match self.run_ended_at {
             _ if self.until.is_some_and(|until| until <= now) => "its time was up",
@@ -110,7 +110,7 @@ impl Hold {
     }
 }
 
-/// How an item's last claim ended, by which a repeat of that ending is answered.
+/// How an item's last claim ended, to recognise a repeat of that call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Last {
     pub fence: i64,
@@ -118,7 +118,7 @@ pub(crate) struct Last {
     pub digest: String,
 }
 
-/// The verbs by which a holder ends its own claim. Whatever else ends a claim takes it away from its holder.
+/// The verbs by which a holder ends its own claim. Every other verb takes the claim away from its holder.
 pub(crate) const ENDED_BY_HOLDER: [&str; 5] = ["done", "fail", "release", "accept", "reject"];
 
 impl Last {
@@ -140,7 +140,7 @@ impl Last {
     }
 }
 
-/// An item as far as claims are concerned.
+/// The claim state of an item.
 #[derive(Debug)]
 pub(crate) struct ClaimState {
     pub fence: i64,
@@ -155,7 +155,7 @@ pub(crate) enum Closed {
     Cancelled,
 }
 
-/// May the holder of a token act? The answer to a guard, and the reason of every refusal.
+/// Whether a token may still be used: the answer of a guard, and the reason of every refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -171,7 +171,7 @@ pub(crate) fn verdict(state: Option<&ClaimState>, fence: i64, now: Time) -> Verd
     let Some(state) = state else { return Verdict::NotFound };
     let alive = state.hold.as_ref().filter(|hold| hold.is_alive(now));
     match (state.closed, alive) {
-        // A number that was never given out.
+        // This fence was never issued.
         _ if fence > state.fence => Verdict::NotFound,
         (Some(Closed::Cancelled), _) => Verdict::Cancelled,
         (Some(Closed::Finished), _) => Verdict::AlreadyFinished,
@@ -181,7 +181,7 @@ pub(crate) fn verdict(state: Option<&ClaimState>, fence: i64, now: Time) -> Verd
     }
 }
 
-/// The living claim behind a token, or the refusal that every verb under a claim gives.
+/// The living claim of a token, or the refusal of every verb under a claim.
 pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Time) -> Result<&'s Hold> {
     let verdict = verdict(state, token.fence, now);
     let hold = state.and_then(|state| state.hold.as_ref());
@@ -189,8 +189,8 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
     let refused = match (verdict, hold) {
         (Verdict::Ok, Some(hold)) => return Ok(hold),
         (Verdict::NotFound, _) => {
-            return Err(Error::new(Code::NotFound, format!("`{token}` was never given out"))
-                .hint("copy the token that the claim printed, fence and all"));
+            return Err(Error::new(Code::NotFound, format!("`{token}` was never issued"))
+                .hint("copy the whole token that the claim printed, with its fence"));
         }
         (Verdict::AlreadyFinished, _) => {
             Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
@@ -208,29 +208,29 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
             format!("claim `{token}` is over: its lease ended or it was given back"),
         ),
     };
-    // Whoever keeps a claim alive must tell its own completion from a loss.
+    // A process that keeps a claim alive must tell its own completion from a loss.
     let refused = match last {
         Some(last) => refused.with("ended_by", &last.verb),
         None => refused,
     };
     Err(refused
         .with("fence", token.fence)
-        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
+        .hint("stop: work under this claim is not accepted; fence claim takes something else"))
 }
 
-/// On whose authority an item is written.
+/// The authority of a write to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Under {
-    /// Nobody's claim is used.
+    /// No claim is used.
     Nobody,
-    /// A claim is made: its run must be alive as the row is written.
+    /// A claim is made: its run must be alive in the statement that writes.
     NewClaim,
-    /// A claim is used: it must be alive as the row is written.
+    /// A claim is used: it must be alive in the statement that writes.
     Claim,
 }
 
 impl Under {
-    /// As a parameter of statements that write: 0, 1, 2.
+    /// As a parameter of writing statements: 0, 1, 2.
     pub fn number(self) -> i64 {
         match self {
             Under::Nobody => 0,
@@ -240,8 +240,8 @@ impl Under {
     }
 }
 
-/// Was the claim ended before, in just this way? Then the first answer stands. In an embedder's transaction
-/// that is an error, so that what it wrote beside it is not written twice.
+/// Whether the claim was already ended by the same verb with the same content. Then the first result is kept. In an
+/// embedder's transaction a repeat is an error, so that its own writes are not committed twice.
 pub(crate) fn is_repeat(
     tx: &Tx<'_>,
     last: Option<&Last>,
@@ -255,22 +255,22 @@ pub(crate) fn is_repeat(
         if !ends.contains(&last.verb.as_str()) {
             return Ok(false);
         }
-        let message = format!("claim `{token}` has ended already, by `{}` and not in this way", last.verb);
+        let message = format!("claim `{token}` was already ended by `{}` with different content", last.verb);
         return Err(Error::new(Code::AlreadyFinished, message)
             .with("fence", last.fence)
             .with("ended_by", &last.verb)
-            .hint("the first answer stands"));
+            .hint("the first result is kept"));
     }
     if tx.opening.scope == Scope::Embedded {
         return Err(Error::new(Code::AlreadyFinished, format!("`{token}` was accepted before"))
             .with("repeat", true)
             .with("fence", last.fence)
-            .hint("roll back: what this transaction wrote was committed the first time"));
+            .hint("roll back: the first completion already committed these writes"));
     }
     Ok(true)
 }
 
-/// In an embedder's transaction a repeat is an error of the whole batch, too: its rows were written the first time.
+/// In an embedder's transaction a repeat fails the whole batch, too: its rows were written the first time.
 pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error>) -> Result<()> {
     let repeat = refused.find(|e| e.field("repeat") == Some(&serde_json::Value::Bool(true)));
     match repeat {
@@ -279,18 +279,18 @@ pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error
     }
 }
 
-/// The write itself checked the claim: no row, no effect, a refusal.
+/// The write itself checked the claim: if no row was written, the claim is over.
 pub(crate) fn check_written(rows: u64, token: &Token) -> Result<()> {
     if rows == 1 {
         return Ok(());
     }
     Err(Error::new(Code::LeaseExpired, format!("claim `{token}` ended at this moment"))
         .with("fence", token.fence)
-        .hint("stop work on it: what you did is not accepted; fence claim takes something else"))
+        .hint("stop: work under this claim is not accepted; fence claim takes something else"))
 }
 
-/// Writes rows and their events in one round trip. Gives how many rows were written: none, if the claim that the write
-/// itself checks is over.
+/// Writes rows and their events in one round trip. Returns the number of rows written: none, if the claim that the
+/// write checks is over.
 pub(crate) async fn write_logged(tx: &mut Tx<'_>, write: Stmt, events: Stmt) -> Result<u64> {
     let mut batch = Batch::new();
     let written = batch.add(write);
@@ -298,7 +298,7 @@ pub(crate) async fn write_logged(tx: &mut Tx<'_>, write: Stmt, events: Stmt) -> 
     Ok(tx.send(batch).await?.affected(written))
 }
 
-/// A fence for a new claim: above every number that was ever given out for this resource.
+/// The fence of a new claim: above every fence ever issued for this resource.
 pub(crate) fn next_fence(tx: &Tx<'_>, fence: i64) -> i64 {
     fence.max(tx.opening.due.floor) + 1
 }

@@ -1,7 +1,7 @@
 //! Runs: sessions with a lease. A run's claims live and die with it.
 //!
-//! A row is one incarnation. Ending it is one write, and final: from then on every token of it is dead, and expiry gives
-//! back what it held in bounded batches. A name that comes back gets a new row.
+//! A row is one incarnation. Ending it is one write, and final: from then on all its tokens are invalid, and expiry
+//! gives back its items in bounded batches. A name that is used again gets a new row.
 
 use super::Hold;
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The lease of a run that does not say otherwise: a person's or an agent's shell.
+/// The default lease of a run: long enough for a person's or an agent's shell.
 pub const SHELL_TTL: Millis = Millis::minutes(30);
 
-/// The reason of a run that nobody ended.
+/// The end reason of a run whose lease expired.
 pub(crate) const LAPSED: &str = "lapsed";
 
-/// The lease of one incarnation, as a reply showed it. Whoever is heard in writing has another one after.
+/// The lease of one incarnation, as a reply showed it. A written renewal changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lease {
@@ -57,35 +57,35 @@ impl RunRow {
         self.ended_at.is_none() && self.expires_at > now
     }
 
-    /// The ttl to renew with, if it is time to write: a quarter of the lease is used, or a longer one is
-    /// wanted. A ttl never becomes shorter.
+    /// The ttl to renew with, if a write is due: a quarter of the lease is used, or a longer ttl is requested. A
+    /// ttl never becomes shorter.
     pub fn renewal(&self, wanted: Option<Millis>, now: Time) -> Option<Millis> {
         let ttl = wanted.map_or(self.ttl, |wanted| wanted.max(self.ttl));
         let used = ttl.0 - self.expires_at.since(now).0;
         (ttl > self.ttl || used >= ttl.0 / 4).then_some(ttl)
     }
 
-    /// The lease that stays in force although a shorter one was asked for.
+    /// The lease that stays in force although a shorter one was requested.
     pub fn kept(&self, wanted: Option<Millis>) -> Option<Millis> {
         wanted.filter(|wanted| *wanted < self.ttl).map(|_| self.ttl)
     }
 
-    /// Refuses if it is not under this lease any more. Whoever asks holds the row's lock, so it stays the answer.
+    /// Refuses if this is no longer the run's lease. The caller holds the row's lock, so the answer stays valid.
     pub fn under(&self, lease: Option<Lease>) -> Result<()> {
         let own = Lease { opened_at: self.opened_at, expires_at: self.expires_at };
         match lease {
             Some(lease) if lease != own => {
-                Err(Error::new(Code::NotReady, format!("run `{}` was heard from since", self.name))
+                Err(Error::new(Code::NotReady, format!("run `{}` was renewed since", self.name))
                     .with("expires_at", self.expires_at)
-                    .hint("somebody is there: fence runs shows it, and its lease runs out if nobody is"))
+                    .hint("the run is in use: fence runs shows it; its lease expires if nobody renews it"))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// Renews a run's lease. A run that ended or expired stays so. Another call may have lengthened the lease since it was
-/// read, so the write itself takes the longer ttl and the later end.
+/// Renews a run's lease. A run that ended or expired stays so. Another call may have lengthened the lease since it
+/// was read, so the statement itself takes the longer ttl and the later end.
 pub(crate) async fn renew(tx: &mut Tx<'_>, key: i64, ttl: Millis) -> Result<u64> {
     tx.execute(
         "update run set ttl_ms = case when ttl_ms > ?2 then ttl_ms else ?2 end,
@@ -98,7 +98,7 @@ pub(crate) async fn renew(tx: &mut Tx<'_>, key: i64, ttl: Millis) -> Result<u64>
     .await
 }
 
-/// Who will hold a claim: a run by name, opened if it is not there.
+/// The holder of a new claim: a run by name, which is opened if it does not exist.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub name: String,
@@ -107,14 +107,14 @@ pub(crate) struct Holder {
     /// The incarnation's key, or `None` until it is opened.
     key: Option<i64>,
     ttl: Millis,
-    /// The run is there and has no agent yet: this claim names it.
+    /// The run exists and has no agent yet: this claim sets it.
     names_agent: bool,
-    /// The run's lease, if it is longer than the one that was asked for.
+    /// The run's lease, if it is longer than the requested one.
     lease_kept: Option<Millis>,
 }
 
 impl Holder {
-    /// The caller's run as the transaction found it.
+    /// The caller's run as the transaction read it.
     pub fn of(tx: &Tx<'_>, name: &str, agent: Option<&str>, ttl: Option<Millis>) -> Result<Self> {
         let agent = tx.caller.acting_as("agent", agent)?;
         tx.caller.may_use_name(&format!("run `{name}`"), Owner::of_name(name))?;
@@ -154,12 +154,11 @@ impl Holder {
         }
     }
 
-    /// Locks the run's row, so that it cannot be ended under a claim that is being made: without this the
-    /// ending would not see the claim, and the item would be held by an ended run for ever. A run that is
-    /// new is opened here.
+    /// Locks the run's row, so that the run cannot be ended while a claim is being made. Otherwise the ending would
+    /// not see the claim, and an ended run would hold the item for ever. A new run is opened here.
     pub fn enter(&self, now: Time) -> Stmt {
         match self.key {
-            // A run is a session of one agent: the first that is named stays.
+            // A run is a session of one agent: the first agent named is kept.
             Some(key) if self.names_agent => Stmt::write(
                 "update run set agent = ?3
                  where key = ?1 and ended_at is null and expires_at > ?2 and agent is null returning key",
@@ -169,8 +168,8 @@ impl Holder {
                 "select key from run where key = ?1 and ended_at is null and expires_at > ?2 for key share",
                 params![key, now],
             ),
-            // Two first claims of one name at once: the second waits here, finds the first's run, and starts over
-            // to join it. An upsert could bring back a row whose lease is over.
+            // Two first claims under one name at the same time: the second waits here, finds the first one's run,
+            // and starts over to join it. An upsert could revive a row whose lease expired.
             None => Stmt::write(
                 "insert into run(name, agent, ttl_ms, opened_at, expires_at) values (?1, ?2, ?3, ?4, ?5)
                  on conflict (name) where ended_at is null do nothing returning key",
@@ -179,7 +178,7 @@ impl Holder {
         }
     }
 
-    /// What it will hold.
+    /// The hold of a new claim.
     pub fn hold(&self, run_key: i64, fence: i64, max: Option<Millis>, now: Time) -> Hold {
         Hold {
             run_key,
@@ -194,12 +193,12 @@ impl Holder {
         }
     }
 
-    /// The run's lease, if it is longer than the one that was asked for.
+    /// The run's lease, if it is longer than the requested one.
     pub fn lease_kept(&self) -> Option<Millis> {
         self.lease_kept
     }
 
-    /// The key, from what [`Self::enter`] answered.
+    /// The run's key, from the answer to [`Self::enter`].
     pub fn key(&self, entered: &[Row]) -> Result<i64> {
         match (self.key, entered.first()) {
             (Some(key), _) if !self.names_agent => Ok(key),

@@ -1,4 +1,4 @@
-//! Access: which caller may call which op, on which things. A key's secret is shown once; only its digest is stored.
+//! Access: which caller may call which op, on which items. A key's secret is shown once; only its digest is stored.
 //!
 //! A key may call an op if its role is at least the op's `ACCESS`. An agent's key has a second limit: it acts only as
 //! its agent, and only on its agent's runs and claims. The code that looks up a run or a token checks that.

@@ -1,4 +1,4 @@
-//! What looks after a fleet: the integrity check, pruning, and what a restore needs.
+//! Maintenance of a fleet: integrity check, expiry, pruning, restore, export and import.
 
 use crate::engine::op::verbs;
 

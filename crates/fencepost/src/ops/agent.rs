@@ -1,5 +1,5 @@
-//! Agents: named participants, for each of which many processes may act. A poll gives one of them its next trigger:
-//! work that is already claimed.
+//! Agents: named participants. Many processes may act for one agent. A poll returns an agent's next trigger: work that
+//! is already claimed.
 
 use crate::{
     clock::{Millis, Time},
@@ -17,17 +17,17 @@ mod pool;
 pub(crate) mod trigger;
 pub use trigger::{Trigger, Type};
 
-/// How long an agent may go unheard before it counts as offline. Its polls are heard, and its runs.
+/// An agent counts as offline after this long without a poll or a live run.
 pub const PRESENCE: Millis = Millis::minutes(5);
-/// How long after that what is offered or assigned to it goes back to the pool.
+/// Default delay after that until tasks offered or assigned to the agent go back to the pool.
 pub const STRAND: Millis = Millis::minutes(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Is told of what others finished.
+    /// Gets notices of tasks that others finished.
     Lead,
-    /// Takes what is in the pool.
+    /// Takes tasks from the pool.
     #[default]
     Worker,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Record {
     pub joined_at: Time,
     pub heard_until: Time,
     pub left_at: Option<Time>,
-    /// What it was given last went before its turn.
+    /// Its last trigger jumped the usual order because it had waited too long.
     pub jumped: bool,
 }
 
@@ -83,8 +83,8 @@ impl Record {
             jumped: row.get("jumped")?,
         })
     }
-    /// When it is time to write that it is heard: a quarter of its promise is used.
-    pub fn to_be_heard_at(&self) -> Time {
+    /// The time at which a poll must extend `heard_until`: after a quarter of [`PRESENCE`].
+    pub fn presence_due_at(&self) -> Time {
         Time(self.heard_until.0 - PRESENCE.0 * 3 / 4)
     }
 }
@@ -95,11 +95,11 @@ pub(crate) fn by_name(name: &str) -> Stmt {
 
 pub(crate) fn not_found(name: &str) -> Error {
     Error::new(Code::NotFound, format!("there is no agent `{name}`"))
-        .hint(format!("fence agent join {name} makes it known; fence agent list shows those there are"))
+        .hint(format!("fence agent join {name} adds it; fence agent list lists the agents"))
 }
 
-/// The agent is heard: it is here for a while, and nothing of its is stranded until long after.
-pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
+/// Extends the agent's presence, and with it the time at which its tasks go back to the pool.
+async fn extend_presence(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
     let until = tx.now.plus(PRESENCE);
     agent.heard_until = agent.heard_until.max(until);
     tx.execute(
@@ -110,12 +110,12 @@ pub(crate) async fn hear(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
     Ok(())
 }
 
-/// Has an agent of this name joined, and not left?
+/// Whether an agent of this name has joined and not left.
 pub(crate) async fn is_known(tx: &mut Tx<'_>, name: &str) -> Result<bool> {
     Ok(!tx.one(known(name)).await?.rows.is_empty())
 }
 
-/// A row if so.
+/// Reads one row if an agent of this name has joined and not left.
 pub(crate) fn known(name: &str) -> Stmt {
     Stmt::read("select 1 as known from agent where name = ?1 and left_at is null", params![name])
 }

@@ -1,4 +1,4 @@
-//! Boards: groups of tasks. A board is made by its first task.
+//! Boards: groups of tasks. A board is created with its first task.
 
 use crate::{
     db::Tx,
@@ -9,7 +9,7 @@ use crate::{
 
 verbs![list::List, show::Show];
 
-/// Who asks for a board by a name that none has made a mistake, and is not to be told that all is done there.
+/// Refuses the name of a board that does not exist: it is a mistake, and "everything is finished" would hide it.
 pub(crate) async fn require(tx: &mut Tx<'_>, board: &str) -> Result<()> {
     match tx.query("select 1 as there from board where name = ?1", params![board]).await?.is_empty() {
         true => Err(not_found(board)),

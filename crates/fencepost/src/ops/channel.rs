@@ -1,5 +1,6 @@
-//! Channels: the agents' conversation. Posts are numbered in the order of their commits; a mention is a row; how far an
-//! agent has read is a number, and its unread mentions can be claimed (`mentions/AGENT/CHANNEL`).
+//! Channels: the agents' conversation. Posts are numbered in commit order. A mention is a row. An agent's cursor in a
+//! channel is the number of the last post that it has read. Its unread mentions can be claimed
+//! (`mentions/AGENT/CHANNEL`).
 
 pub(crate) mod reader;
 
@@ -25,7 +26,7 @@ pub(crate) mod lapse;
 pub(crate) mod prune;
 pub(crate) mod release;
 
-/// One line of a conversation.
+/// A post in a channel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ChannelPost")]
 pub struct PostView {
@@ -68,16 +69,16 @@ impl PostView {
 
 pub(crate) fn not_found(channel: &str) -> Error {
     Error::new(Code::NotFound, format!("there is no channel `{channel}`"))
-        .hint("fence channel list shows the channels there are; fence channel create makes one")
+        .hint("fence channel list lists the channels; fence channel create creates one")
 }
 
-/// The number that its next post will have.
+/// The number of the channel's next post.
 async fn next_number(tx: &mut Tx<'_>, channel: &str) -> Result<i64> {
     let rows = tx.query("select next_n from channel where name = ?1", params![channel]).await?;
     rows.first().ok_or_else(|| not_found(channel))?.get("next_n")
 }
 
-/// An agent's place in a channel is there from its first mention, or from when it joined.
+/// Creates the agent's reader row in the channel, if it has none: when it joins, or when it first reads.
 fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
     Stmt::write(
         "insert into reader(agent, channel, updated_at) values (?1, ?2, ?3) on conflict (agent, channel) do nothing",
@@ -85,7 +86,7 @@ fn enter(agent: &str, channel: &str, now: Time) -> Stmt {
     )
 }
 
-/// The agent is a member from now on, or no longer; told once.
+/// Makes the agent a member of the channel, or no longer one. Logs an event only if that changed.
 async fn set_member(tx: &mut Tx<'_>, agent: &str, channel: &str, member: bool) -> Result<()> {
     check::plain_name("channel", channel)?;
     check::plain_name("agent", agent)?;

@@ -1,4 +1,4 @@
-//! Claims: a resource attached to a run, under a fence. These ops work for every claimable noun.
+//! Claims: a resource held by a run under a fence. These ops work for every claimable noun.
 
 pub(crate) mod checkpoint;
 
@@ -22,16 +22,16 @@ pub fn claimable_nouns() -> impl Iterator<Item = &'static str> {
     nouns().iter().map(|noun| noun.noun())
 }
 
-/// The noun whose claim expired, if an event says so.
+/// The noun whose claim expired, if the event reports that.
 pub fn expired_noun(event: &Entry) -> Option<&'static str> {
     let (noun, verb) = event.kind.split_once('.')?;
     let noun = nouns().find(noun)?;
-    // A failure that a holder reported has the number of the attempt.
+    // A failure that the holder reported has the number of the attempt.
     let reported = event.details.as_ref().is_some_and(|details| details.get("attempt").is_some());
     noun.is_expiry(verb, event.from.as_deref(), reported).then(|| noun.noun())
 }
 
-/// What is wrong with a resource.
+/// The reason why this is not a valid resource.
 fn problem(resource: &Resource) -> Option<String> {
     match nouns().find(resource.noun()) {
         Some(noun) => noun.id_problem(resource.id()),
@@ -43,7 +43,7 @@ fn problem(resource: &Resource) -> Option<String> {
 }
 
 impl Resource {
-    /// Reads a resource of a noun that can be claimed.
+    /// Parses a resource of a claimable noun.
     fn check(text: &str) -> Result<Self, String> {
         let resource: Resource = text.parse()?;
         problem(&resource).map_or(Ok(resource), Err)
@@ -51,7 +51,7 @@ impl Resource {
 }
 
 impl Token {
-    /// Reads a token of a noun that can be claimed.
+    /// Parses a token of a claimable noun.
     pub(crate) fn check(text: &str) -> Result<Self> {
         let token: Result<Token, String> = text.parse();
         let known = token.and_then(|token| match problem(&token.resource) {
@@ -61,17 +61,17 @@ impl Token {
         known.map_err(|problem: String| {
             Error::new(Code::Invalid, problem)
                 .with("field", "token")
-                .hint("copy the token that `fence claim` printed, fence and all")
+                .hint("copy the whole token that `fence claim` printed, with its fence")
         })
     }
 }
 
 impl Prelude {
-    /// For an op that claims for a run. (A malformed name is the op's to refuse.)
+    /// For an op that claims for a run. (The op itself refuses a malformed name.)
     pub fn claims(run: &str, ttl: Option<Millis>) -> Self {
         Self::expires(nouns()).for_run(run, ttl)
     }
-    /// For an op that takes things, for no run.
+    /// For an op that takes items without a run.
     pub fn takes() -> Self {
         Self::expires(nouns())
     }
@@ -79,7 +79,7 @@ impl Prelude {
     pub fn renews(run: &str, ttl: Option<Millis>) -> Self {
         Self::nothing().for_run(run, ttl)
     }
-    /// For a writing op under a token. (A malformed one is the op's to refuse.)
+    /// For a writing op under a token. (The op itself refuses a malformed token.)
     pub fn holds(token: &str) -> Self {
         let token = Token::check(token).ok();
         let run_behind = token.and_then(|Token { resource, fence }| {

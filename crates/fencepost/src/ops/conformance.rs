@@ -1,5 +1,5 @@
-//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that the
-//! list in `ops.rs` is all that a noun has to be added to.
+//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that a
+//! new noun must be added to the list in `ops.rs` and nowhere else.
 
 pub(crate) mod parcel;
 
@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 
 const TTL: Millis = Millis::seconds(30);
 
-/// How a test makes one thing of a noun, and claims it.
+/// Creates one item of a noun, and claims it.
 struct Sample {
     noun: &'static str,
     make: fn(&Fleet) -> BoxFuture<'_, Result<()>>,
@@ -79,7 +79,7 @@ const SAMPLES: &[Sample] = &[
     },
 ];
 
-/// A fleet of its own with one thing to claim.
+/// A separate fleet with one item to claim.
 struct World {
     fleet: Fleet,
     clock: ManualClock,
@@ -102,7 +102,7 @@ fn token(reply: &Value) -> Option<String> {
 impl World {
     async fn new(sample: &'static Sample, on_postgres: bool) -> Self {
         let TestFleet { fleet, clock, dir } = TestFleet::open(on_postgres).await;
-        (sample.make)(&fleet).await.expect("the thing is made");
+        (sample.make)(&fleet).await.expect("the item is created");
         Self { fleet, clock, sample, _dir: dir }
     }
 
@@ -110,7 +110,7 @@ impl World {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// A token and its delivery, if the thing can be taken now.
+    /// A token and its delivery, if the item can be claimed now.
     async fn take(&self, run: &str) -> Option<(String, Delivery)> {
         let op = (self.sample.claim)(run);
         let (reply, delivery) = match self.fleet.deliver_any(op.clone()).await {
@@ -278,8 +278,8 @@ for_every_noun! {
         let resource = token.split('@').next().expect("a resource");
         for promise in [
             "every claim's run exists",
-            "what was claimed has a fence",
-            "no claim was given out under a fence that the item has not reached",
+            "every claimed item has a fence",
+            "no claim has a fence above its item's",
         ] {
             let found = |violation: &&admin::check::Violation| {
                 violation.promise == promise && violation.resource == resource

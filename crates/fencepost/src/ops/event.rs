@@ -9,7 +9,7 @@ verbs![list::List, prune::Prune];
 /// One line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
-    /// Where it stands. Opaque; give it as `since` to read on from here.
+    /// The event's position in the log. Opaque; pass it as `since` to continue from here.
     pub position: String,
     pub at: Time,
     pub kind: String,
@@ -24,7 +24,7 @@ pub struct Entry {
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<i64>,
-    /// The title of its task as it is now, if it was asked for.
+    /// The current title of its task, if `titles` was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

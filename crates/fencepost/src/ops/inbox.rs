@@ -1,5 +1,5 @@
-//! Inboxes: what comes to an agent from outside. A mailbox underneath (`inbox/AGENT`), with its own words: unread is
-//! pending; read, responded and delegated are processed, with that outcome.
+//! Inboxes: messages to an agent from outside. An inbox is a mailbox (`inbox/AGENT`) with its own status words:
+//! `unread` is pending; `read`, `responded` and `delegated` are processed with that outcome.
 
 use crate::{
     clock::Time,
@@ -23,7 +23,7 @@ pub(crate) fn mailbox(agent: &str) -> String {
     format!("inbox/{agent}")
 }
 
-/// What was sent.
+/// The content of a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
     /// `slack`, `github`, `email`, `api`, …
@@ -36,35 +36,35 @@ pub struct Content {
     pub channel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Who sent it, as the source or the caller says.
+    /// The sender, as given by the source or the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
-    /// The agent that called `inbox/send`, as its key says; without a key, as its process says. None if it came from
-    /// outside, or from an operator.
+    /// The agent that called `inbox/send`, taken from its key, or without a key from its process. None if the message
+    /// came from outside, or from an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_by: Option<String>,
-    /// `acme/api`
+    /// Such as `acme/api`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
-    /// A program said it.
+    /// The sender is a program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bot: bool,
-    /// The words that brought it here.
+    /// The rule or words that brought it here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
-    /// Whatever else the source said.
+    /// Other data from the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<serde_json::Value>,
 }
 
 impl Content {
-    /// What was pushed to the mailbox underneath is text from there.
+    /// Reads a payload. A payload of another form was pushed to the mailbox directly: its JSON is the text.
     pub(crate) fn of(payload: &Json) -> Self {
         let mail = || Content { source: "mail".into(), text: payload.text().to_owned(), ..Self::default() };
         payload.read().unwrap_or_else(|_| mail())
     }
 
-    /// `at` is where it stands in the request.
+    /// `at` is the content's position in the request.
     pub(crate) fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::plain_name(&field("source"), &self.source)?;
@@ -82,7 +82,7 @@ impl Content {
         if self.data.is_none() {
             return Ok(());
         }
-        // As the payload that it will be.
+        // The limit applies to the whole payload.
         check::json(&field("data"), Json::of(self)?.text(), PAYLOAD_MAX)
     }
 }
@@ -95,7 +95,7 @@ pub enum Status {
     Read,
     Responded,
     Delegated,
-    /// Given up: its reason says why.
+    /// No attempt is left, or it was given up; see `failure_reason`.
     Failed,
 }
 
@@ -136,22 +136,22 @@ pub struct Item {
     pub id: i64,
     pub agent: String,
     pub status: Status,
-    /// What was sent.
+    /// The content, as sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// What was answered, or the task that it was delegated to.
+    /// The answer, or the task that the message was delegated to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<serde_json::Value>,
     pub attempts: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
-    /// It failed, and is tried again then.
+    /// The time of the next attempt after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Time>,
-    /// Who is at it, while someone is.
+    /// The current claim, while a run holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<crate::lease::Claim>,
-    /// Its last holder's lease is over, and that is not written down yet.
+    /// Its last holder's lease has expired, and expiry has not written that yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
     pub created_at: Time,
@@ -184,7 +184,7 @@ pub struct Handled {
     pub item: Item,
 }
 
-/// May it be dealt with: by whoever has its token, or as long as nobody has it?
+/// Refuses unless the token holds the message or, without a token, the caller acts for its agent and no run holds it.
 pub(crate) fn is_open(tx: &Tx<'_>, found: &mail::Record, token: Option<&Token>) -> Result<()> {
     let id = found.id;
     if let Some(token) = token {
@@ -201,15 +201,15 @@ fn is_free(tx: &Tx<'_>, found: &mail::Record) -> Result<()> {
         let message = format!("message {id} is held by {}", hold.describe());
         return Err(Error::new(Code::AlreadyClaimed, message)
             .with("holder", &hold.run)
-            .hint("only its holder may deal with it: name its token"));
+            .hint("only its holder may finish it: pass its token"));
     }
     if found.phase.is_finished() {
-        return Err(Error::new(Code::AlreadyFinished, format!("message {id} was dealt with already")));
+        return Err(Error::new(Code::AlreadyFinished, format!("message {id} was already handled")));
     }
     Ok(())
 }
 
-/// Deals with a message: under its token, or straight from unread by its number.
+/// Completes a message: under its token, or by its number if it is unread.
 pub(crate) async fn handle(
     tx: &mut Tx<'_>,
     which: &str,
@@ -254,7 +254,7 @@ pub(crate) async fn handle(
     show(tx, id).await
 }
 
-/// Finishes a message that nobody holds. The caller has its row's lock.
+/// Completes a message that no run holds. The caller holds its row lock.
 pub(crate) async fn finish_unheld(
     tx: &mut Tx<'_>,
     found: mail::Record,
@@ -271,7 +271,7 @@ pub(crate) async fn finish_unheld(
         ..found.clone()
     };
     after.end_claim("lapse", &[], mail::Phase::Processed(tx.now));
-    // A holder whose time was up did not complete it.
+    // An expired claim may be left on it; its holder did not complete it.
     let event = Event { run: None, agent: None, fence: None, ..after.event("message.completed", &found) };
     mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
     let mut batch = Batch::new();

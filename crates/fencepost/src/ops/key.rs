@@ -1,4 +1,4 @@
-//! Keys: who may call a server, and how much. The rules are in `log/access.rs`.
+//! Keys: the callers of a server and their access. The rules are in `log/access.rs`.
 
 use crate::engine::op::verbs;
 pub use crate::{

@@ -1,4 +1,4 @@
-//! Named locks: the simplest claimable thing. A lock's row is made by its first claim.
+//! Named locks: the simplest claimable noun. A lock's row is created by its first claim.
 
 use crate::{
     clock::Time,
@@ -58,7 +58,7 @@ impl Record {
     fn state(&self) -> &'static str {
         if self.hold.is_some() { "held" } else { "free" }
     }
-    /// An event of this lock, which `before` was the state of.
+    /// An event of this lock. `before` is its state before the change.
     fn event(&self, kind: &'static str, before: &Record) -> Event {
         let hold = before.hold.as_ref().or(self.hold.as_ref());
         Event {
@@ -69,13 +69,13 @@ impl Record {
             ..Event::new(kind, self.resource().to_string()).states(before.state(), self.state())
         }
     }
-    /// The claim ends, by this verb.
+    /// Ends the claim by this verb.
     fn free(&self, verb: &str) -> Record {
         let last = self.hold.as_ref().map(|hold| Last::new(hold.fence, verb, &[]));
         Record { hold: None, last: last.or_else(|| self.last.clone()), ..self.clone() }
     }
 
-    /// Writes the claim columns, if nobody else did since they were read, and the run it stands on is alive.
+    /// Writes the claim columns if the row has not changed since it was read, and the run it depends on is alive.
     fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let hold = self.hold.as_ref();
         Stmt::write(
@@ -106,7 +106,7 @@ pub(crate) async fn load(tx: &mut Tx<'_>, name: &str) -> Result<Option<Record>> 
     rows.into_iter().next().map(Record::read).transpose()
 }
 
-/// Locks the lock's row, and reads it.
+/// Locks the lock's row, then reads it.
 pub(crate) fn add_locked(batch: &mut Batch, name: &str) -> Slot {
     batch.add(Stmt::lock("select 1 from lock where name = ?1 for update", params![name]));
     batch.add(Stmt::read(columns!("where lock.name = ?1"), params![name]))

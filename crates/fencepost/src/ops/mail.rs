@@ -1,12 +1,12 @@
-//! Mailboxes: durable queues. A message is claimed, processed and completed; what came of it is stored in the
-//! transaction that completes it.
+//! Mailboxes: durable queues. A message is claimed, processed and completed. Its outputs are stored in the transaction
+//! that completes it.
 //!
-//! An op loads the messages' `Record`s under their rows' locks, applies a pure rule to each, and saves the set with
-//! one update that checks the fences, and the life of the runs where claims are used or made.
+//! An op loads the messages' `Record`s under row locks, applies a pure rule to each, and saves the set with one update.
+//! The update checks the fences and, where a claim is used or made, that its run is alive.
 //!
-//! In a strict mailbox order is kept by lanes. Of the unfinished messages of a lane only one can be ready: whose turn
-//! it is is written in its row (`behind`), by the push and by whatever finishes the one before, under the lane's lock.
-//! So a claim picks as it does elsewhere, and cannot break the order by skipping what another has locked.
+//! A strict mailbox keeps order within each lane: only one unfinished message of a lane can be ready. The column
+//! `behind` is 0 for that message and 1 for the others. A push sets it, and finishing a message clears it for the next
+//! one, both under the lane's lock. So a claim needs no special search, and skipping locked rows keeps the order.
 
 mod lane;
 mod now;
@@ -59,12 +59,12 @@ pub(crate) mod claimable;
 pub(crate) mod lapse;
 pub(crate) mod prune;
 
-/// The lease of a run that takes messages and does not say otherwise.
+/// Default lease of a run that claims messages.
 pub const TTL: Millis = Millis::minutes(5);
 pub const MAX_ATTEMPTS: i64 = 3;
-/// The pause after the first failure; doubled with each.
+/// Default backoff after the first failure; it doubles with each further failure.
 pub const BACKOFF: Millis = Millis::seconds(10);
-/// However many failures, no longer than this (or than the mailbox's own first pause).
+/// The backoff grows to this at most, or to the mailbox's own first backoff if that is longer.
 const BACKOFF_MAX: Millis = Millis::minutes(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -74,11 +74,11 @@ pub enum Status {
     Pending,
     /// Held by a run that works on it.
     Processing,
-    /// Completed: its outcome says how.
+    /// Completed; see `outcome`.
     Processed,
-    /// Given up: its reason says why.
+    /// No attempt is left, or it was given up; see `failure_reason`.
     Failed,
-    /// Its holder was lost, and a person is to say what becomes of it.
+    /// Its holder was lost. It waits for a person to redrive or discard it.
     Held,
 }
 
@@ -103,16 +103,16 @@ impl Status {
     }
 }
 
-/// What becomes of a message whose holder was lost in the middle of it.
+/// The treatment of a message whose holder was lost while processing it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
-    /// It is handed out again, while attempts are left.
+    /// Hand it out again while attempts are left.
     #[default]
     Retry,
-    /// It is held until a person says what becomes of it.
+    /// Hold it until a person redrives or discards it.
     Hold,
-    /// It has failed, with outcome `discarded`.
+    /// Fail it with outcome `discarded`.
     Discard,
 }
 
@@ -130,21 +130,21 @@ impl Replay {
     }
 }
 
-/// How a mailbox works.
+/// A mailbox's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Settings {
-    /// One message at a time of each lane, in order, whatever becomes of those before it.
+    /// Hand out the messages of each lane in order, one at a time, also through retries.
     pub strict: bool,
-    /// The lease of a run that claims here and does not say otherwise.
+    /// Default lease of a run that claims from this mailbox.
     pub ttl_ms: Millis,
-    /// How often a message may be claimed before it has failed.
+    /// Claims of a message before it fails.
     pub max_attempts: i64,
-    /// The pause after the first failure; doubled with each.
+    /// Backoff after the first failure; it doubles with each further failure.
     pub backoff_ms: Millis,
     pub replay: Replay,
-    /// How long a finished message is kept.
+    /// Time to keep a finished message.
     pub retain_ms: Millis,
-    /// How many finished messages are kept, the latest.
+    /// Number of processed messages to keep, the latest ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_count: Option<i64>,
 }
@@ -164,7 +164,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long a message waits after its nth failed attempt.
+    /// The backoff after this many attempts.
     fn backoff(&self, attempts: i64) -> Millis {
         let doublings = u32::try_from((attempts - 1).clamp(0, 20)).unwrap_or(0);
         let pause = self.backoff_ms.0.saturating_mul(1 << doublings);
@@ -176,7 +176,7 @@ impl Settings {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mailbox {
     pub settings: Settings,
-    /// Why it is paused, if it is.
+    /// Reason for the pause, if the mailbox is paused.
     pub paused: Option<String>,
 }
 
@@ -212,7 +212,7 @@ macro_rules! mailboxes {
 }
 pub(crate) use mailboxes;
 
-/// The rows of these mailboxes; one that has none yet has none here.
+/// The rows of these mailboxes. A mailbox that does not exist yet has no row.
 pub(crate) fn rows_of<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Stmt> {
     let names: BTreeSet<&str> = names.into_iter().collect();
     if let (1, Some(name)) = (names.len(), names.first()) {
@@ -226,14 +226,14 @@ pub(crate) fn by_name(rows: &[Row]) -> Result<HashMap<String, Mailbox>> {
     rows.iter().map(|row| Ok((row.get("name")?, Mailbox::read(row)?))).collect()
 }
 
-/// How the mailboxes of these messages work.
+/// The settings of these messages' mailboxes, by name.
 async fn settings_of(tx: &mut Tx<'_>, messages: &[Record]) -> Result<HashMap<String, Settings>> {
     let rows = rows_of(messages.iter().map(|message| message.mailbox.as_str()))?;
     let found = by_name(&tx.one(rows).await?.rows)?;
     Ok(found.into_iter().map(|(name, mailbox)| (name, mailbox.settings)).collect())
 }
 
-/// A verb's answer: the message as it is now.
+/// Reply of a verb: the message after the change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     pub message: Message,
@@ -241,19 +241,19 @@ pub struct Changed {
 
 pub(crate) fn not_found(id: i64) -> Error {
     Error::new(Code::NotFound, format!("there is no message {id}"))
-        .hint("fence mail list MAILBOX shows the messages there are; what is long finished was removed")
+        .hint("fence mail list MAILBOX lists its messages; old finished messages are removed")
 }
 
-/// Who means a mailbox by a name that none has made a mistake. (To claim from it, or to push, is none.)
+/// Refuses a mailbox that does not exist. (A push creates it, and a claim may wait for its first message.)
 async fn require(tx: &mut Tx<'_>, mailbox: &str) -> Result<()> {
     if !tx.query("select 1 as there from mailbox where name = ?1", params![mailbox]).await?.is_empty() {
         return Ok(());
     }
     Err(Error::new(Code::NotFound, format!("there is no mailbox `{mailbox}`"))
-        .hint("fence mail shows the mailboxes there are; fence mail configure makes one"))
+        .hint("fence mail lists the mailboxes; fence mail configure creates one"))
 }
 
-/// A token of a message.
+/// Parses a token that must name a message; also returns the message's id.
 fn message_token(token: &str) -> Result<(Token, i64)> {
     let token = Token::check(token)?;
     match claimable::message(&token.resource) {
@@ -263,7 +263,7 @@ fn message_token(token: &str) -> Result<(Token, i64)> {
     }
 }
 
-/// Delays that are over: the messages are ready again. One batch, and one event for each mailbox.
+/// Makes one batch of messages ready whose delay is over. Writes one event per mailbox.
 pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .execute_returning(

@@ -5,7 +5,7 @@ use crate::{
     error::{Code, Error, Result},
 };
 
-/// Shows every op to a visitor.
+/// Passes every op to a visitor.
 pub fn visit_all(visitor: &mut impl Visit) {
     super::task::visit(visitor);
     super::board::visit(visitor);
@@ -35,7 +35,7 @@ pub fn registry() -> Vec<Entry> {
     all.0
 }
 
-/// Finds an op by its name, or says which there are.
+/// Finds an op by its name, or lists the names.
 pub fn find(name: &str) -> Result<Entry> {
     let all = registry();
     all.iter().find(|entry| entry.name == name || entry.formerly == Some(name)).cloned().ok_or_else(|| {

@@ -1,8 +1,7 @@
-//! Routes: how what comes from outside (Slack, GitHub, a gateway of your own) finds the agent that it is for.
+//! Routes: rules that send outside deliveries (from Slack, GitHub, a gateway of your own) to agents' inboxes.
 //!
-//! A delivery is one of three things: it was seen before, and is dropped; or a rule fits, and it is put into the inbox of
-//! that rule's agent; or none does, and it is kept in the mailbox [`UNMATCHED`]. That is decided, and written, in one
-//! transaction.
+//! A delivery that was seen before is dropped. If a rule matches, the delivery goes to the inbox of that rule's agent.
+//! Otherwise it is kept in the mailbox [`UNMATCHED`]. One transaction decides and writes this.
 
 pub(crate) mod rule;
 
@@ -24,16 +23,16 @@ use serde::{Deserialize, Serialize};
 verbs![add::Add, list::List, remove::Remove, deliver::Deliver, unmatched::Unmatched, again::Again];
 pub(crate) mod prune;
 
-/// The mailbox of what no rule fits.
+/// The mailbox of deliveries that match no rule.
 pub const UNMATCHED: &str = "hooks/unmatched";
 
-/// All rules are looked at for each delivery.
+/// Limit on the rules: each delivery is compared with all of them.
 pub(crate) const ROUTES_MAX: usize = 1000;
 
-/// The header of an unmatched message that says what it tells of.
+/// The header of an unmatched message that holds its `item`.
 const ITEM: &str = "item";
 
-/// A rule, and the agent that gets what fits it.
+/// A rule, and the agent that gets the deliveries that match it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
     pub id: i64,
@@ -64,33 +63,32 @@ impl Route {
     }
 }
 
-/// Those who add wait for each other: places are counted, and so are rules.
+/// Serialises changes of routes, because a change counts the rules and their places.
 pub(crate) async fn lock(tx: &mut Tx<'_>) -> Result<()> {
     let lock = "select pg_advisory_xact_lock(hashtextextended('routes of ' || current_schema(), 0)) is null";
     tx.one(Stmt::lock(lock, params![])).await?;
     Ok(())
 }
 
-/// Those in force, in the order in which they are tried.
+/// The active routes, in the order in which they are tried.
 pub(crate) async fn in_force(tx: &mut Tx<'_>) -> Result<Vec<Route>> {
     let rows = tx.query(routes!("where removed_at is null order by place, id"), params![]).await?;
     rows.iter().map(Route::read).collect()
 }
 
 fn not_found(route: i64) -> Error {
-    Error::new(Code::NotFound, format!("there is no route {route}"))
-        .hint("fence route list shows those there are")
+    Error::new(Code::NotFound, format!("there is no route {route}")).hint("fence route list lists the routes")
 }
 
-/// What became of a delivery.
+/// The result of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is in the inbox of an agent.
+    /// It went to an agent's inbox.
     Routed,
-    /// No rule fits; it is kept, and can be routed again.
+    /// No rule matches. It is kept and can be routed again.
     Unmatched,
-    /// It was seen before, and nothing was done.
+    /// It was seen before. Nothing was done.
     Repeated,
 }
 
@@ -107,15 +105,15 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Delivered {
     pub outcome: Outcome,
-    /// The message that it became; of a repeat, the one that the first became.
+    /// The message created for it. For a repeat, the message of the first delivery.
     pub message: i64,
-    /// In whose inbox it is.
+    /// The agent that owns the inbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The rule that fits.
+    /// The rule that matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<i64>,
-    /// How often it came again so far.
+    /// Number of repeats so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<i64>,
 }
@@ -126,14 +124,16 @@ impl Delivered {
     }
 }
 
-/// Puts it into the inbox of whom the first rule that fits names, if there is one. What it tells of (`item`) an agent
-/// gets once, in however many ways it is told.
+/// Sends the content to the inbox of the first matching rule's agent, if a rule matches. An agent gets each `item` only
+/// once, even if several deliveries report it.
 async fn send(tx: &mut Tx<'_>, content: &Content, item: Option<String>) -> Result<Option<Delivered>> {
     let routes = in_force(tx).await?;
     let Some(route) = routes.into_iter().find(|route| route.rule.matches(content)) else { return Ok(None) };
     let content = Content { matched: Some(route.rule.to_string()), ..content.clone() };
-    let push =
-        mail::push_many::Item { key: item, ..inbox::send::letter(inbox::mailbox(&route.agent), &content)? };
+    let push = mail::push_many::Item {
+        key: item,
+        ..inbox::send::push_item(inbox::mailbox(&route.agent), &content)?
+    };
     let (message, existing) = inbox::send::put(tx, push).await?;
     let outcome = if existing { Outcome::Repeated } else { Outcome::Routed };
     Ok(Some(Delivered {

@@ -20,31 +20,31 @@ pub struct Run {
     pub alive: bool,
     pub ttl_ms: Millis,
     pub opened_at: Time,
-    /// When it is over unless it is heard from.
+    /// The run expires at this time if it is not renewed.
     pub expires_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Its lease is over, and that is not written down yet: whoever claims next, or a server, will.
+    /// The lease expired, but expiry has not written that yet. The next claim or the server will.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
-    /// How many claims it has.
+    /// The number of its claims.
     #[serde(default)]
     pub holds: i64,
-    /// Which they are.
+    /// The tokens of its claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
-    /// What a poll gave to it.
+    /// The trigger that a poll gave to this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
-    /// Where it is, as its poll said.
+    /// The host that its poll named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// How its process ended.
+    /// The exit status of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<String>,
-    /// What it cost.
+    /// The cost that its settlement reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<serde_json::Value>,
 }
@@ -56,7 +56,7 @@ impl Run {
 }
 
 impl RunRow {
-    /// As expiry would write it now.
+    /// The run as expiry would write it now.
     pub fn view(&self, now: Time) -> Run {
         let lapsed = self.ended_at.is_none() && !self.is_alive(now);
         let (ended_at, reason) = match lapsed {

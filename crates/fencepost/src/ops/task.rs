@@ -1,8 +1,7 @@
 //! Tasks: units of work with dependencies, on boards.
 //!
-//! An op loads the task's `Record` under its row's lock, applies a pure rule, and saves it with one update
-//! that checks the fence, and the life of the run where a claim is used or made. The rule stands in the verb's
-//! own file.
+//! An op loads the task's `Record` under its row lock, applies a pure rule, and saves the record with one update. The
+//! update checks the fence, and the run's life where a claim is used or made. Each rule is in its verb's file.
 
 mod new;
 mod now;
@@ -77,13 +76,13 @@ pub const MAX_ATTEMPTS: i64 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Anyone's to take.
+    /// Any agent may claim it.
     Unassigned,
-    /// Waiting for one agent's yes or no.
+    /// Offered to one agent, which has not accepted or rejected it yet.
     Offered,
-    /// Held by a run of that agent while it decides.
+    /// Held by a run of the agent it is offered to, which decides.
     Reviewing,
-    /// Waiting for its assignee.
+    /// Assigned to an agent that has not claimed it yet.
     Pending,
     /// Held by a run that works on it.
     InProgress,
@@ -124,7 +123,7 @@ impl Status {
     }
 }
 
-/// A verb's answer: the task as it is now.
+/// The reply of a verb: the task as it is now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     pub task: Task,
@@ -135,8 +134,8 @@ pub(crate) fn not_found(id: &TaskId) -> Error {
         .hint("fence list shows the tasks there are")
 }
 
-/// What every verb that needs no token does: load, apply the rule, save, log. A dead holder's claim is given
-/// back first, so that no verb is refused because of it. The same request again changes nothing.
+/// The steps of every verb that needs no token: load, apply the rule, save, log. A dead holder's claim is
+/// given back first, so that it causes no refusal. Repeating the request changes nothing.
 pub(crate) async fn change(
     tx: &mut Tx<'_>,
     task: &str,
@@ -147,7 +146,7 @@ pub(crate) async fn change(
     change_under(tx, task, kind, details, Under::Nobody, rule).await
 }
 
-/// The same, where the rule may rest on the claim that the task is held under.
+/// Like [`change`], for a rule that may use the claim that the task is held under.
 pub(crate) async fn change_under(
     tx: &mut Tx<'_>,
     task: &str,
@@ -170,7 +169,7 @@ pub(crate) async fn change_under(
     rule(&mut task, tx.now)?;
     task.updated_at = tx.now;
     let held = before.hold();
-    // The claim that it was held under, if it was; but who did this is the caller, not the holder.
+    // The run and the fence are those of the claim, if the task was held. The agent is the caller, not the holder.
     events.push(Event {
         details,
         agent: None,
@@ -187,7 +186,7 @@ pub(crate) async fn change_under(
     Ok(Changed { task: task.view(tx.now) })
 }
 
-/// Delays that are over: the tasks are ready again. One batch.
+/// Makes tasks ready whose delay is over. One batch.
 pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     let due = tx
         .query(
@@ -213,7 +212,7 @@ pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
     Ok(due.len() as u64)
 }
 
-/// How long a task waits after its nth failed attempt: 10 s, 20 s, 40 s, … at most 10 minutes.
+/// Backoff after the nth failed attempt: 10 s, 20 s, 40 s, … at most 10 minutes.
 pub(crate) fn backoff(attempts: i64) -> Millis {
     let doublings = u32::try_from((attempts - 1).clamp(0, 10)).unwrap_or(0);
     Millis((10_000_i64 << doublings).min(600_000))

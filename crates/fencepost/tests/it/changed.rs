@@ -89,7 +89,7 @@ async fn a_newer_schema_is_noticed(world: World) {
     let migrate = "update fleet set schema_version = schema_version + 1";
     let newer: Fleet = world.again().await;
     newer.transaction(move |tx| Box::pin(tx.execute(migrate, params![]))).await.unwrap();
-    everyone_is_told(&world, waiting, "was brought to schema version", "are upgraded together").await;
+    everyone_is_told(&world, waiting, "was migrated to schema version", "are upgraded together").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

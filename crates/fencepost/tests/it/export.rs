@@ -285,7 +285,7 @@ on_both! {
             invalid: `mail[0].payload` is JSON that cannot be read: EOF while parsing an object at line 1 column 1
             invalid: `mail[1].key` `k` is given twice
             invalid: `mail[0].lane` is for strict mailboxes, and this one is not
-            invalid: `mail[0].priority` cannot be given: a strict mailbox keeps to the order of its messages
+            invalid: `mail[0].priority` cannot be set: a strict mailbox hands out its messages in order
             invalid: `mail[0].outputs` is only for a message that is processed
             invalid: `mail[0].outputs` is JSON that cannot be read: expected ident at line 1 column 2
             invalid: `mail[0].attempts` is 4; it must be between 0 and 3

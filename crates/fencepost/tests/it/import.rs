@@ -143,7 +143,7 @@ on_both! {
             let error = refused(world.fleet.call(import(tasks)).await);
             assert_eq!((error.code(), error.field("field").unwrap().as_str()), (Code::Invalid, Some(field)));
             assert_eq!(error.field("task").unwrap(), "auth-1");
-            assert_eq!(error.hint_text().unwrap(), "put this board's tasks on another: --board auth=auth-imported");
+            assert_eq!(error.hint_text().unwrap(), "import this board's tasks into another board: --board auth=auth-imported");
         }
         assert_eq!(world.log().await, before);
         world.story("list -> tasks=auth-1").await;
@@ -200,7 +200,7 @@ on_both! {
             tasks[1].kind: invalid: `tasks[1].kind` has a ' ': letters, digits and any of `._-` are allowed
             tasks[1].after: not_found: `tasks[1].after` names `auth-99`, which is not a task
             tasks[1].after: invalid: `nobody` is not a task id such as `auth-3`
-            after: invalid: `after` goes round in a circle through auth-2
+            after: invalid: `after` forms a cycle through auth-2
             tasks[1].parked: invalid: `tasks[1].parked` is empty
             tasks[1].notes: too_large: `tasks[1].notes` has 16385 bytes; at most 16384 are allowed
             tasks[1].notes: invalid: `tasks[1].notes` is 201; it must be between 0 and 200
@@ -213,7 +213,7 @@ on_both! {
             tasks[1].delayed_until: invalid: `tasks[1].delayed_until` is only for a task that is not finished
             tasks[1].finished_at: invalid: `tasks[1].finished_at` is only for a task that is finished
             tasks: invalid: `tasks` is 0; it must be between 1 and 10000
-            after: invalid: `after` goes round in a circle through auth-1, auth-2, auth-3
+            after: invalid: `after` forms a cycle through auth-1, auth-2, auth-3
             "#);
         }
         let said = refused(world.call("task/import", &json!({ "tasks": [{ "id": "a-1", "title": "x", "status": "offered" }] })).await);

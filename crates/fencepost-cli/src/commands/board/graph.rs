@@ -20,7 +20,7 @@ pub fn draw(tasks: &[Task], edges: &[Edge], terminal: &Terminal) -> String {
 struct Graph<'a> {
     tasks: &'a [Task],
     after: HashMap<&'a str, Vec<&'a str>>,
-    /// The task below which each one is drawn.
+    /// By task: the task that it is drawn below.
     parent: HashMap<&'a str, &'a str>,
 }
 

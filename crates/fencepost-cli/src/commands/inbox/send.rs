@@ -32,7 +32,7 @@ pub struct Send {
     /// The author; the agent that sends it is stored, too
     #[arg(long, value_name = "WHO")]
     sender: Option<String>,
-    /// The words because of which it was sent
+    /// The words in the source that triggered it, such as a mention
     #[arg(long, value_name = "WORDS")]
     matched: Option<String>,
     /// The source's delivery id: a second message with the same id is not sent

@@ -27,7 +27,7 @@ pub struct Configure {
     /// The backoff after the first failure, doubled with each further one
     #[arg(long, value_parser = duration)]
     backoff: Option<Millis>,
-    /// What happens to a message whose holder was lost
+    /// The replay policy: how a message is handled if its holder was lost
     #[arg(long, value_enum)]
     replay: Option<Replay>,
     /// How long finished messages are kept; those with a key are kept for at least 7 days

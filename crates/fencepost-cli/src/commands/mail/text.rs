@@ -111,7 +111,7 @@ pub fn how_many(count: usize) -> String {
     format!("{count} message{}", if count == 1 { "" } else { "s" })
 }
 
-/// What a person can do about a message that failed or is held.
+/// The next commands for a message that failed or is held.
 pub fn advice(message: &Message) -> Option<String> {
     let id = message.id;
     match message.status {

@@ -25,8 +25,9 @@ const GIVE_BACK: Duration = Duration::from_secs(10);
 ///
 /// The messages are held by a run of their own, which is renewed while the command runs. If fence is killed, its command is killed,
 /// too, and the message goes back when the lease expires. If the claim is lost, the command's process group gets TERM, then KILL.
-/// The command's environment has FENCE_CLAIM and FENCE_RUN, for which fence within it acts, FENCE_MESSAGE, FENCE_MAILBOX,
-/// FENCE_MESSAGE_TYPE (if the message has one), FENCE_ATTEMPT (1 for the first), and the fleet in FENCE_DB or FENCE_URL.
+/// The command's environment has FENCE_CLAIM and FENCE_RUN, so that fence within it acts under the claim. It also has
+/// FENCE_MESSAGE, FENCE_MAILBOX, FENCE_MESSAGE_TYPE (if the message has one), FENCE_ATTEMPT (1 for the first), and the fleet in
+/// FENCE_DB or FENCE_URL.
 ///
 /// The first TERM or Ctrl-C stops claiming: running commands finish, messages that were not started are given back, exit 0. The
 /// second one also ends the commands, and their messages are given back.

@@ -28,7 +28,7 @@ pub struct Report {
     pub other_tables: Vec<Other>,
 }
 
-/// A table of the file, and what became of its rows.
+/// A table of the file, and the results of its rows.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Table {
     pub table: Cow<'static, str>,

@@ -1,4 +1,4 @@
-//! Tasks, and what agent-swarm's eleven states become.
+//! Tasks, and the translation of agent-swarm's eleven states.
 
 use super::{
     agents::{Agents, names},

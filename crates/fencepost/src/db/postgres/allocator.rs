@@ -54,7 +54,7 @@ impl NumberAllocator {
         let mut target = target.clone();
         let given = target.config.get_options().unwrap_or_default();
         let own = format!("{given} -c synchronous_commit=off -c lock_timeout={}", LOCK_LIMIT.as_millis());
-        // The name shows an operator what this connection is for.
+        // The name tells an operator the purpose of this connection.
         let name: String = format!("fence_numbers {}", target.schema).chars().take(NAME_MAX).collect();
         target.config.options(&own).application_name(&name);
         let pool = pool_of(&target, CONNECTIONS, options.call_limit)?;

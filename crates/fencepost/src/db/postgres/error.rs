@@ -44,10 +44,10 @@ pub(super) fn postgres_error(e: tokio_postgres::Error) -> Error {
     } else if ["28", "3D"].iter().any(|class| state.code().starts_with(class)) {
         Error::unavailable(format!("PostgreSQL refuses the connection: {}", db.message())).hint(LOGIN)
     } else if *state == SqlState::LOCK_NOT_AVAILABLE || *state == SqlState::QUERY_CANCELED {
-        Error::unavailable(format!("PostgreSQL gave up on it: {}", db.message()))
-            .hint("something holds a lock on it (see pg_stat_activity): try again")
+        Error::unavailable(format!("PostgreSQL cancelled the statement: {}", db.message()))
+            .hint("another transaction holds a lock (see pg_stat_activity): try again")
     } else if state.code().starts_with("53") || *state == SqlState::READ_ONLY_SQL_TRANSACTION {
-        Error::unavailable(format!("PostgreSQL cannot take it now: {}", db.message()))
+        Error::unavailable(format!("PostgreSQL cannot run the statement now: {}", db.message()))
     } else {
         Error::internal(format!("PostgreSQL: {}", db.message()))
     };

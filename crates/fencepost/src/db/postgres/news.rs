@@ -41,10 +41,10 @@ impl Snapshot {
 impl Postgres {
     /// The news since the last question: one statement for any number of waiters.
     ///
-    /// The number of the last event shows nothing, because numbers are given out before they are committed. A snapshot
-    /// names every transaction that was committed. The new events are those of transactions that the last snapshot did
-    /// not see. For followers of the log, events that were held back then because an older transaction was still
-    /// running are new as well.
+    /// The number of the last event shows nothing, because numbers are assigned before they are committed. A
+    /// snapshot names every transaction that was committed. The new events are those of transactions that the last
+    /// snapshot did not see. For followers of the log, events that were held back then because an older transaction
+    /// was still running are new as well.
     pub async fn news(&self) -> Result<News> {
         let limit = self.options.call_limit;
         let asked = timeout(limit, self.read_news()).await;

@@ -156,7 +156,7 @@ impl Notifier {
 
     /// Connects, and listens until the connection breaks.
     async fn listen_once(&self) -> Result<()> {
-        // The name shows an operator what this idle connection is for.
+        // The name tells an operator the purpose of this idle connection.
         let mut config = self.target.config.clone();
         let connecting = config.application_name(&self.channel).connect(tls::connector(&self.target)?);
         let (client, mut connection) = timeout(ANSWER_LIMIT * 10, connecting)

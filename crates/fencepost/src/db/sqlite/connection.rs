@@ -195,7 +195,7 @@ pub(crate) fn sqlite_error(e: rusqlite::Error) -> Error {
             .hint("nothing was changed; make room and try again"),
         Some(E::DatabaseBusy | E::DatabaseLocked) => {
             Error::unavailable("another program is holding the database")
-                .hint("close what has it open (an sqlite3 shell?) and try again")
+                .hint("close the program that has it open (an sqlite3 shell?) and try again")
         }
         Some(E::ReadOnly | E::PermissionDenied) => Error::unavailable("the database cannot be written")
             .hint("check the permissions of the file and of its directory"),

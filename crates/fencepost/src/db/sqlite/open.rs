@@ -150,8 +150,8 @@ fn migrate(conn: &Connection, path: &Path, target: i64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a consistent copy, marked as restored: a process that opens it in the place of the original then never gives
-/// out a fence that the original gave out after the copy was made. The copy gets its name when it is complete and
+/// Makes a consistent copy, marked as restored: a process that opens it in the place of the original then never
+/// issues a fence that the original issued after the copy was made. The copy gets its name when it is complete and
 /// marked. It has the mode of the original.
 fn backup(conn: &Connection, from: &Path, to: &Path) -> Result<()> {
     let unfinished = beside(to, ".part");
@@ -178,7 +178,7 @@ pub(crate) fn copy_backup(path: &Path, to: &Path) -> Result<()> {
     backup(&reader(path, Durability::Full)?, path, to)
 }
 
-/// Raises the floor so that no fence is given out twice: not after a restored backup, and not after a power cut while
+/// Raises the floor so that no fence is issued twice: not after a restored backup, and not after a power cut while
 /// commits were not yet on the disk.
 fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
     // If the system does not name its boots, every opening may be the first after a power cut.
@@ -198,7 +198,7 @@ fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
     let floor = if restored || unclean { jumped_floor(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
     if restored || unclean {
-        // Followers may have seen positions that this copy has not given out yet.
+        // Followers may have seen positions that this copy has not issued yet.
         conn.execute("update sqlite_sequence set seq = ?1 where name = 'event' and seq < ?1", [floor])
             .map_err(sqlite_error)?;
     }

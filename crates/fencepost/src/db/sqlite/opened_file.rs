@@ -27,7 +27,7 @@ impl OpenedFile {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         match file(&path) {
             Ok(file) => Ok(Self { path, file }),
-            Err(e) => Err(Error::unavailable(format!("cannot look at `{}`: {e}", path.display()))),
+            Err(e) => Err(Error::unavailable(format!("cannot read the state of `{}`: {e}", path.display()))),
         }
     }
 
@@ -45,7 +45,7 @@ impl OpenedFile {
             .hint(
                 "stop every process that had it open, put it back or restore a backup, then start them again",
             )),
-            Err(e) => Err(Error::unavailable(format!("cannot look at `{path}`: {e}"))),
+            Err(e) => Err(Error::unavailable(format!("cannot read the state of `{path}`: {e}"))),
         }
     }
 

@@ -1,12 +1,12 @@
 //! The queue of waiters, and which of them news wakes.
 //!
-//! A waiting claim has subscriptions: the things that it searched for. Any waiter with the same subscription would find
-//! the same, so news that could concern them wakes only the first. If that one finds nothing, neither would the others,
-//! and they sleep on. If it leaves the queue instead (it found something, it failed, its caller hung up), there may be
-//! more: the next two are woken. Two, because many tasks are then taken by many waiters at once, whose commits share a
-//! disk write; one task costs three attempts. With a thousand agents waiting and 100 triggers a second, half of the
-//! triggers arrive within 8 ms. If news woke 32 of each subscription, it would be 10 ms (and 46 instead of 29 when
-//! twenty come at once); if it woke all, 170 to 450 ms.
+//! A waiting claim has subscriptions: the searches that found nothing. Any waiter with the same subscription would
+//! find the same, so news that could concern them wakes only the first. If that waiter finds nothing, neither would
+//! the others, and they sleep on. If it leaves the queue instead (it found something, it failed, its caller hung
+//! up), there may be more: the next two are woken. Two, because many tasks are then taken by many waiters at once,
+//! whose commits share a disk write; one task costs three attempts. With a thousand agents waiting and 100 triggers
+//! a second, half of the triggers arrive within 8 ms. If news woke 32 of each subscription, it would be 10 ms (and
+//! 46 instead of 29 when twenty come at once); if it woke all, 170 to 450 ms.
 //!
 //! A waiter that only reads takes nothing from the others. News wakes all of those.
 
@@ -265,7 +265,7 @@ mod tests {
         a.begin();
         drop(a);
         assert_eq!(woken(&[&b, &c]), [true, true]);
-        // A waiter that could not expire what is due owes the others a wake.
+        // A waiter that could not finish expiry owes the others a wake.
         b.begin();
         b.found_nothing(vec![subscription("x")], false);
         let d = sleeping(&queue, Some("x"));

@@ -10,7 +10,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say what the fleet's database is: its kind and version, its schema, how durable it is, and what time it is there.
+/// Describe the fleet's database: its kind and version, its schema, its durability settings, and its time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct About {}
@@ -22,8 +22,8 @@ pub struct Facts {
     pub newest_schema_version: i64,
     /// The fleet's time, by which leases end.
     pub now: Time,
-    /// How far that is ahead of the clock it goes by: this machine's, or the database's. A clock was set back, or was too
-    /// far ahead once; `admin/set_clock` puts it right.
+    /// Difference between the fleet's time and its clock (this machine's, or the database's). It is above zero if the
+    /// clock was set back, or was once too far ahead. `admin/set_clock` corrects it.
     pub ahead_ms: Millis,
     /// Every fence from now on is above this.
     pub floor: i64,

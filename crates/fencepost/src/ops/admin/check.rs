@@ -10,7 +10,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Check the database itself, and the fleet's promises against what is stored, and list every violation.
+/// Check the database file, and the stored data against the fleet's promises. List every violation.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {}
@@ -18,26 +18,26 @@ pub struct Check {}
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     pub ok: bool,
-    /// How many promises were checked.
+    /// Number of promises that were checked.
     pub checked: usize,
     pub violations: Vec<Violation>,
-    /// What the database finds wrong with its own file. Then no promise was checked: nothing read from it is sure.
+    /// Damage that the database found in its own file. Then no promise was checked, because reads are unreliable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
-    /// What should be true.
+    /// The promise that is broken.
     pub promise: String,
-    /// Where it is not.
+    /// The resource that breaks it.
     pub resource: String,
 }
 
-/// The promises that are not of one claimable noun.
+/// The promises that do not belong to one claimable noun.
 const PROMISES: &[Promise] = &[
     Promise {
-        text: "at most one unended run has a name",
+        text: "at most one run of a name has not ended",
         broken: "select 'run/' || name as resource from run where ended_at is null group by name having count(*) > 1",
     },
     Promise {
@@ -47,26 +47,26 @@ const PROMISES: &[Promise] = &[
          select 'message/' || id as resource from message where attempts < 0 or attempts > max_attempts",
     },
     Promise {
-        text: "a run that was given a trigger has an agent, and says what it was given",
+        text: "a run with a trigger has an agent and the list of its claims",
         broken: "select 'run/' || name as resource from run
          where (trigger_type is null) <> (given is null) or (trigger_type is not null and agent is null)",
     },
     Promise {
-        text: "an agent that goes silent is noticed, unless it left",
+        text: "every agent that has not left has a deadline for going silent",
         broken: "select 'agent/' || name as resource from agent where strands_at is null and left_at is null",
     },
     Promise {
-        text: "whatever was delivered from outside became a message",
+        text: "every delivery from outside became a message",
         broken: "select 'delivery/' || source || '/' || id as resource from delivery where message is null",
     },
 ];
 
-/// Enough to see what is wrong.
+/// Violations listed per promise: enough to see the problem.
 const EACH: usize = 20;
 
 impl Op for Check {
     const NAME: &'static str = "admin/check";
-    /// It reads every table: a reader could keep the database busy with nothing else.
+    /// It reads every table, so a reader could overload the database with it.
     const ACCESS: Access = Access::Admin;
     const ON_RETRY: OnRetry = OnRetry::Reads;
     const EXAMPLE: &'static str = "{}";

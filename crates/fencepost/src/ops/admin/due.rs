@@ -9,21 +9,21 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say when something is next due by time alone: the end of a lease, of a claim's own cap, or of a delay.
+/// Get the next deadline: the end of a lease, of a claim's time limit, or of a delay.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Due {}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NextDue {
-    /// Something is due now: `admin/expire` does it, and so does the next claim.
+    /// A deadline has passed: `admin/expire` or the next claim handles it.
     pub due: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Time>,
 }
 
 impl NextDue {
-    pub(super) async fn look(tx: &mut Tx<'_>) -> Result<Self> {
+    pub(super) async fn read(tx: &mut Tx<'_>) -> Result<Self> {
         let due = DueNow::read(&tx.one(Stmt::read(tx.reads_due(), params![])).await?)?;
         Ok(Self { due: due.is_due(tx.now), next_at: due.at })
     }
@@ -39,6 +39,6 @@ impl Op for Due {
     erased!();
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
-        NextDue::look(tx).await
+        NextDue::read(tx).await
     }
 }

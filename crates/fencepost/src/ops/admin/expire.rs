@@ -10,8 +10,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Expire dead runs, give back what they held, and wake what was delayed: one bounded batch. Every claim does this
-/// first, and a server does it by itself.
+/// Expire one bounded batch: end expired runs, give their items back, and make items ready whose delay is over. Every
+/// claim does this first, and a server does it regularly.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expire {}
@@ -27,6 +27,6 @@ impl Op for Expire {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<NextDue> {
         expiry::sweep(tx, nouns()).await?;
-        NextDue::look(tx).await
+        NextDue::read(tx).await
     }
 }

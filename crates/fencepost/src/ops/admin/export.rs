@@ -22,15 +22,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Read the whole fleet, a page at a time, as the items that `task/import` and `admin/import` take. Each item is read at one
-/// moment; others may write meanwhile. Not in it: keys, runs, claims, locks, request ids and the log.
+/// Export the whole fleet, a page at a time, as items for `task/import` and `admin/import`. Each item is consistent in
+/// itself; other calls may write between pages. Not exported: keys, runs, claims, locks, request ids and the log.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
-    /// Where the page before ended: its `next`.
+    /// The `next` of the previous page.
     #[serde(default)]
     pub after: Option<String>,
-    /// At most this many items (200 unless said, at most 1000), and fewer where they are long.
+    /// At most this many items (default 200, at most 1000), and fewer if they are long.
     #[serde(default)]
     pub limit: Option<i64>,
     /// Only these boards and their tasks, and nothing else.
@@ -60,18 +60,18 @@ pub struct Page {
     pub mailboxes: Vec<MailboxItem>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mail: Vec<MailItem>,
-    /// On the last page: the highest fence that was given out.
+    /// On the last page: the highest fence that was issued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<i64>,
-    /// Ask for the next page with this; there is none on the last.
+    /// `after` of the next page; missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// The source of everything that was exported, for `admin/import`.
+/// The `source` of exported items in `admin/import`.
 pub const SOURCE: &str = "fencepost";
 
-/// What the long texts of one page may come to, unless it is a single item's.
+/// Limit on the bytes of long texts in one page, except for a page with a single item.
 const PAGE_BYTES: i64 = 1024 * 1024;
 
 /// The kinds of items, in the order in which they are read.
@@ -162,7 +162,7 @@ impl Op for Export {
 }
 
 impl Export {
-    /// The part to read, and the key after which.
+    /// The part to read, and the key to start after.
     fn place(&self, parts: &[Part]) -> Result<(usize, &str)> {
         let Some(after) = &self.after else { return Ok((0, "")) };
         let (name, key) = after.split_once(':').unwrap_or((after, ""));
@@ -175,12 +175,12 @@ fn unknown_place() -> Error {
     Error::invalid("after", "is not the `next` of a page").hint("leave it out for the first page")
 }
 
-/// A number that a key holds; none stands before all.
+/// The number in a page key. An empty key comes before all others.
 fn number(key: &str) -> Result<i64> {
     if key.is_empty() { Ok(0) } else { key.parse().map_err(|_| unknown_place()) }
 }
 
-/// The rows without the one that was read to see whether there are more, and the key of the last if there are.
+/// Drops the extra row that was read to see if there are more. Returns the rows, and the last key if there are more.
 fn cut(mut rows: Vec<Row>, limit: i64, key: impl Fn(&Row) -> Result<String>) -> Result<Read<Row>> {
     let more = rows.len() as i64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -224,7 +224,7 @@ async fn agents(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<AgentIt
     Ok((rows.iter().map(item).collect::<Result<_>>()?, last))
 }
 
-/// There are few enough for one page.
+/// Routes are few enough for one page.
 async fn routes(tx: &mut Tx<'_>) -> Result<Read<RouteItem>> {
     Ok((route::in_force(tx).await?.into_iter().map(RouteItem::of).collect(), None))
 }
@@ -246,7 +246,7 @@ fn names(names: &[String]) -> Result<crate::db::Value> {
     set(names.iter().map(|name| json!({ "name": name })))
 }
 
-/// As the row has it: settings that nobody chose are left out.
+/// Reads the columns as stored: settings that were never set are left out.
 async fn mailboxes(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<MailboxItem>> {
     let sql = "select name, in_order, paused, ttl_ms, max_attempts, backoff_ms, replay, retain_ms, retain_count, created_at
                from mailbox where name > ?1 order by name limit ?2";

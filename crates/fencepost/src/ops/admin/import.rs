@@ -18,50 +18,50 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The highest floor that an import may set. Above it the fences of a long-lived fleet would no longer be numbers that
-/// every JSON reader can hold; a restore sets it to the time in microseconds, which stays below for centuries.
+/// The highest floor that an import may set: above it, some JSON readers can no longer hold the fences exactly. A
+/// restore sets the floor to the time in microseconds, which stays below this for centuries.
 const FLOOR_MAX: i64 = 1 << 53;
 
-/// Bring agents, their channels, inboxes, mailboxes and routes along from elsewhere, as they are there, in one transaction:
-/// all or none. What is there already, by its name, key, or source and id, is left alone, so importing again changes
-/// nothing. Tasks have an import of their own. `admin/export` writes what this takes.
+/// Import agents, channels, inboxes, mailboxes and routes from another system, in one transaction: all or none. An item
+/// that already exists, by its name, key, or source and id, stays unchanged, so repeating an import changes nothing.
+/// Tasks have their own import. `admin/export` writes items in this form.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
-    /// The system it comes from, such as `agent-swarm`.
+    /// The system that the items come from, such as `agent-swarm`.
     pub source: String,
     #[serde(default)]
     pub agents: Vec<AgentItem>,
     #[serde(default)]
     pub channels: Vec<ChannelItem>,
-    /// In their order: it becomes that of their numbers.
+    /// In order: their new numbers follow it.
     #[serde(default)]
     pub posts: Vec<PostItem>,
-    /// How far agents have read, moved over what is imported and nothing else.
+    /// The agents' cursors. A cursor moves only past imported posts.
     #[serde(default)]
     pub cursors: Vec<CursorItem>,
-    /// Messages of inboxes, in their order.
+    /// Messages of inboxes, in order.
     #[serde(default)]
     pub messages: Vec<MessageItem>,
-    /// In the order in which they are tried; after those that are here.
+    /// In the order in which they are tried; they come after the existing routes.
     #[serde(default)]
     pub routes: Vec<RouteItem>,
     #[serde(default)]
     pub mailboxes: Vec<MailboxItem>,
-    /// Messages of any mailbox, in their order.
+    /// Messages of any mailbox, in order.
     #[serde(default)]
     pub mail: Vec<MailItem>,
     #[serde(default)]
     pub boards: Vec<BoardItem>,
-    /// Every fence from now on is above this, so that a claim made elsewhere is never taken for one made here.
+    /// Every new fence is above this, so that a claim of the other system is never valid here.
     #[serde(default)]
     pub floor: Option<i64>,
-    /// Say what would happen, and change nothing.
+    /// Report the result, but change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// An agent as it is elsewhere. What is assigned or offered to it waits for its first poll here, for up to 30 days.
+/// An agent of another system. Its assigned and offered tasks wait for its first poll here, for up to 30 days.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentItem {
@@ -72,12 +72,12 @@ pub struct AgentItem {
     pub capabilities: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<i64>,
-    /// How long after it went silent what is offered or assigned to it goes back to the pool (30 minutes unless said).
+    /// Delay from going offline until tasks offered or assigned to it go back to the pool (default 30 minutes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strand_ms: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_at: Option<Time>,
-    /// It left then, and is not there.
+    /// The time at which it left, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_at: Option<Time>,
 }
@@ -99,7 +99,7 @@ pub struct ChannelItem {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PostItem {
-    /// What it is called elsewhere.
+    /// Its id in the other system.
     pub id: String,
     pub channel: String,
     pub body: String,
@@ -107,7 +107,7 @@ pub struct PostItem {
     pub author: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,
-    /// What the post that it answers is called elsewhere: an earlier one of the same channel.
+    /// The other system's id of the post that it answers: an earlier post of the same channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,9 +119,9 @@ pub struct PostItem {
 pub struct CursorItem {
     pub agent: String,
     pub channel: String,
-    /// It has read what was posted until then.
+    /// The agent has read all posts up to this time.
     pub read_until: Time,
-    /// The last post that it has read, as it is called elsewhere. If that post is here, it decides, and not the time.
+    /// The other system's id of the last post that it has read. If that post was imported, `read_until` is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_to: Option<String>,
 }
@@ -129,14 +129,14 @@ pub struct CursorItem {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessageItem {
-    /// What it is called elsewhere.
+    /// Its id in the other system.
     pub id: String,
-    /// Whose inbox it is in.
+    /// The agent that owns the inbox.
     pub agent: String,
     pub content: ContentItem,
     #[serde(default)]
     pub status: Dealt,
-    /// What was answered.
+    /// The answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
     /// The task that it was delegated to.
@@ -148,7 +148,7 @@ pub struct MessageItem {
     pub finished_at: Option<Time>,
 }
 
-/// What was sent.
+/// The content of a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContentItem {
@@ -174,7 +174,7 @@ impl From<ContentItem> for Content {
     }
 }
 
-/// What a message can be when it comes. Whoever was at it elsewhere holds nothing here: it is unread.
+/// The status of an imported message. A message that was being processed elsewhere is imported as unread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dealt {
@@ -185,13 +185,13 @@ pub enum Dealt {
     Delegated,
 }
 
-/// A rule for what comes from outside, and the agent that gets what fits it.
+/// A rule for outside messages, and the agent that gets those that match.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteItem {
-    /// `slack`, `github`, or whatever else delivers.
+    /// `slack`, `github`, or another source.
     pub source: String,
-    /// Whose inbox.
+    /// The agent that owns the inbox.
     pub agent: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
@@ -203,21 +203,21 @@ pub struct RouteItem {
     pub event: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Also what programs say.
+    /// Also match messages from programs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bots: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
 }
 
-/// A mailbox and how it works. Fields that are left out have their defaults.
+/// A mailbox and its settings. Fields that are left out have their defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MailboxItem {
     pub name: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// Why it is paused, if it is.
+    /// Reason for the pause, if the mailbox is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,14 +236,14 @@ pub struct MailboxItem {
     pub created_at: Option<Time>,
 }
 
-/// A message of a mailbox. It gets a number of its own here; the order is kept.
+/// A message of a mailbox. It gets a new number; the order is kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MailItem {
-    /// By this it is known again in its mailbox: the key that it was pushed under, or what it is called elsewhere.
+    /// Its idempotency key in the mailbox: the key of its push, or its id in the other system.
     pub key: String,
     pub mailbox: String,
-    /// The text of the JSON that was pushed, byte by byte.
+    /// The pushed JSON as text, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
     /// Its type.
@@ -251,31 +251,31 @@ pub struct MailItem {
     pub kind: Option<String>,
     #[serde(default)]
     pub status: MailState,
-    /// How it was finished.
+    /// Result of a finished message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// 0 to 100, higher first (50 unless said).
+    /// 0 to 100, higher first (default 50).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// What order is kept by, in a strict mailbox.
+    /// Lane of a message in a strict mailbox: the messages of one lane are handed out in order, one at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// How often it was tried so far.
+    /// Number of attempts so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
-    /// It cannot be claimed before this.
+    /// Earliest time at which it can be claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until: Option<Time>,
-    /// Why it failed, or its last attempt did.
+    /// Reason why it, or its last attempt, failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointItem>,
-    /// What came of it: the text of its JSON, byte by byte.
+    /// The outputs given on completion: JSON as text, byte for byte.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -288,7 +288,7 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// What a mailbox's message can be when it comes. A message that a run held elsewhere is pending: nobody holds it here.
+/// The status of an imported mailbox message. A message that was claimed elsewhere is imported as pending.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MailState {
@@ -299,7 +299,7 @@ pub enum MailState {
     Held,
 }
 
-/// A board, and from where it counts on: a number that was used is not used again, also if its task is gone.
+/// A board and its counter. A number that was used is not used again, even if its task was removed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BoardItem {
@@ -315,23 +315,23 @@ pub struct Imported {
     pub agents: Taken,
     pub channels: Taken,
     pub posts: Taken,
-    /// `AGENT/CHANNEL` each.
+    /// Named `AGENT/CHANNEL`.
     pub cursors: Taken,
     pub messages: Taken,
-    /// What each rule says.
+    /// Named by the text of the rule.
     pub routes: Taken,
     pub mailboxes: Taken,
-    /// `MAILBOX KEY` each.
+    /// Named `MAILBOX KEY`.
     pub mail: Taken,
     pub boards: Taken,
 }
 
-/// What became of one kind of thing.
+/// The result of the import for one kind of item.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Taken {
-    /// What is new.
+    /// New items.
     pub imported: Vec<String>,
-    /// What was there already, and was left alone.
+    /// Items that already existed and stay unchanged.
     pub existing: Vec<Existing>,
 }
 
@@ -339,7 +339,7 @@ pub struct Taken {
 #[schemars(rename = "ExistingItem")]
 pub struct Existing {
     pub id: String,
-    /// How it is not as it is elsewhere.
+    /// Differences between the item here and the imported one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<String>,
 }
@@ -350,15 +350,15 @@ impl Taken {
     }
 }
 
-/// `role: lead here, worker there`, if that is so.
-fn differs(what: &str, here: &str, there: &str) -> Option<String> {
+/// A difference as text, such as `role: lead here, worker there`, if there is one.
+fn differs(field: &str, here: &str, there: &str) -> Option<String> {
     let shown = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
-    (here != there).then(|| format!("{what}: {} here, {} there", shown(here), shown(there)))
+    (here != there).then(|| format!("{field}: {} here, {} there", shown(here), shown(there)))
 }
 
 impl Op for Import {
     const NAME: &'static str = "admin/import";
-    /// It writes a past that nobody here was part of.
+    /// It writes history that did not happen in this fleet.
     const ACCESS: Access = Access::Admin;
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"source":"slack"}"#;
@@ -383,7 +383,7 @@ impl Op for Import {
 }
 
 impl Import {
-    /// By this a thing is known again.
+    /// The idempotency key of an imported item.
     fn key(&self, id: &str) -> String {
         format!("{}:{id}", self.source)
     }

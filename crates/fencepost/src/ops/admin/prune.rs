@@ -16,18 +16,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
-/// Nothing is asked to be kept for longer.
+/// The longest retention time that a setting can have.
 const LONGEST: Millis = Millis(TTL_MAX.0 * 400);
 
-/// Remove what is long finished: ended runs, unused locks, finished tasks that nothing waits for, finished messages as
-/// their mailboxes say, posts that all have read, what was delivered from outside, and revoked keys. They age only
-/// while the fleet is in use: of a longer time in which nobody called, an hour counts. A bounded number at a time; events
-/// have a prune of their own. Boards and mailboxes stay: a board's numbers never come back, and a
-/// mailbox is its settings.
+/// Remove old data: ended runs, unused locks, finished tasks that no task depends on, finished messages past their
+/// mailbox's retention, posts that every reader has read, ids of outside deliveries, and revoked keys. Data ages only
+/// while the fleet is in use: an idle period counts as one hour at most. One call removes a bounded number. Events have
+/// their own prune. Boards and mailboxes stay: a board keeps its numbers from being used again, and a mailbox keeps its
+/// settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
-    /// Remove what ended longer ago than this (30 days unless said, at least the 7 days that keys are kept).
+    /// Remove data that ended longer ago than this (default 30 days, at least the 7 days that request ids are kept).
     #[serde(default)]
     pub older_than_ms: Option<Millis>,
 }
@@ -38,14 +38,14 @@ pub struct Pruned {
     pub messages: u64,
     pub runs: u64,
     pub locks: u64,
-    /// Ids of what was delivered from outside.
+    /// Ids of outside deliveries.
     pub deliveries: u64,
     #[serde(default)]
     pub posts: u64,
     /// Revoked keys.
     #[serde(default)]
     pub keys: u64,
-    /// There is more to remove: ask again.
+    /// There is more to remove: repeat the call.
     pub more: bool,
 }
 
@@ -82,7 +82,7 @@ impl Op for Prune {
             )
             .await?;
         tx.execute("delete from gap where at < ?1", params![in_use.ago(LONGEST)]).await?;
-        // A lock's name can come back, and a task's number by an import; their rows would start anew.
+        // A lock's name can be used again, and so can an imported task's number. Their new rows must get higher fences.
         if let Some(highest) = highest_task.max(highest_lock) {
             tx.execute("update fleet set floor = ?1 where floor < ?1", params![highest]).await?;
         }
@@ -91,9 +91,9 @@ impl Op for Prune {
     }
 }
 
-/// How many, and the highest fence that one of them had. What was not completed is kept for as long as anything
-/// counts on it: a finished dependent may be retried, and would wait for nothing. What was finished elsewhere, and
-/// is to be told to a lead here, is kept as long from its import on.
+/// Removes tasks. Returns how many, and their highest fence. A task that was not completed is kept while another task
+/// depends on it: a finished dependent may be retried, and would then no longer wait. An imported finished task that a
+/// lead has no notice of yet ages from its import on.
 async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     let rows = tx
         .query(
@@ -109,7 +109,7 @@ async fn tasks(tx: &mut Tx<'_>, before: i64) -> Result<(u64, Option<i64>)> {
     if rows.is_empty() {
         return Ok((0, None));
     }
-    // Looked at again under the lock: until then somebody could still come to wait for one of them.
+    // Read again under the lock: until then another call could add a dependency on one of them.
     let locked = key_set(rows.iter().map(|row| row.get("seq")).collect::<Result<Vec<i64>>>()?);
     let rows = tx
         .query(

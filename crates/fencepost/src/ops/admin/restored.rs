@@ -13,9 +13,9 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that this database was restored from a backup, so that no fence is given out twice. A SQLite backup made by fence says
-/// so by itself. A PostgreSQL dump that was restored elsewhere is noticed, and refused until this is called. After a
-/// point-in-time recovery, a snapshot put back or a failover nothing can be noticed: call this before anyone works.
+/// Declare that this database was restored from a backup, so that no fence is issued twice. A SQLite backup made by
+/// fence needs no such call. A PostgreSQL dump that was restored elsewhere is detected, and refused until this call. A
+/// point-in-time recovery, a restored snapshot or a failover cannot be detected: call this before any agent works.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restored {}
@@ -51,7 +51,7 @@ impl Op for Restored {
                 params![EPOCH],
             )
             .only_on_postgres(),
-            // Transactions are numbered anew in a new cluster; the old log, in its order, comes before all of them.
+            // A new cluster numbers its transactions from the start. The old log keeps its order and comes before them.
             Stmt::write("update event set ord = ord - ?1, xact = null", params![EPOCH]).only_on_postgres(),
         ]);
         tx.send(batch).await?;

@@ -12,28 +12,29 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Put the fleet's time right after a clock was set too far ahead. A fleet's time never goes back by itself, so that no
-/// dead holder lives longer. This takes it back to the clock that it goes by (this machine's on SQLite, the database's on
-/// PostgreSQL): it ends every run, so that what they hold goes to others, and moves all deadlines. Set the clock right
-/// and stop the agents first.
+/// Set the fleet's time back after a clock was too far ahead. A fleet's time never goes back by itself, because that
+/// would extend expired leases. This call sets it to its clock (this machine's on SQLite, the database's on
+/// PostgreSQL), ends every run and gives its items back, and moves all deadlines. Correct the clock and stop the agents
+/// first.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetClock {}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockSet {
-    /// How far the fleet's time was ahead. Nothing was changed if it was less than a second.
+    /// Time by which the fleet was ahead of its clock. Below one second nothing is changed.
     pub was_ahead_ms: Millis,
     /// The fleet's time now.
     pub now: Time,
-    /// How many runs were ended.
+    /// Number of runs that were ended.
     pub ended: u64,
 }
 
-/// Less than this is drift.
-const APART: Millis = Millis::seconds(1);
+/// A smaller difference is drift, and is not corrected.
+const DRIFT_MAX: Millis = Millis::seconds(1);
 
-/// Deadlines beside the ends of claims that were set after the jump: its gap is the first that ends after the right time.
+/// Moves the deadlines that were set after the jump, apart from those of claims. The jump is the first gap that ends
+/// after the right time.
 const DEADLINES: [&str; 4] = [
     "update task set delayed_until = delayed_until - ?1
      where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
@@ -55,7 +56,7 @@ impl Op for SetClock {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<ClockSet> {
         let ahead = tx.opening.ahead;
-        if ahead < APART {
+        if ahead < DRIFT_MAX {
             return Ok(ClockSet { was_ahead_ms: ahead, now: tx.now, ended: 0 });
         }
         let ended = end_all(tx, "the clock was put right").await?;
@@ -67,7 +68,7 @@ impl Op for SetClock {
         ));
         batch.extend(nouns().set_back(ahead, now));
         batch.extend(DEADLINES.map(|sql| Stmt::write(sql, params![ahead, now])));
-        // The jump took no time.
+        // The jump was not idle time, so delete its gap.
         batch.add(Stmt::write("delete from gap where at > ?1", params![now]));
         tx.send(batch).await?;
         let details = serde_json::json!({ "was_ahead_ms": ahead });

@@ -1,4 +1,4 @@
-//! What a run was given, as it is kept with the run: asking again gives it again, and settling it knows what it was.
+//! The claims of a run's trigger, stored with the run, so that a repeated poll can return them and settling knows them.
 
 use super::trigger::{self, Trigger, Type};
 use crate::{
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Given {
     pub claims: Vec<String>,
-    /// Which of the claims were settled with the run, once it is.
+    /// The claims that were settled together with the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Vec<String>>,
-    /// Which of them only went back.
+    /// The claims that were released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub back: Vec<String>,
-    /// And which were not its any more.
+    /// The claims that the run no longer held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
-    /// What was said then, as a digest.
+    /// Digest of the settle request's content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
@@ -45,7 +45,7 @@ impl Given {
         self.claims.iter().map(|token| Token::check(token)).collect()
     }
 
-    /// What is said of a run that was settled.
+    /// The reply for a settled run.
     pub fn told(self, run: run::Run) -> run::settle::Settled {
         let settled = self.settled.unwrap_or_default();
         let elsewhere = [&settled, &self.back, &self.lost];
@@ -54,7 +54,7 @@ impl Given {
         run::settle::Settled { run, settled, back: self.back, left, lost: self.lost }
     }
 
-    /// The trigger once more, as far as it is still held.
+    /// The trigger again, with the claims that the run still holds.
     pub async fn again(&self, tx: &mut Tx<'_>, kind: Type, run: &str) -> Result<Trigger> {
         let mut trigger = Trigger::new(kind, run);
         let (mut tasks, mut messages, mut readers) = (Vec::new(), Vec::new(), Vec::new());
@@ -95,7 +95,7 @@ impl Given {
                     trigger.claims.extend(reader.hold.as_ref().map(|hold| hold.claim(&reader.resource())));
                     readers.push(reader);
                 }
-                // A poll gives nothing else.
+                // A poll claims nothing else.
                 _ => {}
             }
         }

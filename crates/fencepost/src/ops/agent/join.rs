@@ -14,21 +14,21 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make an agent known, or say anew what it is. What is not given stays as it was.
+/// Add an agent, or change its settings. Fields that are left out stay unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
     pub agent: String,
-    /// `worker` unless said.
+    /// Default: `worker`.
     #[serde(default)]
     pub role: Option<Role>,
-    /// What it can do: it takes what asks for no more than this.
+    /// It takes only pool tasks whose tags are all in this list. An empty list takes any task.
     #[serde(default)]
     pub capabilities: Option<Vec<String>>,
-    /// How many triggers it may have at a time (any number unless said; 0 takes the limit away).
+    /// Limit on the triggers it has at a time (default: no limit; 0 removes the limit).
     #[serde(default)]
     pub max_concurrent: Option<i64>,
-    /// How long after it went silent what is offered or assigned to it goes back to the pool (30 minutes).
+    /// Delay from going offline until tasks offered or assigned to it go back to the pool (default 30 minutes).
     #[serde(default)]
     pub strand_ms: Option<Millis>,
 }
@@ -84,6 +84,6 @@ impl Op for Join {
         let event = event.insert(tx);
         write_logged(tx, join, event).await?;
         let agent = list::of(tx, &self.agent).await?;
-        Ok(Joined { agent: agent.ok_or_else(|| Error::internal("an agent that is not there"))? })
+        Ok(Joined { agent: agent.ok_or_else(|| Error::internal("the agent has no row"))? })
     }
 }

@@ -12,12 +12,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that an agent leaves. What is offered or assigned to it, and not begun, goes back to the pool.
+/// Remove an agent from the fleet. Tasks offered or assigned to it that are not started go back to the pool.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Leave {
     pub agent: String,
-    /// Why; it is kept in the log.
+    /// Reason, for the log.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -46,7 +46,7 @@ impl Op for Leave {
         );
         if tx.one(leave).await?.affected == 1 {
             tx.one(event.because(reason).insert(tx)).await?;
-            // The rest, if there is much, follows when somebody claims: it is due.
+            // One batch now. Further batches are due at once, and the next claim's expiry handles them.
             recall::give_back(tx, &self.agent, reason).await?;
         }
         let agent = list::of(tx, &self.agent).await?;

@@ -13,11 +13,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// List the agents, with what each is doing, and what waits for those who are silent.
+/// List the agents with their live runs, and the tasks that wait for offline agents.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Also those that left.
+    /// Also agents that left.
     #[serde(default)]
     pub all: bool,
 }
@@ -25,12 +25,12 @@ pub struct List {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Agents {
     pub agents: Vec<Agent>,
-    /// Names that something is offered or assigned to, and no agent has: misspelt, not joined yet, or gone.
+    /// Names with offered or assigned tasks but without an agent: misspelt, not joined yet, or left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Unknown>,
 }
 
-/// What waits for one who is not there.
+/// Tasks that wait for a name without an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Unknown {
     pub agent: String,
@@ -47,22 +47,22 @@ pub struct Agent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<i64>,
     pub strand_ms: Millis,
-    /// Heard from lately: by a poll, or under a run.
+    /// It polled recently, or has a live run.
     pub online: bool,
     pub joined_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_at: Option<Time>,
-    /// Its living runs.
+    /// Its live runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Doing>,
-    /// Tasks that are offered or assigned to it, and nobody has begun.
+    /// Number of tasks that are offered or assigned to it and not started.
     pub waiting: i64,
-    /// Those of an agent that is offline: they go back to the pool after a while, or by `agent/recall`.
+    /// Those tasks, if the agent is offline: they go back to the pool after `strand_ms`, or by `agent/recall`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stranded: Vec<String>,
 }
 
-/// What a run is at.
+/// A live run and its claims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Doing {
     pub run: String,
@@ -71,7 +71,7 @@ pub struct Doing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     pub since: Time,
-    /// What it holds.
+    /// Tokens of the claims that it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
 }
@@ -92,7 +92,7 @@ impl Op for List {
     }
 }
 
-/// What is offered or assigned, and could be begun, but for what is overdue.
+/// Tasks that are offered or assigned and can be started, without the overdue ones (`?2`).
 const WAITING: &str = "
     select offered_to as agent, board, n from task
     where status = 'offered' and parked is null and offered_to is not null
@@ -107,7 +107,7 @@ const WAITING: &str = "
     and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
     limit 10000";
 
-/// The same for one agent.
+/// As [`WAITING`], for one agent.
 const WAITING_FOR: &str = "
     select offered_to as agent, board, n from task
     where status = 'offered' and parked is null and offered_to = ?3
@@ -136,7 +136,7 @@ async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
     read(tx, reads, &overdue).await
 }
 
-/// The one of this name.
+/// The agent of this name.
 pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
     let overdue = task::overdue(tx, None).await?;
     let reads = Reads {
@@ -151,7 +151,7 @@ pub(super) async fn of(tx: &mut Tx<'_>, name: &str) -> Result<Option<Agent>> {
     Ok(read(tx, reads, &overdue).await?.agents.pop())
 }
 
-/// Which agents are read, their living runs, and the tasks that wait for them.
+/// Statements that read agents, their live runs, and the tasks that wait for them.
 struct Reads {
     agents: Stmt,
     runs: Stmt,

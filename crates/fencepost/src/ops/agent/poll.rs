@@ -1,9 +1,9 @@
 use super::{
-    Record, Role, by_name,
+    Record, Role, by_name, extend_presence,
     given::Given,
-    hear, not_found,
+    not_found,
     pool::{self, Pool},
-    trigger::{self, FINISHED, For, Trigger, Type},
+    trigger::{self, FINISHED, Recipient, Trigger, Type},
 };
 use crate::{
     caller::Access,
@@ -24,65 +24,65 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The lease of a trigger's run: whoever runs it renews it.
+/// Default lease of a trigger's run.
 pub const TTL: Millis = Millis::seconds(60);
-/// What has waited for longer than this goes before everything else.
+/// Work that has waited for longer than this comes first.
 pub const STALE: Millis = Millis::minutes(10);
 
-/// Ask for an agent's next trigger: work that is claimed, in the same transaction, for a run of its own. One run takes one
-/// trigger: asking again with it gives the same, as long as it lives. Looked for in this order: offers, assigned tasks,
-/// its inbox, mentions, and then for a lead what others finished, for a worker the pool; what has waited for too long
-/// goes first.
+/// Get an agent's next trigger: work that is claimed in the same transaction, for a new run. One run has one trigger:
+/// polling again with the same run returns the same trigger while the run is alive. The search order is: offers,
+/// assigned tasks, the inbox, mentions, and then notices of finished tasks for a lead, or the pool for a worker. Work
+/// that has waited too long comes first.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poll {
     pub agent: String,
-    /// The run that will hold it: a name that is new.
+    /// The run that will hold the trigger: a new name.
     pub run: String,
-    /// Only these kinds.
+    /// Only these trigger types.
     #[serde(default)]
     pub accept: Option<Vec<Type>>,
-    /// What becomes of the pool (`take` unless said).
+    /// Use of the pool. Default: `take`.
     #[serde(default)]
     pub pool: PoolMode,
-    /// From the pool only what has this tag.
+    /// Only pool tasks with this tag.
     #[serde(default)]
     pub tag: Option<String>,
-    /// How long the run may go unheard before what it was given goes to others (60 s unless said).
+    /// Lease: others may claim this run's items if it is not renewed for this long (default 60 s).
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
-    /// The longest that these claims may last, however often they are renewed.
+    /// Limit on the duration of these claims, however often they are renewed.
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// What has waited for longer than this goes first (10 minutes unless said).
+    /// Work that has waited for longer than this comes first (default 10 minutes).
     #[serde(default)]
     pub stale_ms: Option<Millis>,
-    /// Where the run is.
+    /// The machine of the run.
     #[serde(default)]
     pub host: Option<String>,
-    /// If there is nothing yet, wait for it this long before saying so (10 minutes at most; ask again to wait longer).
+    /// Wait up to this long for a trigger (at most 10 minutes; repeat the call to wait longer).
     #[serde(default)]
     pub wait_ms: Option<Millis>,
 }
 
-/// What a worker's poll does with the pool.
+/// A worker's use of the pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolMode {
-    /// Takes a task from it.
+    /// Claim a task from the pool.
     #[default]
     Take,
-    /// Only says that there is something in it; every worker is told.
+    /// Only report that the pool has tasks; every polling worker gets the report.
     Notify,
-    /// Leaves it alone.
+    /// Ignore the pool.
     Off,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Polled {
-    /// Nothing, if there is nothing to do.
+    /// The trigger, or null if there is nothing to do.
     pub trigger: Option<Trigger>,
-    /// Why the agent gets nothing although there may be something.
+    /// Reason why the agent gets no trigger even if there is work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_back: Option<String>,
 }
@@ -117,15 +117,15 @@ impl Op for Poll {
         answer.is_ok_and(|polled| polled.trigger.is_none())
     }
 
-    /// An empty poll writes nothing: most polls are.
+    /// Most polls find nothing. Such a poll writes nothing.
     async fn peek(&self, tx: &mut Tx<'_>) -> Result<Option<Polled>> {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let due = tx.opening.due.clone();
         let mut batch = Batch::new();
         let first = FirstReads::add(&mut batch, self);
-        let Looked { agent, found, run } = first.take(&mut tx.send(batch).await?, self)?;
-        if due.is_due(tx.now) || agent.to_be_heard_at() <= tx.now || run.is_some() {
+        let FirstRows { agent, found, run } = first.take(&mut tx.send(batch).await?, self)?;
+        if due.is_due(tx.now) || agent.presence_due_at() <= tx.now || run.is_some() {
             return Ok(None);
         }
         tx.notes.try_again_at = due.at;
@@ -140,25 +140,25 @@ impl Op for Poll {
         self.check()?;
         tx.caller.acting_as("agent", Some(&self.agent))?;
         let (_, first) = self.opening();
-        let looked = first.take(&mut Answers::new(std::mem::take(&mut tx.opening.read)), &self)?;
-        if let Some(again) = self.given_before(tx, looked.run.as_ref()).await? {
+        let first = first.take(&mut Answers::new(std::mem::take(&mut tx.opening.read)), &self)?;
+        if let Some(again) = self.repeated(tx, first.run.as_ref()).await? {
             return Ok(again);
         }
-        let is_there = tx.opening.run.as_ref().is_some_and(|run| run.is_alive(tx.now));
-        if !is_there && let Some(polled) = self.take(tx, looked).await? {
+        let is_alive = tx.opening.run.as_ref().is_some_and(|run| run.is_alive(tx.now));
+        if !is_alive && let Some(polled) = self.take(tx, first).await? {
             return Ok(polled);
         }
-        // What is not there any more may have gone to this very run, asked for elsewhere at the same time.
+        // The work that was found may have gone to this same run, in a concurrent poll.
         let run = tx.one(self.own_run()).await?.rows.into_iter().next();
-        match self.given_before(tx, run.as_ref()).await? {
+        match self.repeated(tx, run.as_ref()).await? {
             Some(again) => Ok(again),
-            None if is_there => Err(self.is_not_of_its_own()),
+            None if is_alive => Err(self.run_in_use()),
             None => Ok(Polled::nothing()),
         }
     }
 }
 
-/// The statements that a poll reads first.
+/// Slots of a poll's first reads.
 #[derive(Debug, Clone, Copy)]
 struct FirstReads {
     agent: Slot,
@@ -167,40 +167,40 @@ struct FirstReads {
 }
 
 impl FirstReads {
-    /// Its own run comes last: what went to it before anything else was looked at is seen there.
+    /// The poll's own run is read last, so that it shows work that went to it before the other reads.
     fn add(batch: &mut Batch, poll: &Poll) -> Self {
         Self {
             agent: batch.add(by_name(&poll.agent)),
-            found: batch.add(trigger::looks(&poll.agent)),
+            found: batch.add(trigger::waiting_since(&poll.agent)),
             run: batch.add(poll.own_run()),
         }
     }
 
-    fn take(self, answers: &mut Answers, poll: &Poll) -> Result<Looked> {
+    fn take(self, answers: &mut Answers, poll: &Poll) -> Result<FirstRows> {
         let agent = answers.take(self.agent).rows.first().map(Record::read).transpose()?;
         let Some(agent) = agent.filter(|agent| agent.left_at.is_none()) else {
             return Err(not_found(&poll.agent));
         };
         let found = answers.take(self.found).rows.into_iter().next();
-        let found = found.ok_or_else(|| Error::internal("nothing was looked at"))?;
-        Ok(Looked { agent, found, run: answers.take(self.run).rows.into_iter().next() })
+        let found = found.ok_or_else(|| Error::internal("the first read of a poll returned no row"))?;
+        Ok(FirstRows { agent, found, run: answers.take(self.run).rows.into_iter().next() })
     }
 }
 
-/// What a poll looks at first.
-struct Looked {
+/// The rows of a poll's first reads.
+struct FirstRows {
     agent: Record,
-    /// What waits for it.
+    /// The row of [`trigger::waiting_since`].
     found: Row,
     /// The last run of this name.
     run: Option<Row>,
 }
 
 impl Poll {
-    /// The call opens with these.
+    /// The first statements of the call's transaction.
     fn opening(&self) -> (Batch, FirstReads) {
         let mut batch = Batch::new();
-        // Two polls of one agent must not both find room for one more.
+        // Concurrent polls of one agent must not exceed its limit together.
         batch.add(Stmt::lock(
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
             params![&self.agent],
@@ -216,11 +216,11 @@ impl Poll {
         )
     }
 
-    /// `None`: nothing, and something that was there may have gone elsewhere since the run was looked at.
-    async fn take(&self, tx: &mut Tx<'_>, looked: Looked) -> Result<Option<Polled>> {
-        let Looked { mut agent, found, .. } = looked;
-        if agent.to_be_heard_at() <= tx.now {
-            hear(tx, &mut agent).await?;
+    /// `None`: nothing was taken, and another poll may have taken the work since this poll's run was read.
+    async fn take(&self, tx: &mut Tx<'_>, first: FirstRows) -> Result<Option<Polled>> {
+        let FirstRows { mut agent, found, .. } = first;
+        if agent.presence_due_at() <= tx.now {
+            extend_presence(tx, &mut agent).await?;
         }
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
@@ -228,7 +228,7 @@ impl Poll {
         let heads = self.heads(tx, &agent, &found).await?;
         let in_turn = heads.iter().map(|(kind, _)| *kind).min();
         let mut order = trigger::in_order(heads, self.stale_ms.unwrap_or(STALE), agent.jumped, tx.now);
-        // To be told of the pool takes nothing from it, so it comes after all that can be taken.
+        // A notice about the pool claims nothing, so it comes after everything that can be claimed.
         if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
             order.retain(|kind| *kind != Type::PoolTask);
             if order.is_empty() {
@@ -237,15 +237,16 @@ impl Poll {
         }
         let pool = self.pool();
         if order.is_empty() {
-            // What fits only some was looked for later.
-            return Ok((agent.role == Role::Lead || pool.is_whole(&agent)).then(Polled::nothing));
+            // A part of the pool is searched after the run was read, so then the run must be read again.
+            return Ok((agent.role == Role::Lead || pool.takes_any(&agent)).then(Polled::nothing));
         }
         let holder = Holder::of(tx, &self.run, Some(&self.agent), Some(self.ttl_ms.unwrap_or(TTL)))?;
-        let mut to = For { agent: &agent, holder: &holder, entered: None, max: self.max_ms, pool: &pool };
+        let mut to =
+            Recipient { agent: &agent, holder: &holder, entered: None, max: self.max_ms, pool: &pool };
         for kind in order {
             if let Some(trigger) = to.take(tx, kind).await? {
                 let run_key = to.enter(tx).await?;
-                self.remember(tx, run_key, &trigger).await?;
+                self.store_trigger(tx, run_key, &trigger).await?;
                 let jumped = Some(kind) != in_turn;
                 if jumped != agent.jumped {
                     let sql = "update agent set jumped = ?2 where name = ?1";
@@ -254,7 +255,7 @@ impl Poll {
                 return Ok(Some(Polled { trigger: Some(trigger), held_back: None }));
             }
         }
-        // Others were quicker. The run was opened here, for nothing: it has nothing to be looked after.
+        // Other polls took everything. The run opened here is empty, so delete it.
         if let Some(run_key) = to.entered {
             tx.execute("delete from run where key = ?1 and trigger_type is null", params![run_key]).await?;
         }
@@ -271,10 +272,10 @@ impl Poll {
         check::optional_text("host", self.host.as_deref(), NAME_MAX)
     }
 
-    /// A trigger's run ends when that is settled, with all it holds. So it is not one that is there for something else.
-    fn is_not_of_its_own(&self) -> Error {
-        Error::invalid("run", format!("`{}` is there already, for something else", self.run))
-            .hint("a trigger has a run of its own: poll with a name that is new")
+    /// Settling a trigger ends its run with everything that it holds. So a run with other work cannot take a trigger.
+    fn run_in_use(&self) -> Error {
+        Error::invalid("run", format!("`{}` already exists, for other work", self.run))
+            .hint("every trigger needs its own run: poll with a new run name")
     }
 
     fn pool(&self) -> Pool {
@@ -289,21 +290,22 @@ impl Poll {
     }
 
     async fn heads(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Vec<(Type, Time)>> {
-        self.wish(tx, agent);
+        self.subscribe(tx, agent);
         let mut heads = trigger::heads(tx, agent, &self.pool(), found).await?;
         heads.retain(|(kind, _)| self.accepts(*kind));
         Ok(heads)
     }
 
-    /// What could make another answer of it: what is only for this agent; and what all like it wait for, of whom one is
-    /// woken. Whoever would not take it must not wish for it: it would be woken in the place of one who would.
-    fn wish(&self, tx: &mut Tx<'_>, agent: &Record) {
+    /// Notes the events that could change an empty reply: events for this agent only, and events for all similar
+    /// agents, of which one is woken. A poll must not subscribe to work that it would not take: it would be woken
+    /// instead of a poll that would.
+    fn subscribe(&self, tx: &mut Tx<'_>, agent: &Record) {
         let own = [Topic::agent(&self.agent), Topic::mail(&inbox::mailbox(&self.agent))];
-        // All that decides what it may take: whoever finds that changed no longer wishes for the same, and the others
-        // who did are woken to find it, too.
-        let may = (agent.role, &agent.capabilities, agent.max_concurrent);
-        tx.notes.subscriptions = vec![Subscription::new(("poll", &self.agent, &self.accept, may), own)];
-        tx.notes.own_deadline = Some(agent.to_be_heard_at());
+        // Everything that decides which work it may take. If that changes, a woken poll has a new subscription, and the
+        // waiters of the old one are woken, too.
+        let abilities = (agent.role, &agent.capabilities, agent.max_concurrent);
+        tx.notes.subscriptions = vec![Subscription::new(("poll", &self.agent, &self.accept, abilities), own)];
+        tx.notes.own_deadline = Some(agent.presence_due_at());
         match agent.role {
             Role::Lead if self.accepts(Type::TasksFinished) => tx
                 .notes
@@ -326,13 +328,13 @@ impl Poll {
         }
     }
 
-    /// An agent that has as many triggers as it may have gets no more, until a run of its ends.
+    /// The reply for an agent at its limit of triggers: no trigger until one of its runs ends.
     async fn full(&self, tx: &mut Tx<'_>, agent: &Record, found: &Row) -> Result<Option<Polled>> {
         let Some(max) = agent.max_concurrent else { return Ok(None) };
         if found.get::<i64>("busy")? < max {
             return Ok(None);
         }
-        // Those that have lapsed may not have been ended yet: they do not count.
+        // Runs whose lease has expired may not be ended yet. They do not count.
         let sql = "select name, count(*) over () as busy from run where agent = ?1 and ended_at is null
                    and expires_at > ?2 and trigger_type is not null order by key limit 5";
         let runs = tx.query(sql, params![&agent.name, tx.now]).await?;
@@ -342,12 +344,12 @@ impl Poll {
         }
         let agents = Some(self.agent.as_str());
         let topics = [Topic::agent(&self.agent), Topic::ended(agents), Topic::dead(agents)];
-        // Each for itself: when there is room again, they are no longer alike.
+        // One subscription per run, so that a free place wakes every waiting poll: they may accept different work.
         tx.notes.subscriptions = vec![Subscription::new(("full", &self.run), topics)];
-        tx.notes.own_deadline = Some(agent.to_be_heard_at());
+        tx.notes.own_deadline = Some(agent.presence_due_at());
         let runs = runs.iter().map(|row| row.get("name")).collect::<Result<Vec<String>>>()?.join(", ");
         let held_back = format!(
-            "agent `{}` has {busy} of the {max} triggers that it may have: {runs}; fence settle ends one",
+            "agent `{}` has {busy} triggers and its limit is {max}: {runs}; fence settle ends one",
             agent.name
         );
         Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
@@ -359,8 +361,8 @@ impl Poll {
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }
 
-    /// The run has its trigger, for ever.
-    async fn remember(&self, tx: &mut Tx<'_>, run_key: i64, trigger: &Trigger) -> Result<()> {
+    /// Stores the trigger with its run. A run never gets another one.
+    async fn store_trigger(&self, tx: &mut Tx<'_>, run_key: i64, trigger: &Trigger) -> Result<()> {
         let given = Given::of(trigger).text()?;
         let event = Event {
             run: Some(self.run.clone()),
@@ -375,22 +377,22 @@ impl Poll {
         );
         let event = event.insert(tx);
         if write_logged(tx, update, event).await? == 0 {
-            return Err(Error::raced(format!("run `{}` was given something at this moment", self.run)));
+            return Err(Error::raced(format!("run `{}` got a trigger at this moment", self.run)));
         }
         Ok(())
     }
 
-    /// A lost answer, asked for again: the same trigger, or that its run has ended.
-    async fn given_before(&self, tx: &mut Tx<'_>, run: Option<&Row>) -> Result<Option<Polled>> {
+    /// A repeated poll, such as after a lost reply: the same trigger, or a refusal if the run has ended.
+    async fn repeated(&self, tx: &mut Tx<'_>, run: Option<&Row>) -> Result<Option<Polled>> {
         let Some(row) = run else { return Ok(None) };
         let Some(kind) = row.get::<Option<String>>("trigger_type")? else { return Ok(None) };
-        let over = |what| {
-            Err(Error::new(Code::LeaseExpired, format!("run `{}` was given a trigger, and {what}", self.run))
+        let over = |reason| {
+            Err(Error::new(Code::LeaseExpired, format!("run `{}` had a trigger and {reason}", self.run))
                 .with("run", &self.run)
                 .hint("a run takes one trigger: poll with a new run"))
         };
         if row.get::<Option<Time>>("ended_at")?.is_some() {
-            // What it was given never arrived, and went back: it is as if nobody had asked.
+            // The trigger was not delivered and was released: this counts as a first poll.
             if row.get::<Option<String>>("reason")?.as_deref() == Some(crate::lease::delivery::UNDELIVERED) {
                 return Ok(None);
             }
@@ -403,7 +405,7 @@ impl Poll {
         let given = Given::read(row.get("given")?)?;
         let trigger = given.again(tx, kind, &self.run).await?;
         if trigger.claims.is_empty() {
-            return over("nothing of it is left to do");
+            return over("holds nothing of it any more");
         }
         Ok(Some(Polled { trigger: Some(trigger), held_back: None }))
     }

@@ -1,4 +1,4 @@
-//! What a worker takes from the pool: the best task that fits it, without looking at those that do not.
+//! The pool for a worker: finds the best task that fits it, without reading those that do not.
 
 use super::Record;
 use crate::{
@@ -9,40 +9,39 @@ use crate::{
     params,
 };
 
-/// What a worker takes from the pool.
+/// A poll's limits on the pool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pool {
-    /// Only with this tag.
+    /// Only tasks with this tag.
     pub tag: Option<String>,
-    /// Not at all.
+    /// Take nothing from the pool.
     pub off: bool,
 }
 
 impl Pool {
-    /// Does this agent take anything that is in it?
-    pub fn is_whole(&self, agent: &Record) -> bool {
+    /// Whether this agent takes any task of the pool.
+    pub fn takes_any(&self, agent: &Record) -> bool {
         !self.off && self.tag.is_none() && agent.capabilities.is_empty()
     }
 
-    /// The best task that fits, of each kind that there is: the best of them first, with the statement that picks it.
-    /// (Which of them is free for this poll is known when one is picked.) An agent that names no capabilities takes
-    /// anything; any other takes what asks for nothing else.
+    /// The best task of each part of the pool that fits, best first. Another poll may take it before this one picks it.
+    /// An agent without capabilities takes any task. Other agents take tasks whose tags are all in their capabilities.
     pub(super) async fn best(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Vec<Head>> {
         if self.off {
             return Ok(Vec::new());
         }
         let mut heads = match (&agent.capabilities[..], &self.tag) {
-            ([], None) => one(tx, Of::All).await?,
-            ([], Some(tag)) => one(tx, Of::Tag(tag.clone())).await?,
+            ([], None) => head_of(tx, Part::All).await?,
+            ([], Some(tag)) => head_of(tx, Part::Tag(tag.clone())).await?,
             (capabilities, None) => {
-                let mut heads = one(tx, Of::Plain).await?;
-                heads.extend(needing(tx, capabilities).await?);
+                let mut heads = head_of(tx, Part::Plain).await?;
+                heads.extend(with_tags(tx, capabilities).await?);
                 heads
             }
             (capabilities, Some(tag)) => {
-                let mut heads = needing(tx, capabilities).await?;
+                let mut heads = with_tags(tx, capabilities).await?;
                 heads.retain(
-                    |head| matches!(&head.of, Of::Tags(tags) if tags.contains(&format!("\"{tag}\""))),
+                    |head| matches!(&head.part, Part::Tags(tags) if tags.contains(&format!("\"{tag}\""))),
                 );
                 heads
             }
@@ -52,49 +51,49 @@ impl Pool {
     }
 }
 
-/// The first of a part of the pool.
+/// The first task of a part of the pool.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub of: Of,
+    pub part: Part,
     priority: i64,
     seq: i64,
-    /// Since when it has been as it is.
+    /// The time of its last change.
     pub since: Time,
 }
 
-/// A part of the pool that an index has in order.
+/// A part of the pool that one index keeps in order.
 #[derive(Debug)]
-pub(super) enum Of {
+pub(super) enum Part {
     All,
-    /// What asks for nothing.
+    /// Tasks without tags.
     Plain,
-    /// What has this tag, among others.
+    /// Tasks with this tag, among others.
     Tag(String),
-    /// What has exactly these, as they are stored.
+    /// Tasks with exactly these tags, as stored.
     Tags(String),
 }
 
-impl Of {
-    /// Reads where the first of it stands.
+impl Part {
+    /// Reads the first task's position.
     fn first(&self) -> Stmt {
         match self {
-            Of::All => Stmt::read(
+            Part::All => Stmt::read(
                 "select priority, seq, updated_at from task where ready = 1 order by priority desc, seq limit 1",
                 params![],
             ),
-            Of::Plain => Stmt::read(
+            Part::Plain => Stmt::read(
                 "select priority, seq, updated_at from task where ready = 1 and tags is null
                  order by priority desc, seq limit 1",
                 params![],
             ),
-            // SQLite keeps to the order of a cross join.
-            Of::Tag(tag) => Stmt::read(
+            // SQLite keeps the order of a cross join.
+            Part::Tag(tag) => Stmt::read(
                 "select task.priority, task.seq, task.updated_at from task_tag cross join task
                  where task.seq = task_tag.task and task.ready = 1 and task_tag.ready = 1 and task_tag.tag = ?1
                  order by task_tag.priority desc, task_tag.task limit 1",
                 params![tag.as_str()],
             ),
-            Of::Tags(tags) => Stmt::read(
+            Part::Tags(tags) => Stmt::read(
                 "select priority, seq, updated_at from task where ready = 1 and tags = ?1
                  order by priority desc, seq limit 1",
                 params![tags.as_str()],
@@ -102,24 +101,24 @@ impl Of {
         }
     }
 
-    /// Locks and reads the first of it that no other transaction has locked.
+    /// Locks and reads the first task that no other transaction has locked.
     pub fn pick(&self) -> Stmt {
         match self {
-            Of::All => Stmt::read(
+            Part::All => Stmt::read(
                 task::unheld!(
                     "from task where task.ready = 1 order by task.priority desc, task.seq limit 1
                      /*pg for update of task skip locked*/"
                 ),
                 params![],
             ),
-            Of::Plain => Stmt::read(
+            Part::Plain => Stmt::read(
                 task::unheld!(
                     "from task where task.ready = 1 and task.tags is null
                      order by task.priority desc, task.seq limit 1 /*pg for update of task skip locked*/"
                 ),
                 params![],
             ),
-            Of::Tag(tag) => Stmt::read(
+            Part::Tag(tag) => Stmt::read(
                 task::unheld!(
                     "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
                      and task_tag.ready = 1 and task_tag.tag = ?1
@@ -127,7 +126,7 @@ impl Of {
                 ),
                 params![tag.as_str()],
             ),
-            Of::Tags(tags) => Stmt::read(
+            Part::Tags(tags) => Stmt::read(
                 task::unheld!(
                     "from task where task.ready = 1 and task.tags = ?1
                      order by task.priority desc, task.seq limit 1 /*pg for update of task skip locked*/"
@@ -138,28 +137,28 @@ impl Of {
     }
 }
 
-/// The first of a part that is not told apart any further.
-async fn one(tx: &mut Tx<'_>, of: Of) -> Result<Vec<Head>> {
-    let rows = tx.one(of.first()).await?.rows;
+/// The first task of one part.
+async fn head_of(tx: &mut Tx<'_>, part: Part) -> Result<Vec<Head>> {
+    let rows = tx.one(part.first()).await?.rows;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let (priority, seq) = (row.get("priority")?, row.get("seq")?);
-    Ok(vec![Head { of, priority, seq, since: row.get("updated_at")? }])
+    Ok(vec![Head { part, priority, seq, since: row.get("updated_at")? }])
 }
 
-/// How many lists of tags are followed. Only those that there are, and that an agent can do as far as they go.
+/// Limit on the tag lists that one search tries.
 const LISTS: usize = 4096;
 
-/// The first task of every list of tags that consists of these alone. Lists are stored as text, so those that begin alike
-/// lie side by side: each beginning that there is is tried with one more tag, and what needs anything else is never
-/// looked at, be it a million tasks or a million lists.
-async fn needing(tx: &mut Tx<'_>, capabilities: &[String]) -> Result<Vec<Head>> {
+/// The first task of every stored tag list that contains only these tags. Tag lists are stored as text, so lists with
+/// the same prefix are neighbours in the index. Each prefix that exists is extended by one tag at a time. Tasks that
+/// need other tags are never read, even if there are a million of them.
+async fn with_tags(tx: &mut Tx<'_>, capabilities: &[String]) -> Result<Vec<Head>> {
     let (mut heads, mut tried) = (Vec::new(), 0);
-    let mut begun = vec![String::from("[")];
-    while !begun.is_empty() && tried < LISTS {
-        let longer = begun.iter().flat_map(|begun| {
-            // The list as it is, and what lies between it and any longer one: `,` comes right before `-`.
+    let mut prefixes = vec![String::from("[")];
+    while !prefixes.is_empty() && tried < LISTS {
+        let longer = prefixes.iter().flat_map(|prefix| {
+            // The list itself, and the range of the longer lists that begin with it: `-` is the character after `,`.
             capabilities.iter().map(move |tag| {
-                let list = format!("{begun}\"{tag}\"");
+                let list = format!("{prefix}\"{tag}\"");
                 serde_json::json!({ "list": format!("{list}]"), "from": format!("{list},"), "to": format!("{list}-") })
             })
         });
@@ -180,20 +179,20 @@ async fn needing(tx: &mut Tx<'_>, capabilities: &[String]) -> Result<Vec<Head>> 
                 params![set(longer)?],
             )
             .await?;
-        begun.clear();
+        prefixes.clear();
         for row in &rows {
             if row.get::<Option<i64>>("longer")?.is_some() {
-                begun.push(row.get("begun")?);
+                prefixes.push(row.get("begun")?);
             }
             let Some(seq) = row.get::<Option<i64>>("seq")? else { continue };
-            let of = Of::Tags(row.get("list")?);
-            heads.push(Head { of, seq, priority: row.get("priority")?, since: row.get("updated_at")? });
+            let part = Part::Tags(row.get("list")?);
+            heads.push(Head { part, seq, priority: row.get("priority")?, since: row.get("updated_at")? });
         }
     }
     Ok(heads)
 }
 
-/// How many could be had from the pool, up to a thousand.
+/// The number of tasks in the pool, counted up to 1000.
 pub(super) async fn available(tx: &mut Tx<'_>) -> Result<i64> {
     let sql = "select count(*) as n from (select 1 from task where ready = 1 limit 1000) as t";
     tx.query(sql, params![]).await?[0].get("n")

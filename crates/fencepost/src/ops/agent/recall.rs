@@ -13,24 +13,24 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Give back to the pool at once what is offered or assigned to an agent that is silent, and not begun.
+/// Return tasks that are offered or assigned to an offline agent, and not started, to the pool at once.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recall {
     pub agent: String,
-    /// Also from an agent that is there.
+    /// Also if the agent is online.
     #[serde(default)]
     pub force: bool,
-    /// Why; it is kept in the log.
+    /// Reason, for the log.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recalled {
-    /// Which tasks are anyone's again.
+    /// The tasks that are back in the pool.
     pub tasks: Vec<String>,
-    /// There are more: ask again.
+    /// There are more: repeat the call.
     pub more: bool,
 }
 
@@ -51,8 +51,8 @@ impl Op for Recall {
         }
         let agent = list::of(tx, &self.agent).await?;
         if agent.as_ref().is_some_and(|agent| agent.online) && !self.force {
-            return Err(Error::new(Code::NotReady, format!("agent `{}` is there", self.agent))
-                .hint(format!("fence agent recall {} --force takes its work all the same", self.agent)));
+            return Err(Error::new(Code::NotReady, format!("agent `{}` is online", self.agent))
+                .hint(format!("fence agent recall {} --force recalls its tasks anyway", self.agent)));
         }
         let tasks = give_back(tx, &self.agent, self.reason.as_deref()).await?;
         if agent.is_none() && tasks.is_empty() {
@@ -63,7 +63,7 @@ impl Op for Recall {
     }
 }
 
-/// One batch of what waits for this agent.
+/// Returns one batch of the tasks that wait for this agent to the pool.
 pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>) -> Result<Vec<String>> {
     let rows = tx
         .query(
@@ -91,8 +91,8 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>
     Ok(changes.into_iter().map(|(_, after)| after.id.to_string()).collect())
 }
 
-/// Agents that were silent for too long: one batch of what waits for one of them. If a run of its lives, it is not
-/// silent, and is looked at again when that could be over.
+/// Returns one batch of tasks of one agent that was offline for too long. If the agent has a live run, its deadline
+/// moves past that run's lease instead.
 pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
@@ -109,7 +109,7 @@ pub(crate) async fn strand(tx: &mut Tx<'_>) -> Result<u64> {
         Some(until) => (Some(until.plus(strand)), 0),
         None => {
             let given = give_back(tx, &name, None).await?.len();
-            // Whatever somebody assigns to it after this, while it stays silent, waits as long.
+            // A task that is assigned to it later, while it stays offline, waits as long.
             let next = tx.now.plus(strand.max(PRESENCE));
             let next = if given as i64 >= ITEMS { tx.now } else { next };
             ((given > 0 || !has_left).then_some(next), given)

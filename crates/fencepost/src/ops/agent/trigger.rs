@@ -1,4 +1,4 @@
-//! What a poll can give, in the order in which it is looked for.
+//! The types of triggers that a poll can return, and how each one is claimed.
 
 use super::{
     Record, Role,
@@ -22,30 +22,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Where the leads' notices lie.
+/// The mailbox of the leads' notices.
 pub(crate) const FINISHED: &str = "leads/finished";
 const INBOX: i64 = 5;
 const NOTICES: i64 = 50;
-/// How many batches of what leads finished themselves one poll passes over.
+/// Limit on the batches that one poll skips because leads finished all their tasks themselves.
 const BATCHES: usize = 20;
 
-/// Kinds of triggers, in the order in which they are looked for.
+/// Trigger types, in search order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
-    /// A task that is offered to the agent: it reviews it.
+    /// A task that is offered to the agent, to be accepted or rejected.
     TaskOffered,
     /// A task that is assigned to the agent.
     TaskAssigned,
-    /// Messages in its inbox, the oldest first.
+    /// Messages in its inbox, oldest first.
     InboxMessage,
     /// Posts in which it is mentioned.
     UnreadMentions,
-    /// For a lead: what others finished.
+    /// For a lead: tasks that others finished.
     TasksFinished,
     /// For a worker: a task from the pool.
     PoolTask,
-    /// For a worker that asked only to be told: there is something in the pool. Nothing is claimed.
+    /// For a worker that polls with pool mode `notify`: the pool has tasks. Nothing is claimed.
     PoolTasksAvailable,
 }
 
@@ -106,9 +106,9 @@ impl Trigger {
     }
 }
 
-/// Since when something of each kind has been waiting for this agent: each the first entry of an index. And how many
-/// triggers it has.
-pub(super) fn looks(agent: &str) -> Stmt {
+/// Reads since when work of each type has been waiting for this agent, each from the first entry of an index; and how
+/// many triggers the agent has.
+pub(super) fn waiting_since(agent: &str) -> Stmt {
     Stmt::read(
         "select
                (select offered_at from task where status = 'offered' and parked is null and offered_to = ?1
@@ -132,14 +132,14 @@ pub(super) fn looks(agent: &str) -> Stmt {
     )
 }
 
-/// What [`looks`] found, and the pool's part that fits the agent.
+/// The types with waiting work, and since when: from the row of [`waiting_since`], and from the pool's fitting part.
 pub(super) async fn heads(
     tx: &mut Tx<'_>,
     agent: &Record,
     pool: &Pool,
-    looked: &Row,
+    found: &Row,
 ) -> Result<Vec<(Type, Time)>> {
-    let at = |name| looked.get::<Option<Time>>(name);
+    let at = |name| found.get::<Option<Time>>(name);
     let mut heads = vec![
         (Type::TaskOffered, at("offered")?),
         (Type::TaskAssigned, at("assigned")?),
@@ -150,7 +150,7 @@ pub(super) async fn heads(
         Role::Lead => {
             heads.push((Type::TasksFinished, [at("notice")?, at("untold")?].into_iter().flatten().min()))
         }
-        Role::Worker if pool.is_whole(agent) => heads.push((Type::PoolTask, at("pool")?)),
+        Role::Worker if pool.takes_any(agent) => heads.push((Type::PoolTask, at("pool")?)),
         Role::Worker => {
             heads.push((Type::PoolTask, pool.best(tx, agent).await?.first().map(|head| head.since)))
         }
@@ -158,26 +158,26 @@ pub(super) async fn heads(
     Ok(heads.into_iter().filter_map(|(kind, since)| Some((kind, since?))).collect())
 }
 
-/// The rule: what has waited for longer than `stale` goes first, the oldest of it before the rest; then the order. One
-/// that went before its turn is followed by one in its turn: an old pool must not starve what is the agent's own.
+/// The rule. Types whose work has waited for `stale` or longer come first, oldest first; then the others, in search
+/// order. After a trigger that jumped the order comes one in order: an old pool must not starve the agent's own work.
 pub(super) fn in_order(mut heads: Vec<(Type, Time)>, stale: Millis, jumped: bool, now: Time) -> Vec<Type> {
     let is_stale = |since: Time| !jumped && now.since(since) >= stale;
     heads.sort_by_key(|&(kind, since)| if is_stale(since) { (0, since.0, kind) } else { (1, 0, kind) });
     heads.into_iter().map(|(kind, _)| kind).collect()
 }
 
-/// Whom a trigger is for.
-pub(super) struct For<'a> {
+/// The agent and the run that a trigger is for.
+pub(super) struct Recipient<'a> {
     pub agent: &'a Record,
     pub holder: &'a Holder,
-    /// Its run's key, once it is there.
+    /// The run's key, once the run is open.
     pub entered: Option<i64>,
     pub max: Option<Millis>,
     pub pool: &'a Pool,
 }
 
-impl For<'_> {
-    /// Claims what there is of one kind; nothing, if others were quicker.
+impl Recipient<'_> {
+    /// Claims the waiting work of one type. `None` if other polls have taken it.
     pub async fn take(&mut self, tx: &mut Tx<'_>, kind: Type) -> Result<Option<Trigger>> {
         match kind {
             Type::TaskOffered => self.task(tx, kind, offered(&self.agent.name), Purpose::Review).await,
@@ -193,16 +193,16 @@ impl For<'_> {
         Trigger::new(kind, &self.holder.name)
     }
 
-    /// Opens its run, unless it is there.
+    /// Opens the run, unless it is open.
     pub async fn enter(&mut self, tx: &mut Tx<'_>) -> Result<i64> {
         if self.entered.is_none() {
             let entered = tx.one(self.holder.enter(tx.now)).await?;
             self.entered = Some(self.holder.key(&entered.rows)?);
         }
-        self.entered.ok_or_else(|| Error::internal("a run that was not opened"))
+        self.entered.ok_or_else(|| Error::internal("the run is not open"))
     }
 
-    /// The rows to be claimed, and the key of its run: in one round trip.
+    /// Reads the rows to claim and opens the run, in one round trip. Returns the rows and the run's key.
     async fn pick(&mut self, tx: &mut Tx<'_>, pick: Stmt) -> Result<(Vec<Row>, i64)> {
         let mut batch = Batch::new();
         let entered = self.entered.is_none().then(|| batch.add(self.holder.enter(tx.now)));
@@ -248,7 +248,7 @@ impl For<'_> {
         let (rows, run_key) = self.pick(tx, pick).await?;
         let mut found = mail::Record::read_all(rows)?;
         let Some(first) = found.first() else { return Ok(Vec::new()) };
-        // What was lost comes back with what it was lost with, and with nothing else: that may be to blame.
+        // Expired messages come back with those of the same batch and no others: one of them may cause the loss.
         match Halves::lost_with(first).filter(|_| first.lapsed > 0) {
             Some(together) => found = mail::Record::read_all(tx.one(together).await?.rows)?,
             None => {
@@ -277,17 +277,17 @@ impl For<'_> {
         Ok(Some(Trigger { claims, channels, count: Some(count), ..self.trigger(Type::UnreadMentions) }))
     }
 
-    /// Notices that were given before and came back; else new ones. Those are made as they are given, so
-    /// that finishing a task costs no message.
+    /// Notices that came back first, then new ones. A notice is created when a lead polls, so that finishing a task
+    /// costs no message.
     async fn finished(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         let mut claimed = self.messages(tx, mail::claim::next_of(FINISHED, NOTICES)).await?;
-        // What is left after so many is for the next poll.
+        // The next poll handles the rest.
         for _ in 0..BATCHES {
             if !claimed.is_empty() {
                 break;
             }
-            let Some(new) = tell(tx, NOTICES).await? else { break };
-            // All of them a lead's own.
+            let Some(new) = create_notices(tx, NOTICES).await? else { break };
+            // Leads finished all these tasks themselves.
             if new.is_empty() {
                 continue;
             }
@@ -309,11 +309,11 @@ impl For<'_> {
     }
 
     async fn pool(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
-        if self.pool.is_whole(self.agent) {
-            return self.task(tx, Type::PoolTask, pool::Of::All.pick(), Purpose::Work).await;
+        if self.pool.takes_any(self.agent) {
+            return self.task(tx, Type::PoolTask, pool::Part::All.pick(), Purpose::Work).await;
         }
         for head in self.pool.best(tx, self.agent).await? {
-            let taken = self.task(tx, Type::PoolTask, head.of.pick(), Purpose::Work).await?;
+            let taken = self.task(tx, Type::PoolTask, head.part.pick(), Purpose::Work).await?;
             if taken.is_some() {
                 return Ok(taken);
             }
@@ -322,7 +322,7 @@ impl For<'_> {
     }
 }
 
-/// The tasks that notices tell of, as they are now.
+/// The current state of the tasks in these notices.
 pub(super) async fn finished_tasks<'m>(
     tx: &mut Tx<'_>,
     notices: impl Iterator<Item = &'m Message>,
@@ -361,8 +361,9 @@ fn assigned(agent: &str) -> Stmt {
     )
 }
 
-/// Makes notices of tasks that no lead was told of, except of what a lead finished itself. (If it died over it, it did not.) `None`: there are none left.
-async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
+/// Creates notices for finished tasks that have none yet, and returns their ids. Tasks that a lead finished itself get
+/// none, unless they failed because its claim expired. `None`: no such task is left.
+async fn create_notices(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
     let rows = tx
         .query(
             "select seq, board, n, status, finished_at from task where told = 0 and status in ('completed', 'failed')
@@ -405,7 +406,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
             mailbox: FINISHED.into(),
             payload: Some(Json::from(serde_json::json!({ "task": id, "status": status }))),
             kind: Some("finished".into()),
-            // Until a lead has dealt with it, however often it is lost on the way.
+            // A notice stays until a lead has settled it, even if its claims expire often.
             max_attempts: Some(crate::limits::ATTEMPTS_MAX),
             ..Default::default()
         });
@@ -423,7 +424,7 @@ async fn tell(tx: &mut Tx<'_>, count: i64) -> Result<Option<Vec<i64>>> {
 mod tests {
     use super::*;
 
-    /// The order is a promise.
+    /// The order is a promise to users.
     #[test]
     fn the_order_of_triggers() {
         use Type::*;
@@ -456,7 +457,7 @@ mod tests {
                      pool_tasks_available";
         assert_eq!(promised.map(Type::as_str).join(" "), names);
         assert_eq!(Type::ORDER[..], promised[..6]);
-        // Whichever two there are, and whichever has waited longer, as long as neither has for too long.
+        // Any two types, whichever has waited longer, as long as neither is stale.
         for (i, &first) in promised.iter().enumerate() {
             assert_eq!(serde_json::json!(first), first.as_str());
             for &second in &promised[i + 1..] {

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// List the boards, with how many tasks are in which state.
+/// List the boards, with the number of their tasks in each state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {}
@@ -26,9 +26,9 @@ pub struct Boards {
 pub struct Board {
     pub name: String,
     pub created_at: Time,
-    /// Tasks by state, as `list` shows it: a task that waits for others is `blocked`.
+    /// Tasks by state, as `list` shows it: a task with unfinished dependencies is `blocked`.
     pub tasks: BTreeMap<String, i64>,
-    /// How many could be claimed now.
+    /// The number of tasks that could be claimed now.
     pub ready: i64,
 }
 
@@ -48,7 +48,7 @@ impl Op for List {
 }
 
 impl List {
-    /// All boards, or the one of this name.
+    /// All boards, or the board of this name.
     pub(super) async fn of(
         tx: &mut Tx<'_>,
         name: Option<&str>,

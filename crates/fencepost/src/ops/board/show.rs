@@ -12,12 +12,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Show a board: its counts, its tasks, oldest first, and which of them waits for which.
+/// Show a board: its counts, its tasks, oldest first, and their dependencies.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Show {
     pub board: String,
-    /// At most this many tasks (200 unless said, at most 1000).
+    /// At most this many tasks (default 200, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -26,9 +26,9 @@ pub struct Show {
 pub struct Shown {
     pub board: Board,
     pub tasks: Vec<Task>,
-    /// What the tasks shown wait for, also on other boards.
+    /// The dependencies of the tasks shown, also on other boards.
     pub edges: Vec<Edge>,
-    /// There are more tasks than are shown.
+    /// The board has more tasks than are shown.
     pub more: bool,
 }
 

@@ -1,4 +1,4 @@
-//! An agent's unread mentions in a channel as claimable things: `mentions/AGENT/CHANNEL`.
+//! An agent's unread mentions in a channel as a claimable noun: `mentions/AGENT/CHANNEL`.
 
 use super::{lapse, reader, release};
 use crate::{
@@ -96,10 +96,10 @@ impl Claimable for Mentions {
         Box::pin(async move {
             let (agent, channel) = parts(token.resource.id());
             let held = reader::load_locked(tx, agent, channel).await?;
-            let is_its = |hold: &Hold| {
+            let is_current = |hold: &Hold| {
                 hold.fence == token.fence && hold.run_key == settlement.run && hold.is_alive(tx.now)
             };
-            let held = held.filter(|held| held.hold.as_ref().is_some_and(is_its));
+            let held = held.filter(|held| held.hold.as_ref().is_some_and(is_current));
             let Some(held) = held else {
                 return Err(Error::new(Code::LeaseExpired, format!("claim `{token}` is over")));
             };
@@ -120,13 +120,13 @@ impl Claimable for Mentions {
 
 const PROMISES: &[Promise] = &[
     Promise {
-        text: "mentions are held with a claim that says since when and how far it goes",
+        text: "held mentions have a claim with its time and its last post",
         broken: "select 'mentions/' || agent || '/' || channel as resource from reader
          where (run is null) <> (claimed_at is null) or (run is null) <> (given_n is null)
          or (run is null and until_at is not null)",
     },
     Promise {
-        text: "a reader knows its last mention, and since when it waits",
+        text: "a reader row has its last mention, and a waiting time exactly if one is unread",
         broken: "select 'mentions/' || reader.agent || '/' || reader.channel as resource from reader
          left join (select agent, channel, max(n) as n from mention group by agent, channel) as last
            on last.agent = reader.agent and last.channel = reader.channel
@@ -134,13 +134,13 @@ const PROMISES: &[Promise] = &[
          or (reader.mentioned_n > reader.read_n) <> (reader.since is not null)",
     },
     Promise {
-        text: "a mention is of a post, and its agent has a place in the channel",
+        text: "every mention has its post and its reader row",
         broken: "select 'mentions/' || agent || '/' || channel as resource from mention
          where not exists (select 1 from post where post.channel = mention.channel and post.n = mention.n)
          or not exists (select 1 from reader where reader.agent = mention.agent and reader.channel = mention.channel)",
     },
     Promise {
-        text: "posts are numbered without a gap, from the first that is kept, and nobody has read further",
+        text: "posts are numbered without a gap, and no cursor is past the last one",
         broken: "select 'channel/' || channel.name as resource from channel
          left join (select channel, max(n) - min(n) + 1 - count(*) as gaps, max(n) as last from post group by channel) as posts
            on posts.channel = channel.name

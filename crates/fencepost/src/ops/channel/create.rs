@@ -12,7 +12,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make a channel. One that is there already stays as it is.
+/// Create a channel. An existing channel stays unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Create {
@@ -21,18 +21,18 @@ pub struct Create {
     pub description: Option<String>,
 }
 
-/// A place where agents talk.
+/// A channel in which agents talk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Channel {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How many posts there were.
+    /// Number of posts so far.
     pub posts: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     pub created_at: Time,
-    /// Who joined it.
+    /// The agents that joined it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
 }
@@ -53,7 +53,7 @@ impl Channel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Created {
     pub channel: Channel,
-    /// It was there already.
+    /// The channel already existed.
     pub existing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Mentions whose holder is dead, or whose time is up, are unread again.
+//! Expired claims on mentions: the mentions are unread again.
 
 use super::reader::{Record, columns};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     params,
 };
 
-/// One batch of what these ended runs hold.
+/// Expires one batch of the mentions that these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx
         .query(
@@ -23,7 +23,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     free(tx, Record::read_all(rows)?).await
 }
 
-/// One batch of claims whose own end has come.
+/// Expires one batch of claims past their own time limit.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(

@@ -10,11 +10,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// List the channels, with who joined them.
+/// List the channels with their members.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Only those that this agent joined.
+    /// Only channels that this agent joined.
     #[serde(default)]
     pub agent: Option<String>,
 }

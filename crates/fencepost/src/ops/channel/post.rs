@@ -19,27 +19,27 @@ use std::collections::BTreeSet;
 
 pub(crate) const MENTIONS_MAX: usize = 100;
 
-/// Post to a channel. Whoever is mentioned is triggered by it: the names that are given, or else those that stand in
-/// the text as `@name` and belong to an agent, or to a member of the channel. Capitals do not matter. The reply says which
-/// `@name`s belong to nobody.
+/// Post to a channel. A post triggers the agents that it mentions: the names in `mentions` or, if that is left out,
+/// each `@name` in the text that names an agent or a member of the channel, ignoring case. The reply lists every
+/// `@name` that names nobody.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Post {
     pub channel: String,
     pub body: String,
-    /// Who posts it.
+    /// The author of the post.
     #[serde(default)]
     pub author: Option<String>,
-    /// Whom it mentions (the `@name`s in the text unless said).
+    /// The agents that it mentions (default: each `@name` in the text).
     #[serde(default)]
     pub mentions: Option<Vec<String>>,
     /// The number of the post that it answers.
     #[serde(default)]
     pub reply_to: Option<i64>,
-    /// A second post with the same key, in the same channel, changes nothing and gives the first.
+    /// Idempotency key: a second post to the channel with the same key changes nothing and returns the first post.
     #[serde(default)]
     pub key: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -47,9 +47,9 @@ pub struct Post {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Posted {
     pub post: PostView,
-    /// It was there already, by its key.
+    /// A post with this key already existed.
     pub existing: bool,
-    /// What stands in the text as `@name`, and is the name of no agent and of no member of the channel.
+    /// Each `@name` in the text that names no agent and no member of the channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Op for Post {
         if tx.opening.is_repeat("channel.posted", None)? {
             return self.repeated(tx).await;
         }
-        // The row's lock is held until the commit: numbers are given out in the order of commits.
+        // The row lock is held until the commit, so that numbers follow the commit order.
         let number = tx
             .execute_returning(
                 "update channel set next_n = next_n + 1 where name = ?1 returning next_n - 1 as n",
@@ -100,7 +100,7 @@ impl Op for Post {
             ));
         }
         let mut mentions = self.mentioned(tx).await?;
-        // Nobody is triggered by what they say themselves.
+        // A post does not trigger its own author.
         mentions.known.retain(|name| Some(name) != author.as_ref());
         self.write(tx, n, author, mentions).await
     }
@@ -114,23 +114,23 @@ impl Post {
         rows.into_iter().next().map(|mut row| PostView::read(&mut row)).transpose()
     }
 
-    /// The names that are given, or those in the text that agents and members have.
+    /// The given names, or the names in the text.
     async fn mentioned(&self, tx: &mut Tx<'_>) -> Result<Mentions> {
         let written: BTreeSet<String> = match &self.mentions {
             Some(given) => return Ok(Mentions { known: given.iter().cloned().collect(), unknown: vec![] }),
-            None => in_text(&self.body).into_iter().take(MENTIONS_MAX).collect(),
+            None => names_in(&self.body).into_iter().take(MENTIONS_MAX).collect(),
         };
         if written.is_empty() {
             return Ok(Mentions::default());
         }
         let mut batch = Batch::new();
-        let alike: Vec<Slot> = written.iter().map(|name| batch.add(self.alike(name))).collect();
+        let found: Vec<Slot> = written.iter().map(|name| batch.add(self.candidates(name))).collect();
         let mut answers = tx.send(batch).await?;
         let mut mentions = Mentions::default();
-        for (written, alike) in written.into_iter().zip(alike) {
-            let alike = answers.take(alike).rows;
-            let alike = alike.iter().map(|row| row.get("name")).collect::<Result<BTreeSet<String>>>()?;
-            match the_one(&written, alike) {
+        for (written, found) in written.into_iter().zip(found) {
+            let found = answers.take(found).rows;
+            let candidates = found.iter().map(|row| row.get("name")).collect::<Result<BTreeSet<String>>>()?;
+            match resolve(&written, candidates) {
                 Some(name) => drop(mentions.known.insert(name)),
                 None => mentions.unknown.push(written),
             }
@@ -138,10 +138,10 @@ impl Post {
         Ok(mentions)
     }
 
-    /// The agents and members whose name is this one if capitals do not matter. Each name is looked up by a statement of its
-    /// own, because PostgreSQL may answer a join by reading everything; and a member by channel and name in one text,
-    /// because it may take the index of the channel's members otherwise.
-    fn alike(&self, name: &str) -> Stmt {
+    /// The agents and members with this name, ignoring case. There is one statement per name, because PostgreSQL may
+    /// read a whole table for a join. A member is found by channel and name in one text, because PostgreSQL may
+    /// otherwise use the index of the channel's members.
+    fn candidates(&self, name: &str) -> Stmt {
         let folded = name.to_ascii_lowercase();
         let member = format!("{}/{folded}", self.channel);
         Stmt::read(
@@ -224,7 +224,7 @@ impl Post {
         Ok(Posted { post, existing: false, unknown })
     }
 
-    /// The same request again: what it posted.
+    /// A repeated request: the post that it wrote.
     async fn repeated(&self, tx: &mut Tx<'_>) -> Result<Posted> {
         let rows = tx
             .query(
@@ -244,27 +244,27 @@ impl Post {
     }
 }
 
-/// The `@name`s of a text.
+/// The names that a post mentions.
 #[derive(Debug, Default, PartialEq)]
 struct Mentions {
     /// The names of agents and members.
     known: BTreeSet<String>,
-    /// As they are written.
+    /// Names of nobody, as written.
     unknown: Vec<String>,
 }
 
-/// The rule: whom a written name means, of those whose names differ from it at most in capitals. Names that differ in their
-/// capitals alone are told apart by them: written in a third way they mean nobody.
-fn the_one(written: &str, mut alike: BTreeSet<String>) -> Option<String> {
-    match alike.take(written) {
+/// The rule: the agent that a written name means, among names that differ from it at most in case. An exact match wins.
+/// Otherwise the name must have only one candidate; with two or more it means nobody.
+fn resolve(written: &str, mut candidates: BTreeSet<String>) -> Option<String> {
+    match candidates.take(written) {
         Some(exact) => Some(exact),
-        None if alike.len() == 1 => alike.pop_first(),
+        None if candidates.len() == 1 => candidates.pop_first(),
         None => None,
     }
 }
 
-/// The `@name`s in a text that stand there as words: not in `me@example.org`, `@scope/package` or `@a@b`.
-fn in_text(body: &str) -> BTreeSet<String> {
+/// The `@name`s in a text that are whole words: not those in `me@example.org`, `@scope/package` or `@a@b`.
+fn names_in(body: &str) -> BTreeSet<String> {
     let part = |c: char| c.is_alphanumeric() || "._-".contains(c);
     let joins = |c: char| part(c) || "@/+".contains(c);
     let mut names = BTreeSet::new();
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn names_in_a_text() {
-        let found = |text| in_text(text).into_iter().collect::<Vec<_>>().join(" ");
+        let found = |text| names_in(text).into_iter().collect::<Vec<_>>().join(" ");
         assert_eq!(found("@lead and @worker-2: look. (@x)"), "lead worker-2 x");
         assert_eq!(found("mail me@example.org, or @ nobody"), "");
         assert_eq!(found("ask @bob."), "bob");
@@ -305,13 +305,13 @@ mod tests {
             "x+@lead",
             "@@lead",
         ] {
-            assert!(!in_text(text).contains("lead"), "{text}");
+            assert!(!names_in(text).contains("lead"), "{text}");
         }
     }
 
     #[test]
     fn capitals_tell_names_apart() {
-        for (written, alike, expected) in [
+        for (written, candidates, expected) in [
             ("LEAD", "lead", "lead"),
             ("bob", "bob", "bob"),
             ("bob", "Bob bob", "bob"),
@@ -319,8 +319,8 @@ mod tests {
             ("BOB", "Bob bob", ""),
             ("nobody", "", ""),
         ] {
-            let names = alike.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(the_one(written, names).unwrap_or_default(), expected, "{written} of {alike:?}");
+            let names = candidates.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(resolve(written, names).unwrap_or_default(), expected, "{written} of {candidates:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Old posts go, from the first of a channel on, with the mentions in them.
+//! Removes old posts and their mentions, oldest first in each channel.
 //!
-//! What stays, so that posts have no gap and nobody misses one: a channel's last post, and whatever a member, or an agent
-//! that is mentioned in it, has not read. For an agent that was not heard from for as long nothing is kept. Its place in
-//! the channel stays, one row for each pair: without it everything would be unread again.
+//! A channel's last post stays, and so does every post from the first one that a member, or a mentioned agent, has not
+//! read: posts have no gaps, and no agent misses one. Nothing is kept for an agent that was offline for as long. Its
+//! reader row stays: without it all posts would be unread again.
 
 use crate::{
     db::{Batch, Stmt, Tx, set},
@@ -11,7 +11,7 @@ use crate::{
 };
 use serde_json::json;
 
-/// One batch; gives how many.
+/// Removes one batch and returns its size.
 pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, most: i64) -> Result<u64> {
     let mut batch = Batch::new();
     batch.add(Stmt::write(

@@ -18,26 +18,26 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Read a channel from where the agent left off, a page at a time, and mark what was returned as read. While a run holds
-/// the mentions there, a read shows everything and marks nothing: cursor and claim move together, when that run is settled.
+/// Read a channel from the agent's cursor on, a page at a time, and mark the returned posts as read. While a run holds
+/// the agent's mentions in the channel, a read marks nothing: settling that run moves the cursor and ends the claim.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
     pub channel: String,
     pub agent: String,
-    /// From this post on, wherever the cursor is.
+    /// Start at this post instead of at the cursor.
     #[serde(default)]
     pub from: Option<i64>,
-    /// At most this many (50 unless said, at most 500).
+    /// At most this many (default 50, at most 500).
     #[serde(default)]
     pub limit: Option<i64>,
-    /// Only look: the cursor stays where it is.
+    /// Do not move the cursor.
     #[serde(default)]
     pub peek: bool,
-    /// The claim on the mentions, if the reader has it: its run is renewed, and a claim that is over is refused.
+    /// Token of the claim on the mentions, if the reader has it. This renews the claim's run, and refuses a lost claim.
     #[serde(default)]
     pub token: Option<String>,
-    /// Asking again with the same id gives the first page again.
+    /// Request id: repeating the call with the same id returns the first page again.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -45,11 +45,11 @@ pub struct Read {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Page {
     pub posts: Vec<PostView>,
-    /// How far the agent has read now.
+    /// The agent's cursor: the last post that it has read.
     pub cursor: i64,
     /// There is another page.
     pub more: bool,
-    /// The run that holds the mentions there, if one does: nothing was marked as read.
+    /// The run that holds the mentions, if any. Then no post was marked as read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
 }
@@ -99,7 +99,7 @@ impl Op for Read {
         let from = self.from.unwrap_or(cursor + 1);
         let (posts, more) = self.page(tx, from, limit).await?;
         let mut page = Page { posts, cursor, more, held_by };
-        // A page that skips unread posts marks nothing, and no page marks what a run holds: both would be lost.
+        // Marking is skipped if the page skips unread posts, or if a run holds the mentions: they would be lost.
         if let Some(found) = found.filter(|_| !self.peek && page.held_by.is_none() && from <= cursor + 1) {
             page.cursor = page.posts.last().map_or(cursor, |post| post.n.max(cursor));
             mark(tx, &found, &page, from).await?;
@@ -108,7 +108,7 @@ impl Op for Read {
     }
 }
 
-/// The cursor moves to what the page gave, unless somebody claimed it at this moment.
+/// Moves the cursor to the end of the page, unless a run has just claimed the mentions.
 async fn mark(tx: &mut Tx<'_>, found: &Record, page: &Page, from: i64) -> Result<()> {
     if page.cursor == found.read {
         return Ok(());
@@ -131,7 +131,7 @@ impl Read {
         Ok((rows.iter_mut().map(PostView::read).collect::<Result<_>>()?, more))
     }
 
-    /// The page that this request was given before.
+    /// A repeated request: the same page again.
     async fn repeated(&self, tx: &mut Tx<'_>, resource: &Resource) -> Result<Page> {
         let rows = tx
             .query(

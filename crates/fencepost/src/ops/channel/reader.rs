@@ -1,4 +1,4 @@
-//! An agent's place in a channel: how far it has read, and the claim on what it is mentioned in.
+//! A reader row: an agent's cursor in a channel, and the claim on its unread mentions there.
 
 use super::{PostView, posts};
 use crate::{
@@ -18,17 +18,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Unread mentions, as a trigger gives them.
+/// Unread mentions in a channel, as returned by a trigger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mentions {
     pub channel: String,
-    /// The first post that was not read.
+    /// The first unread post.
     pub from: i64,
-    /// The last post that belongs to this.
+    /// The last post that the claim covers.
     pub to: i64,
     /// The posts in which the agent is mentioned.
     pub mentions: Vec<i64>,
-    /// Those posts, the oldest first, as many as a trigger carries. `channel/read` gives the others.
+    /// Those posts, oldest first, up to a size limit. `channel/read` returns the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub posts: Vec<PostView>,
 }
@@ -40,9 +40,9 @@ pub(crate) struct Record {
     pub read: i64,
     pub mentioned: i64,
     pub given: Option<i64>,
-    /// How often in a row a claim on it came to nothing.
+    /// Number of claims in a row that expired or failed.
     pub attempts: i64,
-    /// Up to here it was given up: nobody is triggered by it any more.
+    /// The last post that was given up: mentions up to it trigger nobody any more.
     pub failed: i64,
     pub fence: i64,
     pub delivery: i64,
@@ -99,12 +99,12 @@ impl Record {
             (None, false) => "read",
         }
     }
-    /// The last post that belongs to its claim.
+    /// The last post that the claim covers.
     fn last_given(&self) -> i64 {
         self.given.unwrap_or(self.read).max(self.read)
     }
-    /// The rule. What came to nothing is tried again, but not for ever: a post must not wake runs without end. A later
-    /// mention begins anew. Says whether it was given up.
+    /// The rule for an expired or failed claim. Retries are limited, so that a post does not wake runs without end. A
+    /// later mention starts again. Returns whether the mentions were given up.
     pub fn fail(&mut self, given: Option<i64>) -> bool {
         if self.attempts < ATTEMPTS {
             return false;
@@ -112,12 +112,12 @@ impl Record {
         (self.attempts, self.failed) = (0, given.unwrap_or(self.failed));
         true
     }
-    /// The claim ends, by this verb.
+    /// The record after its claim was ended by this verb.
     pub fn free(&self, verb: &str) -> Record {
         let last = self.hold.as_ref().map(|hold| Last::new(hold.fence, verb, &[]));
         Record { hold: None, given: None, last: last.or_else(|| self.last.clone()), ..self.clone() }
     }
-    /// An event of this, which `before` was the state of.
+    /// An event for the change from `before` to this record.
     pub fn event(&self, kind: &'static str, before: &Record) -> Event {
         let hold = before.hold.as_ref().or(self.hold.as_ref());
         Event {
@@ -129,8 +129,8 @@ impl Record {
         }
     }
 
-    /// Writes the cursor and the claim, if nobody else did since they were read, and the run it stands on is alive.
-    /// `since` follows the cursor.
+    /// Writes the cursor and the claim, if the fence is unchanged and the run `alive` is alive. `since` follows the
+    /// cursor.
     pub fn save(&self, before: &Record, alive: Option<i64>, now: Time) -> Stmt {
         let (hold, last) = (self.hold.as_ref(), self.last.as_ref());
         Stmt::write(
@@ -184,16 +184,16 @@ pub(crate) async fn load_locked(tx: &mut Tx<'_>, agent: &str, channel: &str) -> 
     rows.into_iter().next().map(Record::read).transpose()
 }
 
-/// After this many runs that came to nothing, mentions are left alone.
+/// Mentions are given up after this many claims that expired or failed.
 pub(super) const ATTEMPTS: i64 = 3;
-/// How many channels one trigger may give.
+/// Limit on the channels of one trigger.
 const CHANNELS: i64 = 20;
 
-/// How many posts of a channel a trigger carries, and how many bytes of posts in all.
+/// Limits on the posts that a trigger carries: per channel, and bytes in all.
 const POSTS: i64 = 50;
 const POSTS_SIZE: usize = 1024 * 1024;
 
-/// Claims an agent's unread mentions in all its channels, for a run that was entered.
+/// Claims an agent's unread mentions in all its channels, for an open run.
 pub(crate) async fn claim_for(
     tx: &mut Tx<'_>,
     agent: &str,
@@ -211,7 +211,7 @@ pub(crate) async fn claim_for(
         )
         .await?;
     let mut found = Record::read_all(rows)?;
-    // The last try is made alone: only the mentions that are to blame are given up.
+    // The last attempt claims one channel alone, so that only the mentions that cause the failure are given up.
     if let Some(last) = found.iter().position(|reader| reader.attempts + 1 >= ATTEMPTS) {
         found.truncate(last.max(1));
     }
@@ -239,11 +239,11 @@ pub(crate) async fn claim_for(
     Ok(claimed)
 }
 
-/// The statements that read the posts of a claim in which its agent is mentioned.
+/// Slots of the reads of a claim's posts that mention the agent.
 #[derive(Debug, Clone, Copy)]
 struct Mentioned {
     numbers: Slot,
-    /// The first of them in full.
+    /// The first posts in full.
     posts: Slot,
 }
 
@@ -267,7 +267,7 @@ impl Mentioned {
         }
     }
 
-    /// Leaves out posts where the room for all channels ends.
+    /// Takes posts until `room`, the bytes left for all channels, is used up.
     fn read(self, held: &Record, answers: &mut Answers, room: &mut usize) -> Result<Mentions> {
         let mut posts = Vec::new();
         for mut row in answers.take(self.posts).rows {
@@ -287,7 +287,7 @@ impl Mentioned {
     }
 }
 
-/// What claims on mentions gave, once more. The cursor did not move since: it waits for the claim's end.
+/// The mentions of these claims again. The cursor has not moved: it moves when the claim ends.
 pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentions>> {
     let mut room = POSTS_SIZE;
     let mut given = Vec::with_capacity(held.len());
@@ -300,7 +300,7 @@ pub(crate) async fn given(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Mentio
     Ok(given)
 }
 
-/// The mentions that a run was given are read, up to what was given.
+/// Marks the mentions that the claim covers as read.
 pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     let after = Record { read: before.last_given(), attempts: 0, ..before.free("done") };
     let alive = before.hold.as_ref().map(|hold| hold.run_key);
@@ -311,7 +311,7 @@ pub(crate) async fn settle(tx: &mut Tx<'_>, before: &Record) -> Result<()> {
     Ok(())
 }
 
-/// The same claims, handed out once more.
+/// Delivers the same claims again.
 pub(crate) async fn again(tx: &mut Tx<'_>, held: &[Record]) -> Result<Vec<Delivered>> {
     let rows = held
         .iter()

@@ -1,4 +1,4 @@
-//! Giving a claim on mentions back: by its token, or by an operator.
+//! Ending a claim on mentions: by its holder, by an operator, or because it was not delivered.
 
 use super::{
     claimable::parts,
@@ -26,8 +26,8 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     }
     let state = found.as_ref().map(Record::claim_state);
     let run_key = require(state.as_ref(), token, tx.now)?.run_key;
-    let found = found.ok_or_else(|| Error::internal("a token without a place in the channel"))?;
-    // It does not count.
+    let found = found.ok_or_else(|| Error::internal("a token without a reader row"))?;
+    // A released attempt does not count.
     let free = Record { attempts: (found.attempts - 1).max(0), ..found.free("release") };
     let event = free.event("mentions.released", &found).insert(tx);
     if write_logged(tx, free.save(&found, Some(run_key), tx.now), event).await? == 0 {
@@ -36,7 +36,7 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     Ok(free.state().into())
 }
 
-/// Its run says that it did not work: another tries, while attempts are left.
+/// Its run reports a failure: another run retries while attempts are left.
 pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()> {
     let mut free = held.free("fail");
     let given_up = free.fail(held.given);
@@ -48,7 +48,7 @@ pub(crate) async fn fail(tx: &mut Tx<'_>, held: &Record, run: i64) -> Result<()>
     Ok(())
 }
 
-/// Mentions whose claim did not arrive are unread again, unless it was handed over again since. Gives how many.
+/// Releases mentions whose claim was not delivered, unless it was delivered again since. Returns how many.
 pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
     let mut returned = 0;
     for delivered in delivered {
@@ -80,7 +80,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &str, reason: Option<&str>) -> 
     };
     let run = hold.is_alive(tx.now).then(|| hold.run.clone());
     let free = found.free("unclaim");
-    // Who took it away is the caller, not the holder.
+    // The event's agent is the caller, not the holder.
     let event = Event {
         agent: None,
         details: reason.map(|reason| serde_json::json!({ "reason": reason })),

@@ -9,7 +9,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say what an agent has not read: per channel, how many posts, and how many that mention it.
+/// Count an agent's unread posts and unread mentions, per channel.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unread {
@@ -24,11 +24,11 @@ pub struct Summary {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadChannel {
     pub channel: String,
-    /// How far it has read.
+    /// The last post that it has read.
     pub cursor: i64,
     pub posts: i64,
     pub mentions: i64,
-    /// The run that is at them, if one is.
+    /// The run that holds the mentions, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! How far the work on a claimed item had come.
+//! Checkpoints of the work on a claimed item.
 
 use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How far the work had come, for whoever takes it next.
+/// A checkpoint of the work, for the next holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoint {
     pub ordinal: i64,
@@ -13,13 +13,16 @@ pub struct Checkpoint {
     pub data: Option<serde_json::Value>,
 }
 
-/// The rule: the stored checkpoint, if it stands against the new one.
+/// The rule: the stored checkpoint, if it is kept instead of the new one.
 pub(crate) fn stands(stored: Option<Checkpoint>, new: &Checkpoint) -> Result<Option<Checkpoint>> {
     match stored {
         Some(stored) if stored.ordinal > new.ordinal || stored == *new => Ok(Some(stored)),
         Some(stored) if stored.ordinal == new.ordinal => Err(Error::invalid(
             "ordinal",
-            format!("{} is taken by another checkpoint, `{}`: they only go up", new.ordinal, stored.phase),
+            format!(
+                "{} is the ordinal of another checkpoint, `{}`: ordinals only rise",
+                new.ordinal, stored.phase
+            ),
         )),
         _ => Ok(None),
     }

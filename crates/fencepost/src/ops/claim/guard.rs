@@ -10,7 +10,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Ask whether a claim is still alive, before a side effect. Its no is an answer, not an error.
+/// Ask whether a claim is still alive, before a side effect. A negative answer is a reply, not an error.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
@@ -26,9 +26,9 @@ impl Guard {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Guarded {
     pub ok: bool,
-    /// `ok`, or why not.
+    /// `ok`, or the reason why not.
     pub reason: Verdict,
-    /// Who holds it now, if anyone does.
+    /// The current claim, if the item is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
 }

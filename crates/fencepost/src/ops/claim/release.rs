@@ -13,12 +13,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Give back what you hold, unfinished. It is anyone's to take again, and the attempt does not count.
+/// Give back an item that you hold, unfinished. Others may claim it again, and the attempt does not count.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
     pub token: String,
-    /// Kept with the task, for whoever takes it next.
+    /// A note for the next holder, kept with the task.
     #[serde(default)]
     pub note: Option<String>,
 }
@@ -32,7 +32,7 @@ impl Release {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Released {
     pub resource: String,
-    /// The item's state after it.
+    /// The item's state after the release.
     pub status: String,
 }
 

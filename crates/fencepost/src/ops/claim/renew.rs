@@ -15,12 +15,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Keep a claim alive: its run is heard from, and with it everything that the run holds.
+/// Keep a claim alive: its run is renewed, and so are all claims of that run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     pub token: String,
-    /// A longer lease than before. A shorter one has no effect, and the reply says so.
+    /// Lengthens the lease. A shorter value has no effect, and the reply shows that.
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
 }
@@ -34,8 +34,8 @@ impl Renew {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Renewed {
     pub claim: Claim,
-    /// How much of the lease was left when this was answered. Who counts it from before asking, on a clock that
-    /// cannot be set, knows when the claim is over without trusting anybody's time of day.
+    /// The remaining lease when the reply was sent. A client that counts from before its request, on a monotonic
+    /// clock, knows when the claim expires without comparing clocks.
     pub lease_ms: Millis,
 }
 
@@ -48,7 +48,7 @@ impl Op for Renew {
     type Reply = Renewed;
     erased!();
 
-    /// Being heard is all that this op does, and it was done before.
+    /// The prelude does the renewal; the op itself only reports it.
     fn prelude(&self) -> Prelude {
         Prelude::holds(&self.token).for_at_least(self.ttl_ms)
     }

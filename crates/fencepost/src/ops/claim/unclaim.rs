@@ -11,7 +11,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Take a claim away from its holder. An operator's verb: it needs no token, and it is logged.
+/// Take a claim away from its holder. For operators: it needs no token, and it is logged.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unclaim {
@@ -24,10 +24,10 @@ pub struct Unclaim {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Unclaimed {
     pub resource: String,
-    /// The run that held it, if one did.
+    /// The run that held the item, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
-    /// The item's state after it.
+    /// The item's state afterwards.
     pub status: String,
 }
 

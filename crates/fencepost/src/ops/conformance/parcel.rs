@@ -1,4 +1,4 @@
-//! Parcels: a claimable noun that exists only in tests. To add it took this file, a line in `ops.rs` and a migration.
+//! Parcels: a claimable noun that exists only in tests. It needs this file, a line in `ops.rs` and a migration.
 
 use crate::{
     caller::Access,
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug)]
 pub(crate) struct Parcels;
 
-/// Take a parcel for a run.
+/// Claim a parcel for a run.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Claim {
     pub name: String,
@@ -130,7 +130,7 @@ fn event(kind: &'static str, name: &str, hold: &Hold) -> Event {
     Event { run: Some(hold.run.clone()), fence, ..Event::new(kind, format!("parcel/{name}")) }
 }
 
-/// Ends claims, by one verb. Gives how many.
+/// Ends claims with one verb. Returns how many.
 async fn free(tx: &mut Tx<'_>, parcels: Vec<Parcel>, verb: &str, kind: &'static str) -> Result<u64> {
     let mut freed = 0;
     for parcel in parcels {

@@ -15,21 +15,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Read the log from a position on. Nothing is missed by reading on from where the last page ended.
+/// Read the log from a position on. Continuing from the end of the last page misses nothing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Only what came after this position; from the oldest if left out.
+    /// Only events after this position. Default: from the oldest.
     #[serde(default)]
     pub since: Option<String>,
-    /// Only the last so many (at most 1000), oldest first, instead of reading on from a position.
+    /// Only this many of the latest events (at most 1000), oldest first, instead of a position.
     #[serde(default)]
     pub last: Option<i64>,
-    /// Begin at the first event that happened at this time or later, instead of at a position. Then read on from the
-    /// page's `position`.
+    /// Begin at the first event of this time or later, instead of at a position. Continue from the page's `position`.
     #[serde(default)]
     pub from: Option<Time>,
-    /// The same, and the time is so long ago by the fleet's own clock.
+    /// Like `from`, as an age by the fleet's own clock.
     #[serde(default)]
     pub within_ms: Option<Millis>,
     /// Only events of this kind, such as `task.completed`, or of a noun, such as `task`.
@@ -38,13 +37,13 @@ pub struct List {
     /// Only events of this resource, such as `task/auth-3`.
     #[serde(default)]
     pub resource: Option<String>,
-    /// Give the title of each event's task, too, as it is now.
+    /// Also return the current title of each event's task.
     #[serde(default)]
     pub titles: bool,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
-    /// If there is nothing to read yet, wait for it this long (10 minutes at most; then ask again).
+    /// If there is no event to read yet, wait up to this long (at most 10 minutes; repeat the call to wait longer).
     #[serde(default)]
     pub wait_ms: Option<Millis>,
 }
@@ -52,9 +51,9 @@ pub struct List {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Events {
     pub events: Vec<Entry>,
-    /// Read on from here: the position of the last event looked at, whether it is among these or not.
+    /// Continue from here: the position of the last event read, even if a filter left it out.
     pub position: String,
-    /// There is more to read already.
+    /// More events can be read now.
     pub more: bool,
 }
 
@@ -74,8 +73,8 @@ const LAST_PAGE: &str = "
     /*pg and ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
     order by /*pg ord desc,*/ id desc limit ?6";
 
-/// A page of one resource's events, found by their own index: 0.03 ms of a million events, and 120 for reading them all.
-/// The sum keeps PostgreSQL from reading the index of positions beside it.
+/// A page of one resource's events, by their own index: 0.03 ms in a million events, where reading them all takes
+/// 120. The sum keeps PostgreSQL from using the index of positions.
 const PAGE_OF_RESOURCE: &str = "
     select ord, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
     where resource = ?5 and (/*pg ord + 0,*/ id) > (/*pg ?1,*/ ?2)
@@ -83,7 +82,7 @@ const PAGE_OF_RESOURCE: &str = "
     /*pg and ord + 0 < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
     order by /*pg ord,*/ id limit ?6";
 
-/// The last page of them, latest first.
+/// The last page of one resource's events, latest first.
 const LAST_PAGE_OF_RESOURCE: &str = "
     select ord, id, at, kind, resource, from_state, to_state, run, agent, fence, details from event
     where resource = ?5 and (/*pg ord + 0,*/ id) > (/*pg ?1,*/ ?2)
@@ -91,9 +90,9 @@ const LAST_PAGE_OF_RESOURCE: &str = "
     /*pg and ord + 0 < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
     order by /*pg ord desc,*/ id desc limit ?6";
 
-/// Where the log has come to a time: the lowest position whose next event is no older. Times rise with positions (where
-/// the clock was set back, one of the places is found), so halving finds it without an index of times. Of a million
-/// events: 0.03 ms, where reading them takes 46.
+/// The position of a time: the lowest one whose next event is no older. Times rise with positions (where the clock
+/// was set back, one of the places is found), so a binary search needs no index of times. In a million events: 0.03
+/// ms, where reading them takes 46.
 const AT_TIME: &str = "
     with recursive halved(low, high) as (
       select (select id from event order by id limit 1),
@@ -108,8 +107,9 @@ const AT_TIME: &str = "
     )
     select 0 as ord, low - 1 as id from halved where low >= high";
 
-/// The same by `ord`: 0.1 ms. It takes 20 steps, and at most 48 and one for each doubling of restored epochs, because `ord`
-/// has gaps. Only what can be read is searched: whatever is written later stands above, so a follower misses nothing.
+/// The same by `ord`: 0.1 ms. It takes 20 steps, and at most 48 and one for each doubling of restored epochs,
+/// because `ord` has gaps. It searches only events that can be read: later events get higher positions, so a
+/// follower misses nothing.
 const AT_TIME_ON_POSTGRES: &str = "
     with recursive halved(low, high) as (
       select (select ord from event order by ord, id limit 1),
@@ -143,10 +143,10 @@ impl Op for List {
     }
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Events> {
-        // Time alone writes no event.
+        // A deadline alone writes no event.
         tx.notes.try_again_at = None;
         if self.last.is_some() && (self.since.is_some() || self.limit.is_some()) {
-            return Err(Error::invalid("last", "stands alone: leave out `since` and `limit`"));
+            return Err(Error::invalid("last", "cannot be combined: leave out `since` and `limit`"));
         }
         let starts =
             [self.since.is_some(), self.last.is_some(), self.from.is_some(), self.within_ms.is_some()];
@@ -184,8 +184,8 @@ impl Op for List {
         };
         let filter = (self.kind.as_deref(), self.resource.as_deref());
         let mut batch = Batch::new();
-        // Before the events: on PostgreSQL each statement sees its own moment, and nothing may lie between where they
-        // end and here that was not seen yet.
+        // Read the end before the events: on PostgreSQL each statement has its own snapshot, and no unread event
+        // may lie between the last event and this end.
         let end = batch.add(Stmt::read(
             "select ord, id from event
              /*pg where ord < pg_snapshot_xmin(pg_current_snapshot())::text::bigint*/
@@ -193,7 +193,7 @@ impl Op for List {
             params![],
         ));
         let page = batch.add(Stmt::read(page, params![from.ord, from.id, filter.0, noun, filter.1, room]));
-        // After the events: what was pruned before they were read is then told, not passed over.
+        // Read after the events, so that events pruned before they were read are reported, not skipped.
         let pruned = batch.add(Stmt::read(
             "select pruned_xact, pruned_id, epoch,
                /*pg pg_snapshot_xmax(pg_current_snapshot())::text::bigint + */ 0 as newest from fleet",
@@ -227,7 +227,7 @@ impl Op for List {
         };
         let mut events = rows.iter().map(|row| read(row, epoch)).collect::<Result<Vec<_>>>()?;
         if self.titles {
-            entitle(tx, &mut events).await?;
+            add_titles(tx, &mut events).await?;
         }
         Ok(Events { events, position: position.text(epoch), more })
     }
@@ -254,8 +254,8 @@ fn read(row: &Row, epoch: i64) -> Result<Entry> {
     })
 }
 
-/// Adds the titles of the events' tasks, by one statement for all of them. A task that was removed has none.
-async fn entitle(tx: &mut Tx<'_>, events: &mut [Entry]) -> Result<()> {
+/// Adds the titles of the events' tasks, with one statement. A removed task has no title.
+async fn add_titles(tx: &mut Tx<'_>, events: &mut [Entry]) -> Result<()> {
     let task = |event: &Entry| event.resource.parse::<Resource>().ok()?.task();
     let ids: HashSet<TaskId> = events.iter().filter_map(task).collect();
     if ids.is_empty() {

@@ -12,16 +12,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) const HISTORY: Millis = Millis::days(30);
-/// How long a client may ask again with the same request id or idempotency key.
+/// How long a client may repeat a request id or idempotency key.
 pub(crate) const REQUESTS_KEPT: Millis = Millis::days(7);
 const BATCH: i64 = 1000;
 
-/// Remove old events, a bounded number at a time. What can still be asked for again is kept for 7 days. They age only while
-/// the fleet is in use: of a longer time in which nobody called, an hour counts.
+/// Remove old events, a bounded number per call. Events that a repeated request may need are kept for 7 days.
+/// Events age only while the fleet is in use: a longer time without calls counts as one hour.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prune {
-    /// Remove events older than this (30 days unless said).
+    /// Remove events older than this (default 30 days).
     #[serde(default)]
     pub older_than_ms: Option<Millis>,
 }
@@ -29,7 +29,7 @@ pub struct Prune {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
     pub removed: u64,
-    /// There is more to remove: ask again.
+    /// There is more to remove: repeat the call.
     pub more: bool,
 }
 
@@ -41,14 +41,14 @@ impl Op for Prune {
     type Reply = Pruned;
     erased!();
 
-    /// The oldest go first, and the log is cut at one place, so that a follower can be told what it missed.
+    /// Removes the oldest events up to one position, so that a follower can learn that it missed events.
     async fn run(self, tx: &mut Tx<'_>) -> Result<Pruned> {
         let age = self.older_than_ms.unwrap_or(HISTORY);
         check::span("older_than_ms", age, Millis(0), Millis(TTL_MAX.0 * 400))?;
         let in_use = InUse::read(tx).await?;
         let (before, keep) = (in_use.ago(age), in_use.ago(REQUESTS_KEPT));
-        // On PostgreSQL a transaction that still runs may yet write before a newer one's events. Cut only where
-        // followers can read, or they would miss it.
+        // On PostgreSQL a running transaction may still write events before newer ones. Cut only where followers
+        // can read, or they would miss those events.
         let oldest = tx
             .query(
                 "select ord, id, at, request from event

@@ -18,17 +18,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make a task of a message, or name the one that it belongs to, in the transaction that deals with the message. A new
-/// task inherits where the message came from.
+/// Delegate a message to a new or an existing task, in the transaction that completes the message. A new task inherits
+/// the message's origin.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delegate {
-    /// Its number while it is unread, or its token while it is held.
+    /// The message's number if it is unread, or its token if it is claimed.
     pub message: String,
-    /// A task that is there already.
+    /// An existing task.
     #[serde(default)]
     pub task: Option<String>,
-    /// Or the title of a new one (the message's text, cut short, unless said).
+    /// Or the title of a new task (default: the first line of the message's text, cut to 120 characters).
     #[serde(default)]
     pub title: Option<String>,
     #[serde(default)]
@@ -62,7 +62,10 @@ impl Op for Delegate {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Delegated> {
         if self.task.is_some() && (self.title.is_some() || self.to.is_some() || self.offer.is_some()) {
-            return Err(Error::invalid("task", "names one that is there: leave out what a new one would be"));
+            return Err(Error::invalid(
+                "task",
+                "names an existing task: leave out `title`, `to` and `offer`",
+            ));
         }
         let (id, token) = match self.message.parse::<i64>() {
             Ok(id) => (id, None),
@@ -75,7 +78,7 @@ impl Op for Delegate {
             }
         };
         check::range("message", id, 1, i64::MAX)?;
-        // Before anything is read: two who delegate one message must not both make a task of it.
+        // Lock before reading: two concurrent calls must not both create a task.
         let found =
             mail::record::load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| mail::not_found(id))?;
         let message = mail::show::of(tx, id).await?;
@@ -95,7 +98,7 @@ impl Op for Delegate {
     }
 }
 
-/// How much of what the source said a task inherits.
+/// A task inherits the source's data up to this size.
 const DATA_MAX: usize = 64 * 1024;
 
 async fn find(tx: &mut Tx<'_>, id: &str) -> Result<Task> {
@@ -105,13 +108,13 @@ async fn find(tx: &mut Tx<'_>, id: &str) -> Result<Task> {
 }
 
 impl Delegate {
-    /// Asking twice is safe: the task that it was delegated to, unless another is named now.
+    /// A repeated call: returns the task that the message was delegated to, and refuses another one.
     async fn repeated(&self, tx: &mut Tx<'_>, message: mail::Message) -> Result<Delegated> {
         let item = Item::of(message);
         tx.caller.acting_as("agent", Some(&item.agent))?;
         let task = item.response.as_ref().and_then(|response| response["task"].as_str()).unwrap_or_default();
         if self.task.as_deref().is_some_and(|named| named != task) {
-            let message = format!("message {} was delegated already, to `{task}`", item.id);
+            let message = format!("message {} was already delegated, to `{task}`", item.id);
             return Err(Error::new(Code::AlreadyFinished, message));
         }
         let task = find(tx, task).await?;
@@ -128,7 +131,7 @@ impl Delegate {
         let origin = serde_json::json!({
             "message": message.id, "source": content.source, "channel": content.channel, "thread": content.thread,
             "sender": content.sender, "sent_by": content.sent_by, "repository": content.repository,
-            // The message keeps the rest.
+            // Larger data stays in the message.
             "data": content.data.filter(|data| data.to_string().len() <= DATA_MAX),
         });
         let item = task::plan::Item {

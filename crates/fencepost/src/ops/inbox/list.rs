@@ -12,21 +12,21 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// List an agent's inbox, oldest first, a page at a time: what is not dealt with yet, or all of it.
+/// List an agent's inbox, oldest first, a page at a time: the open messages, or all of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
     pub agent: String,
-    /// Also what was dealt with.
+    /// Also finished messages.
     #[serde(default)]
     pub all: bool,
-    /// Only this.
+    /// Only messages with this status.
     #[serde(default)]
     pub status: Option<Status>,
-    /// Only what comes after this one: the last of the page before.
+    /// Only messages after this id: the last one of the previous page.
     #[serde(default)]
     pub after: Option<i64>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -53,7 +53,7 @@ impl Op for List {
         check::range("limit", limit, 1, 1000)?;
         let (mailbox, after) = (mailbox(&self.agent), self.after.unwrap_or(0));
         let overdue = mail::overdue(tx, Some(&mailbox)).await?;
-        // Here a status is a word of the inbox, which stands for a message's status and outcome.
+        // An inbox status stands for a message's status and outcome.
         let rows = tx
             .query(
                 mail::record::columns!(
@@ -89,14 +89,14 @@ impl Op for List {
         }
         let keys = found.iter().map(|message| message.id).collect::<Vec<_>>();
         let mut batch = Batch::new();
-        let said = batch.add(by_keys!(
+        let responses = batch.add(by_keys!(
             read,
             keys.as_slice(),
             "select message, output from message_output where n = 0 and message",
             ""
         ));
         let (mut answers, mut views) = mail::view::full_after(tx, batch, found).await?;
-        for mut row in answers.take(said).rows {
+        for mut row in answers.take(responses).rows {
             let message: i64 = row.get("message")?;
             let output = Json::stored(row.take("output")?)?;
             views

@@ -11,11 +11,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that a message needs nothing more than to have been read.
+/// Mark a message as read. It needs no answer.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Read {
-    /// Its number while it is unread, or its token while it is held.
+    /// The message's number if it is unread, or its token if it is claimed.
     pub message: String,
 }
 

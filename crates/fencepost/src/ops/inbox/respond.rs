@@ -13,11 +13,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Answer a message: the answer is stored with it.
+/// Answer a message. The answer is stored with the message.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Respond {
-    /// Its number while it is unread, or its token while it is held.
+    /// The message's number if it is unread, or its token if it is claimed.
     pub message: String,
     pub text: String,
 }

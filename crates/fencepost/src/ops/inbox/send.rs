@@ -17,32 +17,32 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Send something to an agent's inbox.
+/// Send a message to an agent's inbox.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Send {
     pub agent: String,
     pub text: String,
-    /// `slack`, `github`, `email`, `api`, … (`api` unless said)
+    /// `slack`, `github`, `email`, `api`, … Default: `api`.
     #[serde(default)]
     pub source: Option<String>,
     #[serde(default)]
     pub channel: Option<String>,
     #[serde(default)]
     pub thread: Option<String>,
-    /// Whom it comes from, as the source calls them. The message says beside it which agent sent it (`sent_by`).
+    /// The sender's name at the source. The agent that makes this call is stored separately (`sent_by`).
     #[serde(default)]
     pub sender: Option<String>,
-    /// The words that brought it here.
+    /// The rule or words that brought it here.
     #[serde(default)]
     pub matched: Option<String>,
-    /// Whatever else the source said.
+    /// Other data from the source.
     #[serde(default)]
     pub data: Option<serde_json::Value>,
-    /// The provider's delivery id: sent again with the same, it is one message.
+    /// The provider's delivery id: sending again with the same key creates no second message.
     #[serde(default)]
     pub key: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -50,7 +50,7 @@ pub struct Send {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sent {
     pub item: Item,
-    /// It was there already, by its key.
+    /// A message with this key already existed.
     pub existing: bool,
     /// No agent of this name has joined. The message waits in its inbox until one does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -67,7 +67,7 @@ impl Op for Send {
     erased!();
 
     fn prelude(&self) -> Prelude {
-        // A malformed name is the op's to refuse.
+        // `run` refuses a malformed name.
         let is_name = check::plain_name("agent", &self.agent).is_ok();
         let reads = if is_name { self.opening().0 } else { Batch::new() };
         Prelude::nothing().once(self.request.as_deref()).reading(reads.into_statements())
@@ -90,10 +90,10 @@ impl Op for Send {
             ..Content::default()
         };
         content.check("")?;
-        let letter = push_many::Item { key: self.key, ..letter(mailbox(&self.agent), &content)? };
-        let payload = letter.payload.clone();
-        let (message, existing) = put(tx, letter).await?;
-        // What is new is as it was sent.
+        let item = push_many::Item { key: self.key, ..push_item(mailbox(&self.agent), &content)? };
+        let payload = item.payload.clone();
+        let (message, existing) = put(tx, item).await?;
+        // A new message needs no read: its content is known.
         let item = match existing || !tx.opening.repeat.is_empty() {
             true => super::show(tx, message.id).await?.item,
             false => Item::of(Message { payload, ..message }),
@@ -103,7 +103,7 @@ impl Op for Send {
 }
 
 impl Send {
-    /// The call opens with this: the agent's row, if there is one.
+    /// The first statement of the call's transaction: reads whether the agent has joined.
     fn opening(&self) -> (Batch, Slot) {
         let mut batch = Batch::new();
         let known = batch.add(agent::known(&self.agent));
@@ -111,8 +111,8 @@ impl Send {
     }
 }
 
-/// What was sent, as a message to be.
-pub(crate) fn letter(mailbox: String, content: &Content) -> Result<push_many::Item> {
+/// The message to push for this content.
+pub(crate) fn push_item(mailbox: String, content: &Content) -> Result<push_many::Item> {
     Ok(push_many::Item {
         mailbox,
         payload: Some(Json::of(content)?),
@@ -121,9 +121,9 @@ pub(crate) fn letter(mailbox: String, content: &Content) -> Result<push_many::It
     })
 }
 
-/// The message, and whether it was there already, by its key.
-pub(crate) async fn put(tx: &mut Tx<'_>, letter: push_many::Item) -> Result<(Message, bool)> {
-    let mut pushed = push_many::push(tx, vec![letter]).await?;
+/// Pushes one message. Returns it, and whether it already existed with the same key.
+pub(crate) async fn put(tx: &mut Tx<'_>, item: push_many::Item) -> Result<(Message, bool)> {
+    let mut pushed = push_many::push(tx, vec![item]).await?;
     let message = pushed.messages.pop().ok_or_else(|| Error::internal("nothing was sent"))?;
     Ok((message, !pushed.existing.is_empty()))
 }

@@ -14,15 +14,15 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make a key, with which others may call this fleet from afar. Its secret is in the reply, and nowhere else. From the
-/// first key on, a server always asks for one.
+/// Create a key for calling this fleet over the network. Only this reply contains its secret. Once a fleet has had
+/// a key, its server always requires one.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
     pub name: String,
-    /// The most that it may call: `reader`, `agent` or `admin`.
+    /// The highest access it gives: `reader`, `agent` or `admin`.
     pub role: Access,
-    /// The agent that an agent's key acts as; its own name, unless said.
+    /// The agent that an agent's key acts as (default: the key's name).
     #[serde(default)]
     pub agent: Option<String>,
 }
@@ -40,7 +40,7 @@ pub struct Added {
     pub secret: String,
 }
 
-/// A secret is for the one who asked, not for a log.
+/// Leaves the secret out of logs.
 impl std::fmt::Debug for Added {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Added").field("key", &self.key).finish_non_exhaustive()
@@ -62,7 +62,7 @@ impl Op for Add {
             (Access::Agent, agent) => Some(agent.unwrap_or_else(|| self.name.clone())),
             (_, None) => None,
             (_, Some(_)) => {
-                return Err(Error::invalid("agent", "is for a key with the role agent")
+                return Err(Error::invalid("agent", "is only for a key with the role agent")
                     .hint("only an agent's key acts as one agent: --role agent"));
             }
         };

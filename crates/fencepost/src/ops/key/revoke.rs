@@ -11,16 +11,16 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// End a key: from now on its secret opens nothing. What was claimed with it stays claimed. A fleet that had a key once
-/// goes on asking for one; without an admin's key, new keys are made only on the database itself.
+/// Revoke a key: from now on its secret is refused. Items claimed with it stay claimed. The server still requires a
+/// key; if no admin key is left, new keys can be made only on the database itself.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Revoke {
     pub name: String,
-    /// Also the last key with the role admin.
+    /// Allow revoking the last key with the role admin.
     #[serde(default)]
     pub force: bool,
-    /// Why; it is kept in the log.
+    /// The reason. It is kept in the log.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -47,7 +47,7 @@ impl Op for Revoke {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Revoked> {
         check::plain_name("name", &self.name)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
-        // Locked: of two admins who revoke each other's key at the same moment, one is refused.
+        // Locked: if two admins revoke each other's key at the same time, one is refused.
         let admins = tx
             .query(
                 "select name from access_key where role = 'admin' and revoked_at is null order by id /*pg for update*/",
@@ -64,7 +64,7 @@ impl Op for Revoke {
             "update access_key set revoked_at = ?2 where name = ?1 and revoked_at is null",
             params![&self.name, tx.now],
         );
-        // Asking twice is safe: the last of this name is shown as it was revoked.
+        // Repeating the call is safe: the reply shows the last key of this name as it was revoked.
         if tx.one(revoke).await?.affected == 1 {
             let event = Event::new("key.revoked", format!("key/{}", self.name));
             tx.one(event.because(self.reason.as_deref()).insert(tx)).await?;

@@ -24,31 +24,30 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Take a named lock for a run, or be told who has it.
+/// Take a named lock for a run. A refusal names the holder.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// `deploy`, `git/main`
     pub name: String,
-    /// The run that will hold it; opened if it is not there.
+    /// The run that will hold the lock. It is opened if it does not exist.
     pub run: String,
     #[serde(default)]
     pub agent: Option<String>,
-    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    /// Lease: others may claim this run's items if it is not renewed for this long (default 30 min).
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
-    /// The longest that this claim may last, however often it is renewed.
+    /// The longest that this claim may last, even if it is renewed.
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// If this very run has it, give the token again instead of refusing.
+    /// If this run already holds the lock, return its token again instead of refusing.
     #[serde(default)]
     pub resume: bool,
-    /// If another run has it, wait for it this long before saying so (10 minutes at most; ask again
-    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
-    /// meanwhile is renewed as ever, or lapses.
+    /// If another run holds the lock, wait up to this long (at most 10 minutes; repeat the call to wait longer). Each
+    /// attempt renews the run, waiting does not: renew a run that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -109,7 +108,7 @@ impl Op for Claim {
         let run_key = holder.key(&answers.take(entered).rows)?;
         match answers.take(found).rows.into_iter().next().map(Record::read).transpose()? {
             Some(lock) => self.take(tx, lock, holder, run_key).await,
-            None => self.first(tx, holder, run_key).await,
+            None => self.first_claim(tx, holder, run_key).await,
         }
     }
 }
@@ -134,8 +133,8 @@ impl Claim {
         self.reply(tx, &taken, written)
     }
 
-    /// The row is new, so its fence starts above the floor: it may be a name whose row was pruned.
-    async fn first(self, tx: &mut Tx<'_>, holder: Holder, run_key: i64) -> Result<Claimed> {
+    /// The row is new, so its fence starts above the floor: an earlier row of this name may have been pruned.
+    async fn first_claim(self, tx: &mut Tx<'_>, holder: Holder, run_key: i64) -> Result<Claimed> {
         let floor = tx.query("select floor from fleet /*pg for share*/", params![]).await?;
         let fence = floor[0].get::<i64>("floor")? + 1;
         let free = Record { name: self.name.clone(), fence, delivery: 1, hold: None, last: None };
@@ -171,8 +170,8 @@ impl Claim {
     async fn held(&self, tx: &mut Tx<'_>, lock: &Record, hold: &Hold) -> Result<Claimed> {
         let own = hold.run == self.run;
         if own && self.resume {
-            // The token goes to one who may have it already: that is a delivery, but none to take back.
-            again(tx, &self.name, hold.token(&lock.resource())).await?;
+            // The caller may have the token already: count this as a delivery, but as one that is not taken back.
+            deliver_again(tx, &self.name, hold.token(&lock.resource())).await?;
             return Ok(Claimed { claim: hold.claim(&lock.resource()) });
         }
         tx.notes.subscriptions = vec![Subscription::new(("lock", &self.name), [Topic::lock(&self.name)])];
@@ -185,23 +184,23 @@ impl Claim {
             .hint(hint))
     }
 
-    /// The same request again: the first answer, for as long as its claim is the lock's latest.
+    /// The reply to a repeated request: the first one, while its claim is the lock's latest.
     async fn repeated(&self, tx: &mut Tx<'_>, lock: Option<Record>) -> Result<Claimed> {
         let alive = lock.and_then(|lock| lock.hold).filter(|hold| hold.is_alive(tx.now));
         match alive {
             Some(hold) => {
                 let resource = Resource::new("lock", &self.name);
-                tx.notes.delivered = vec![again(tx, &self.name, hold.token(&resource)).await?];
+                tx.notes.delivered = vec![deliver_again(tx, &self.name, hold.token(&resource)).await?];
                 Ok(Claimed { claim: hold.claim(&resource) })
             }
-            None => Err(Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+            None => Err(Error::new(Code::LeaseExpired, "this request no longer holds the lock")
                 .hint("claim again with a new request id")),
         }
     }
 }
 
-/// Hands a claim over again, under its next number.
-async fn again(tx: &mut Tx<'_>, name: &str, token: Token) -> Result<Delivered> {
+/// Delivers a claim again, under its next delivery number.
+async fn deliver_again(tx: &mut Tx<'_>, name: &str, token: Token) -> Result<Delivered> {
     let raised = tx
         .execute_returning(
             "update lock set delivery = delivery + 1 where name = ?1 and fence = ?2 and run is not null

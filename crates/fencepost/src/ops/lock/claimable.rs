@@ -1,4 +1,4 @@
-//! Locks as claimable things.
+//! `Claimable` for locks.
 
 use super::{lapse, load, release};
 use crate::{
@@ -69,7 +69,7 @@ impl Claimable for Locks {
     ) -> BoxFuture<'t, Result<u64>> {
         Box::pin(release::return_undelivered(tx, delivered))
     }
-    /// No poll gives a lock; one that was claimed beside a trigger goes back.
+    /// No poll gives out a lock. A lock that was claimed besides a trigger goes back.
     fn settle<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,

@@ -1,4 +1,4 @@
-//! Locks whose holder is dead, or whose time is up, are free again.
+//! Locks whose holder is dead, or whose claim reached its own limit, become free again.
 
 use super::{Record, columns};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     params,
 };
 
-/// One batch of what these ended runs hold.
+/// One batch of the locks of these ended runs.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx
         .query(
@@ -23,7 +23,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     free(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
-/// One batch of claims whose own end has come.
+/// One batch of claims that reached their own limit (`max_ms`).
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(

@@ -30,10 +30,10 @@ pub(crate) async fn release(tx: &mut Tx<'_>, token: &Token) -> Result<String> {
     Ok("free".into())
 }
 
-/// Frees locks whose claim did not arrive, unless it was handed over again since. Gives how many.
+/// Frees locks whose claim did not arrive, unless they were delivered again since. Returns their number.
 pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
     let mut returned = 0;
-    // One reply hands over one lock.
+    // A reply delivers at most one lock.
     for delivered in delivered {
         returned += return_one(tx, delivered).await?;
     }
@@ -60,7 +60,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -
     let Some(hold) = &lock.hold else { return Ok(Unclaimed { held_by: None, status: "free".into() }) };
     let run = hold.run.clone();
     let free = lock.free("unclaim");
-    // Who took it away is the caller, not the holder.
+    // The event's agent is the caller, not the holder.
     let event = Event {
         agent: None,
         details: reason.map(|reason| serde_json::json!({ "reason": reason })),

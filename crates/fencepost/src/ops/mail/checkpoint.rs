@@ -18,13 +18,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Record how far the work on a message has come, for whoever claims it next. Ordinals never go back: an older
-/// checkpoint that arrives late changes nothing, and the newer one is the answer.
+/// Save a checkpoint of the work on a message, for the next run that claims it. Ordinals only rise: an older checkpoint
+/// that arrives late changes nothing, and the reply is the newer one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SaveCheckpoint {
     pub token: String,
-    /// Rises with every checkpoint of the message, also across attempts.
+    /// Must rise with every checkpoint of the message, also across attempts.
     pub ordinal: i64,
     pub phase: String,
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct SaveCheckpoint {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Saved {
-    /// The checkpoint that stands.
+    /// The latest checkpoint.
     pub checkpoint: Checkpoint,
 }
 

@@ -24,38 +24,37 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Claim the next messages of a mailbox, or of several. Of several, the one whose next message is first by priority
-/// and age is served first. A message whose last claim lapsed is handed out alone.
+/// Claim the next messages of one or more mailboxes. The mailbox whose next message has the highest priority, then the
+/// greatest age, comes first. A message whose last claim expired is handed out alone.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     pub mailboxes: Vec<String>,
-    /// The run that will hold them; opened if it is not there.
+    /// The run that will hold them; opened if it does not exist.
     pub run: String,
     /// The agent that the run belongs to.
     #[serde(default)]
     pub agent: Option<String>,
-    /// Up to this many (1 unless said, at most 1000).
+    /// At most this many (default 1, at most 1000).
     #[serde(default)]
     pub count: Option<i64>,
-    /// How long the run may go unheard before what it holds is given to others (the mailbox's setting unless said).
+    /// Lease: others may claim this run's items if it is not renewed for this long (default: the mailbox's setting).
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
-    /// The longest that these claims may last, however often they are renewed.
+    /// Limit on the duration of these claims, however often they are renewed.
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
-    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
-    /// meanwhile is renewed as ever, or lapses.
+    /// Wait up to this long for a message (at most 10 minutes; repeat the call to wait longer). Each search renews the
+    /// run's lease, but waiting does not: renew a run that holds other items, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
 
 impl Claim {
-    /// The next of one mailbox.
+    /// Claims the next message of one mailbox.
     pub fn next(mailbox: impl Into<String>, run: impl Into<String>) -> Self {
         Self { mailboxes: vec![mailbox.into()], run: run.into(), ..Self::default() }
     }
@@ -89,7 +88,7 @@ impl Op for Claim {
         self.wait_ms
     }
 
-    /// A pause ends, too.
+    /// A paused mailbox is worth waiting for: it may be resumed.
     fn not_yet(answer: Result<&Claimed, &Error>) -> bool {
         answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
     }
@@ -107,7 +106,7 @@ impl Op for Claim {
             return repeated(tx).await;
         }
         let ttl = match self.ttl_ms {
-            // A run that is there has its lease. A new one is opened with the mailboxes' own, the longest of them.
+            // A live run keeps its lease. A new run gets the longest of the mailboxes' leases.
             None if tx.opening.run.as_ref().is_none_or(|run| !run.is_alive(tx.now)) => {
                 let found = by_name(&tx.one(rows_of(names.iter().copied())?).await?.rows)?;
                 Some(found.values().map(|mailbox| mailbox.settings.ttl_ms).max().unwrap_or(super::TTL))
@@ -122,8 +121,8 @@ impl Op for Claim {
     }
 }
 
-/// Several messages that one trigger gives. What halves they come back in, should its run be lost twice, is written as
-/// they are claimed: later nobody could tell which of them were together.
+/// The two halves of a batch of messages that one trigger hands out. If the claims expire twice, the batch comes back
+/// in these halves. They are stored at the claim, because later the members of the batch are unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Halves {
     number: i64,
@@ -138,7 +137,7 @@ impl Halves {
         (ids.len() > 1).then(|| Self { number: run_key * 2, middle: ids[(ids.len() - 1) / 2] })
     }
 
-    /// The messages that are to be handed out with one that was lost; nobody but a poll hands out several.
+    /// Reads the messages to hand out together with this expired one. Only a poll hands out expired messages together.
     pub fn lost_with(message: &Record) -> Option<Stmt> {
         let batch = message.batch?;
         let (first, last) = if message.lapsed == 1 { (batch & !1, batch | 1) } else { (batch, batch) };
@@ -152,7 +151,7 @@ impl Halves {
     }
 }
 
-/// Writes the claims on messages that are free and locked.
+/// Writes claims on messages that are free and whose rows are locked.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     found: Vec<Record>,
@@ -181,7 +180,7 @@ pub(crate) async fn take(
     Ok(reply(views).claims)
 }
 
-/// The rule.
+/// The rule of a claim.
 fn claimed(message: Record, hold: Hold, now: Time) -> Record {
     let (fence, attempts) = (hold.fence, message.attempts + 1);
     Record { phase: Phase::Processing(hold), attempts, fence, updated_at: now, ..message }
@@ -204,8 +203,8 @@ pub(super) fn check_names(mailboxes: &[String]) -> Result<Vec<&str>> {
     Ok(mailboxes.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-/// All of these change in the same way, so one statement over their numbers does it, and writes what [`next_fence`]
-/// gave. The rows are locked, and nobody else can have moved them.
+/// All messages change in the same way, so one statement over their ids is enough. It computes the same fence as
+/// [`next_fence`], because the rows are locked.
 fn update(tx: &Tx<'_>, keys: &[i64], run_key: i64, until: Option<Time>, halves: Option<Halves>) -> Stmt {
     by_keys!(
         write,
@@ -239,8 +238,8 @@ fn event(tx: &Tx<'_>, keys: &[i64], holder: &Holder) -> Stmt {
     )
 }
 
-/// The next messages, locked, after a statement that is to run before. The first entries of an index that holds only
-/// what is ready: from a million it costs what it costs from a thousand.
+/// Runs the statement `before`, then reads and locks the next messages. They are the first entries of an index that
+/// holds only ready messages: picking from a million costs the same as from a thousand.
 pub(super) async fn pick(
     tx: &mut Tx<'_>,
     before: Stmt,
@@ -252,7 +251,7 @@ pub(super) async fn pick(
     let mut batch = Batch::new();
     let before = batch.add(before);
     let heads = batch.add(heads(names)?);
-    // Of one mailbox the order is known: no need to ask for it first.
+    // With one mailbox there is no order of mailboxes to read first.
     let next = if let [name] = names { Some(batch.add(next_of(name, count))) } else { None };
     let mut answers = tx.send(batch).await?;
     let before = answers.take(before).rows;
@@ -278,7 +277,7 @@ pub(super) async fn pick(
         (true, Some((name, reason))) if paused.len() == names.len() => {
             Err(Error::new(Code::Paused, format!("mailbox `{name}` is paused: {reason}"))
                 .with("mailbox", name)
-                .hint(format!("fence mail resume {name}, or --wait until somebody does")))
+                .hint(format!("fence mail resume {name} resumes it; --wait waits until it is resumed")))
         }
         _ => Err(nothing(tx, names).await?),
     }
@@ -294,7 +293,7 @@ pub(crate) fn next_of(mailbox: &str, count: i64) -> Stmt {
     )
 }
 
-/// One after the other, until there are enough.
+/// Reads the mailboxes one after the other until there are enough messages.
 async fn of_several(tx: &mut Tx<'_>, mailboxes: &[String], count: i64) -> Result<Vec<Record>> {
     let mut found = Vec::new();
     for mailbox in mailboxes {
@@ -307,7 +306,7 @@ async fn of_several(tx: &mut Tx<'_>, mailboxes: &[String], count: i64) -> Result
     Ok(found)
 }
 
-/// Which mailboxes are paused; those of several that have something, in the order of their next messages.
+/// Reads which mailboxes are paused. Of several, only those with a ready message or a pause, by their next message.
 fn heads(names: &[&str]) -> Result<Stmt> {
     if let [name] = names {
         return Ok(Stmt::read("select name, paused from mailbox where name = ?1", params![*name]));
@@ -325,7 +324,7 @@ fn heads(names: &[&str]) -> Result<Stmt> {
     ))
 }
 
-/// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
+/// The refusal, with counts that explain it. Counting stops at 1000, so that it costs no more than a claim.
 async fn nothing(tx: &mut Tx<'_>, names: &[&str]) -> Result<Error> {
     let place =
         if let [name] = names { format!("mailbox `{name}`") } else { format!("{} mailboxes", names.len()) };
@@ -353,10 +352,10 @@ async fn nothing(tx: &mut Tx<'_>, names: &[&str]) -> Result<Error> {
         .with("failed", count("failed")?))
 }
 
-/// The same request again: what it took, for as long as that is held. What it finished since is left out.
+/// A repeated request: the messages that it claimed and that its run still holds.
 async fn repeated(tx: &mut Tx<'_>) -> Result<Claimed> {
     let over = || {
-        Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+        Error::new(Code::LeaseExpired, "the messages that this request claimed are no longer held")
             .hint("claim again with a new request id")
     };
     let taken = tx.opening.repeat.iter().filter(|did| did.kind == "message.claimed");

@@ -1,4 +1,4 @@
-//! Messages as claimable things.
+//! Messages as a claimable noun.
 
 use super::{Done, Fail, lapse, now, record, release, wake_delayed};
 use crate::{
@@ -18,12 +18,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Messages;
 
-/// The number of a message, if this is one.
+/// The message's id, if the resource is a message.
 pub(crate) fn message(resource: &Resource) -> Option<i64> {
     number(resource.id()).filter(|_| resource.noun() == "message")
 }
 
-/// The number in an id that was checked.
+/// The number in an id that was already checked.
 pub(super) fn message_number(id: &str) -> i64 {
     number(id).unwrap_or(0)
 }
@@ -169,7 +169,7 @@ const PROMISES: &[Promise] = &[
          or (run is null and until_at is not null)",
     },
     Promise {
-        text: "a finished message says when, and until when it is kept; no other does",
+        text: "a message has a finishing time and a removal time exactly if it is finished",
         broken: "select 'message/' || id as resource from message
          where (finished_at is not null) <> (status in ('processed', 'failed'))
          or (finished_at is null) <> (prune_at is null)",
@@ -185,7 +185,7 @@ const PROMISES: &[Promise] = &[
          where message.id is null or message.status <> 'processed' or message_output.fence <> message.last_fence",
     },
     Promise {
-        text: "what is completed has no payload left, except in an inbox, and what is not has its text",
+        text: "every message has its texts, and a completed one has no payload, except in an inbox",
         broken: "select 'message/' || message.id as resource from message
          left join message_doc on message_doc.message = message.id
          where message_doc.message is null
@@ -196,13 +196,13 @@ const PROMISES: &[Promise] = &[
          where not exists (select 1 from message where id = message_doc.message)",
     },
     Promise {
-        text: "every message has its mailbox, and a lane exactly if that is strict",
+        text: "every message has a mailbox, and a lane exactly if the mailbox is strict",
         broken: "select 'message/' || message.id as resource from message left join mailbox on mailbox.name = message.mailbox
          where mailbox.name is null or (mailbox.in_order = 1) <> (message.lane is not null)
          or (message.lane is null and message.behind = 1)",
     },
     Promise {
-        text: "in every lane it is the turn of one message",
+        text: "every lane has exactly one unfinished message that comes first",
         broken: "select 'mailbox/' || mailbox as resource from message where lane is not null and finished_at is null
          group by mailbox, lane having sum(1 - behind) <> 1",
     },

@@ -18,32 +18,32 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say how a mailbox works. What is not given stays as it is; the mailbox is made if it is not there.
+/// Change the settings of a mailbox. Fields that are left out stay unchanged. A mailbox that does not exist is created.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Configure {
     pub mailbox: String,
-    /// One message at a time of each lane, in order, whatever becomes of those before it. For good: only a mailbox
-    /// that is new can be made strict.
+    /// Hand out the messages of each lane in order, one at a time, also through retries. Fixed when the mailbox is
+    /// created: it cannot be changed later.
     #[serde(default)]
     pub strict: Option<bool>,
-    /// The lease of a run that claims here and does not say otherwise (5 minutes).
+    /// Default lease of a run that claims from this mailbox (default 5 minutes).
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
-    /// How often a message may be claimed before it has failed (3). For messages that are pushed from now on.
+    /// Claims of a message before it fails (default 3). Applies to messages that are pushed from now on.
     #[serde(default)]
     pub max_attempts: Option<i64>,
-    /// The pause after the first failure, doubled with each (10 s).
+    /// Backoff after the first failure; it doubles with each further failure (default 10 s).
     #[serde(default)]
     pub backoff_ms: Option<Millis>,
-    /// What becomes of a message whose holder was lost in the middle of it (`retry`).
+    /// Treatment of a message whose holder was lost while processing it (default `retry`).
     #[serde(default)]
     pub replay: Option<Replay>,
-    /// How long a finished message is kept (30 days). For what is finished from now on; what has a key is kept for 7
-    /// days in any case.
+    /// Time to keep a finished message (default 30 days). Applies to messages that finish from now on. A message with
+    /// a key is kept for at least 7 days.
     #[serde(default)]
     pub retain_ms: Option<Millis>,
-    /// How many processed messages are kept, the latest; 0 for any number. What failed is kept for its time.
+    /// Number of processed messages to keep, the latest ones; 0 for no limit. Failed messages are kept for `retain_ms`.
     #[serde(default)]
     pub retain_count: Option<i64>,
 }
@@ -70,9 +70,12 @@ impl Op for Configure {
             && had.settings.strict != strict
         {
             let is = if had.settings.strict { "is strict" } else { "is not strict" };
-            return Err(Error::new(Code::NotReady, format!("mailbox `{}` {is}, for good", self.mailbox))
-                .with("field", "strict")
-                .hint("choose another name: a new mailbox can be either"));
+            return Err(Error::new(
+                Code::NotReady,
+                format!("mailbox `{}` {is}, and that cannot be changed", self.mailbox),
+            )
+            .with("field", "strict")
+            .hint("choose another name: only a new mailbox can be made strict or not"));
         }
         let event = Event {
             topic: Some(Topic::mail(&self.mailbox)),
@@ -100,7 +103,7 @@ impl Op for Configure {
     }
 }
 
-/// The mailbox's row, locked: as it was, or `None` if it was made just now.
+/// Locks the mailbox's row and returns it, or `None` if this call has just created it.
 async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Option<Mailbox>> {
     let mut batch = Batch::new();
     let made = batch.add(Stmt::write(
@@ -114,7 +117,7 @@ async fn lock(tx: &mut Tx<'_>, name: &str, strict: Option<bool>) -> Result<Optio
     Ok(row.filter(|_| answers.affected(made) == 0))
 }
 
-/// Twice the same changes nothing.
+/// Repeating the same change does nothing.
 pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>) -> Result<Changed> {
     super::require(tx, name).await?;
     let had = lock(tx, name, None).await?;
@@ -134,5 +137,5 @@ pub(super) async fn set_paused(tx: &mut Tx<'_>, name: &str, reason: Option<&str>
 
 async fn show(tx: &mut Tx<'_>, name: &str) -> Result<Box> {
     let found = stats::of(tx, Some(name), None, 1).await?.pop();
-    found.ok_or_else(|| Error::internal("a mailbox that is not there"))
+    found.ok_or_else(|| Error::internal("the mailbox has no row"))
 }

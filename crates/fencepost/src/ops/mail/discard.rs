@@ -13,8 +13,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Give messages up that nobody works on: pending or held ones have failed, with outcome `discarded`. They can be
-/// brought back with `mail/redrive`.
+/// Discard pending or held messages: they fail with outcome `discarded`. `mail/redrive` makes them pending again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Discard {
@@ -25,7 +24,7 @@ pub struct Discard {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Discarded {
-    /// Which were given up.
+    /// Ids of the messages that were discarded.
     pub messages: Vec<i64>,
 }
 
@@ -55,15 +54,15 @@ impl Op for Discard {
                     return Err(Error::new(Code::AlreadyClaimed, text)
                         .with("holder", &hold.run)
                         .with("expires_at", hold.expires_at())
-                        .hint(format!("take it away first: fence unclaim message/{id}")));
+                        .hint(format!("end its claim first: fence unclaim message/{id}")));
                 }
                 Phase::Processed(_) => {
                     return Err(Error::new(
                         Code::AlreadyFinished,
-                        format!("message {id} is processed already"),
+                        format!("message {id} is already processed"),
                     ));
                 }
-                // Asking twice is safe.
+                // Repeating the call is safe.
                 Phase::Failed(_) => continue,
                 _ => {}
             }
@@ -74,7 +73,7 @@ impl Op for Discard {
                 updated_at: tx.now,
                 ..message.clone()
             };
-            // Of a dead holder, if it has one.
+            // A dead run may still hold it.
             after.end_claim("lapse", &[], Phase::Failed(tx.now));
             changes.push((message, after));
         }

@@ -12,16 +12,16 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Complete the message held under a token, and store what came of it, at once or not at all. The same completion
-/// again is the first answer; a different one is refused.
+/// Complete the message held under a token and store its outputs, in one transaction. Repeating the same completion
+/// returns the first reply; a different one is refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     pub token: String,
-    /// What came of it: any JSON, any number (up to 100, 1 MiB together).
+    /// The results: any JSON, up to 100 values and 1 MiB together.
     #[serde(default)]
     pub outputs: Vec<Json>,
-    /// How it was completed (`done` unless said).
+    /// A short label for the outcome. Default: `done`.
     #[serde(default)]
     pub outcome: Option<String>,
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Complete many messages at once. Each is accepted or refused on its own.
+/// Complete many messages in one call. Each one is accepted or refused on its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoneMany {
@@ -30,7 +30,7 @@ pub struct DoneMany {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DidMany {
-    /// In the order in which they were given.
+    /// In the order of the request.
     pub results: Vec<Outcome>,
 }
 
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Why it was refused, as an error of `mail/done` would say.
+    /// The refusal, as `mail/done` would return it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Error>,
 }
@@ -53,7 +53,7 @@ impl Op for DoneMany {
     type Reply = DidMany;
     erased!();
 
-    /// What is completed together was claimed by one run: the first token speaks for it.
+    /// Messages that are completed together were claimed by one run, so the first token names the run.
     fn prelude(&self) -> Prelude {
         self.messages.first().map_or_else(Prelude::nothing, |first| Prelude::holds(&first.token))
     }
@@ -69,7 +69,7 @@ impl Op for DoneMany {
     }
 }
 
-/// Completes a set; each is accepted or refused on its own.
+/// Completes a set. Each message is accepted or refused on its own.
 pub(crate) async fn complete(tx: &mut Tx<'_>, asked: &[Done]) -> Result<Vec<Result<Message>>> {
     let mut wanted: Vec<(Token, i64)> = Vec::with_capacity(asked.len());
     let mut seen = std::collections::HashSet::new();
@@ -114,7 +114,7 @@ impl Done {
         self.outcome.as_ref().map_or(Ok(()), |outcome| check::line("outcome", outcome, NAME_MAX))
     }
 
-    /// The rule: the message before and after; nothing comes after if it was completed in just this way before.
+    /// The rule. Returns the message before and after, or no `after` if this is a repeat of the same completion.
     fn decide(&self, tx: &Tx<'_>, found: Option<Record>, token: &Token) -> Result<(Record, Option<Record>)> {
         let content: Vec<Option<&str>> = std::iter::once(self.outcome.as_deref())
             .chain(self.outputs.iter().map(|output| Some(output.text())))
@@ -137,10 +137,10 @@ impl Done {
     }
 }
 
-/// Completes messages that are held: as `record::save` would, but for less, because most columns are the same for all.
+/// Completes held messages, as `record::save` does, but cheaper because most columns are the same for all.
 ///
-/// `coalesce` hides the index of what is held: a file that someone analysed while little was held would be read by it, with
-/// the whole set parsed anew for every row (100 completions: 9 ms instead of 3).
+/// `coalesce` keeps SQLite from using the index on `run`. If ANALYZE ran while few messages were held, SQLite would
+/// choose that index and parse the whole set again for every row (100 completions: 9 ms instead of 3).
 pub(super) const COMPLETE: &str = "
     update message set status = 'processed', outcome = item.value ->> 'outcome', lapsed = 0, run = null,
       until_at = null, claimed_at = null, last_fence = fence, last_verb = 'done',
@@ -157,7 +157,7 @@ pub(super) const COMPLETE: &str = "
     and 1 = (select 1 from run where key = cast(item.value ->> 'run' as bigint) and ended_at is null and expires_at > ?2)
     and (until_at is null or until_at > ?2)";
 
-/// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.
+/// One statement checks and ends all the claims. If a run has just ended, the whole call starts over.
 async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<()> {
     let rows = changes.iter().map(|(before, after, _)| {
         json!({
@@ -173,7 +173,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
     let keys: Vec<i64> = changes.iter().map(|(_, after, _)| after.id).collect();
     let mut batch = Batch::new();
     let completed = batch.add(Stmt::write(COMPLETE, params![set(rows)?, tx.now]));
-    // An inbox keeps what was said for as long as its history.
+    // An inbox keeps its payloads until the messages are pruned.
     batch.add(by_keys!(
         write,
         keys.as_slice(),
@@ -182,7 +182,7 @@ async fn write(tx: &mut Tx<'_>, changes: &[(Record, Record, &Done)]) -> Result<(
            where message.id = message_doc.message and message.mailbox like 'inbox/%')"
     ));
     batch.extend(pass_on(changes.iter().map(|(_, after, _)| after)));
-    // What is completed together was claimed by one run, or by a few.
+    // One event statement per run: messages that are completed together were claimed by one run, or by a few.
     let mut by_run: BTreeMap<(&str, Option<&str>), Vec<i64>> = BTreeMap::new();
     for (before, after, _) in changes {
         let hold = before.hold();

@@ -18,25 +18,25 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that the message held under a token cannot be processed: for good, or to be tried again after a while.
+/// Fail the message held under a token: finally, or with a retry after a backoff.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fail {
     pub token: String,
-    /// Whoever takes it next, or looks at what failed, is told.
+    /// Reason of the failure; stored as `failure_reason`.
     pub reason: String,
-    /// Try again, while attempts are left.
+    /// Retry it while attempts are left.
     #[serde(default)]
     pub retry: bool,
-    /// It was cut off in the middle, and nobody knows how far it came: as if its holder had been lost, the mailbox's
-    /// `replay` says what becomes of it.
+    /// The work was cut off, and its effects are unknown. The mailbox's `replay` setting applies, as if the holder had
+    /// been lost.
     #[serde(default)]
     pub lost: bool,
-    /// Its holder was told to stop, and cut it off. As `lost`; but where `replay` is `retry` it goes back at once, and the
-    /// attempt does not count.
+    /// The holder was stopped on request and cut the work off. As `lost`, but with `replay` `retry` the message is
+    /// pending again at once, and the attempt does not count.
     #[serde(default)]
     pub stopped: bool,
-    /// How long to wait before that (the mailbox's backoff, doubled with each attempt, unless said).
+    /// Delay before the retry (default: the mailbox's backoff, which doubles with each attempt).
     #[serde(default)]
     pub delay_ms: Option<Millis>,
 }
@@ -95,7 +95,7 @@ impl Fail {
         [Some(&self.reason), self.retry.then_some("retry"), cut_off]
     }
 
-    /// The rule: past its last attempt a message has failed, whatever was wished.
+    /// The rule. After its last attempt a message fails, even if a retry was requested.
     fn apply(&self, message: &Record, settings: &Settings, now: Time) -> Record {
         let mut message = Record {
             failure_reason: Some(self.reason.clone()),

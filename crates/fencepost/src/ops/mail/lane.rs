@@ -1,5 +1,5 @@
-//! Lanes of strict mailboxes: one message at a time, in order. Whoever puts something into a lane, or finishes
-//! something in it, has its lock. (SQLite has one writer at a time, and needs none.)
+//! Lanes of strict mailboxes: messages in order, one at a time. Adding a message to a lane, or finishing one, needs the
+//! lane's lock. (SQLite has one writer at a time and needs no lock.)
 
 use crate::{
     db::{Stmt, Value, by_keys, key_set, set},
@@ -7,7 +7,7 @@ use crate::{
     params,
 };
 
-/// What a lane is locked by: locks of this kind are shared by all fleets of a database.
+/// The key of a lane's advisory lock. It includes the schema, because all fleets of a database share these locks.
 macro_rules! lane {
     ($mailbox:literal, $lane:literal) => {
         concat!("hashtextextended(current_schema() || ' ' || ", $mailbox, " || ' ' || ", $lane, ", 1)")
@@ -15,7 +15,7 @@ macro_rules! lane {
 }
 pub(super) use lane;
 
-/// The lanes of these messages.
+/// Locks the lanes of these messages.
 pub(super) fn lock_of(messages: &[i64]) -> Stmt {
     Stmt::lock(
         concat!(
@@ -30,8 +30,8 @@ pub(super) fn lock_of(messages: &[i64]) -> Stmt {
     )
 }
 
-/// Those of these messages whose lane another has just now (they came since `lock_next`). Who asks has the messages'
-/// rows already, so it must not wait: whoever has the lane may be waiting for a row.
+/// The messages whose lane another transaction has locked (they became next after `lock_next`). The caller already
+/// holds the message rows, so it must not wait: the lane's owner may be waiting for one of these rows.
 pub(super) fn taken(messages: &[i64]) -> Stmt {
     Stmt::lock(
         concat!(
@@ -46,8 +46,8 @@ pub(super) fn taken(messages: &[i64]) -> Stmt {
     )
 }
 
-/// The lanes of what comes next in these mailboxes, before its rows are locked: those that are free; or, if others have
-/// all of them, one, however long that takes. Who waits here has no lane, so nobody can be waiting for it.
+/// Locks the lanes of the next messages of these mailboxes, before the message rows: all lanes that are free, or, if
+/// none is free, one of them after waiting for it. A waiting caller holds no lane, so it cannot cause a deadlock.
 pub(super) fn lock_next(mailboxes: &[&str], count: i64) -> Result<Stmt> {
     let mailboxes = set(mailboxes.iter().map(|name| serde_json::json!({ "name": name })))?;
     Ok(Stmt::lock(
@@ -70,7 +70,7 @@ pub(super) fn lock_next(mailboxes: &[&str], count: i64) -> Result<Stmt> {
     ))
 }
 
-/// The lanes that these rows (`mailbox`, `lane`) name.
+/// Locks the lanes named by these rows (`mailbox`, `lane`).
 pub(super) fn lock(rows: Value) -> Stmt {
     Stmt::lock(
         concat!(
@@ -84,7 +84,7 @@ pub(super) fn lock(rows: Value) -> Stmt {
     )
 }
 
-/// These messages are finished: in each of their lanes it is the turn of the oldest that is not.
+/// After these messages finished: makes the oldest unfinished message of each of their lanes the first.
 pub(super) fn next(finished: &[i64]) -> Stmt {
     by_keys!(write,
         finished,
@@ -96,7 +96,7 @@ pub(super) fn next(finished: &[i64]) -> Stmt {
     )
 }
 
-/// These messages came back to their lanes: if it is nobody's turn there, it is that of the oldest.
+/// After these messages came back to their lanes: where no message is first, makes the oldest unfinished one first.
 pub(super) fn resume(back: &[i64]) -> Stmt {
     by_keys!(write,
         back,

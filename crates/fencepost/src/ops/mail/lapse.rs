@@ -1,4 +1,4 @@
-//! Messages whose holder is dead, or whose time is up, go back by themselves.
+//! Expired claims on messages: the message goes back, is held or fails.
 
 use super::{
     Phase, Replay, Settings,
@@ -15,8 +15,8 @@ use crate::{
     params,
 };
 
-/// The rule. The attempt was counted when it was claimed, and stays counted; but a message that was lost together with
-/// others keeps its last attempt, which it has alone: so only the one that is to blame fails.
+/// The rule. The attempt was counted at the claim and stays counted. But a message that was claimed together with
+/// others keeps a last attempt, which it gets alone: so only a message that causes the loss fails.
 pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record, Event) {
     let mut after = Record { updated_at: now, lapsed: message.lapsed + 1, ..message.clone() };
     if message.batch.is_some() && message.max_attempts > 1 {
@@ -45,8 +45,8 @@ pub(super) fn rule(message: &Record, settings: &Settings, now: Time) -> (Record,
     (after, event)
 }
 
-/// What these runs hold. It takes only messages that no other transaction has locked, and whose lane none has locked, and
-/// locks both. Elsewhere a lane is locked before its messages; the order does not matter to one that never waits.
+/// The messages of these runs, with their rows and lanes locked. It skips rows and lanes that another transaction has
+/// locked. Elsewhere a lane is locked before its messages; here the order does not matter, because nothing waits.
 const HELD_BY: &str = columns!(concat!(
     "where message.run in (select cast(value ->> 'k' as bigint) from json_each(?1))
      /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
@@ -55,7 +55,7 @@ const HELD_BY: &str = columns!(concat!(
      limit ?2 /*pg for update of message skip locked*/"
 ));
 
-/// Claims whose own end has come, locked in the same way.
+/// Claims past their own time limit, locked in the same way.
 const CAPPED: &str = columns!(concat!(
     "where message.until_at <= ?1
      /*pg and (message.lane is null or pg_try_advisory_xact_lock(",
@@ -64,12 +64,12 @@ const CAPPED: &str = columns!(concat!(
      order by message.until_at limit ?2 /*pg for update of message skip locked*/"
 ));
 
-/// One batch of what these ended runs hold.
+/// Expires one batch of the messages that these ended runs hold.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     give_back(tx, Stmt::read(HELD_BY, params![key_set(runs.iter().copied()), ITEMS])).await
 }
 
-/// One batch of claims whose own end has come.
+/// Expires one batch of claims past their own time limit.
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     give_back(tx, Stmt::read(CAPPED, params![tx.now, ITEMS])).await
 }
@@ -80,7 +80,7 @@ async fn give_back(tx: &mut Tx<'_>, due: Stmt) -> Result<u64> {
     Ok(lapse(tx, found).await?.len() as u64)
 }
 
-/// The messages' rows are locked, and their lanes.
+/// Expires these claims. The caller holds the locks of the rows and of their lanes.
 pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
     if messages.is_empty() {
         return Ok(Vec::new());

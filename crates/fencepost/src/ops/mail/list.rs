@@ -13,7 +13,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// List the messages of a mailbox, oldest first, a page at a time; or those of all that have failed or are held.
+/// List the messages of one mailbox or of all, oldest first, a page at a time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -22,10 +22,10 @@ pub struct List {
     /// Only messages in this state.
     #[serde(default)]
     pub status: Option<State>,
-    /// Only what comes after this message: the last of the page before.
+    /// Only messages after this id: the last one of the previous page.
     #[serde(default)]
     pub after: Option<i64>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -55,7 +55,7 @@ impl Op for List {
         macro_rules! page {
             ($status:literal $(, $now:expr)?) => {
                 match &self.mailbox {
-                    // Said outright, so that an index by mailbox fits.
+                    // A plain comparison, so that an index by mailbox can be used.
                     Some(mailbox) => Stmt::read(
                         columns!(concat!(
                             "where message.mailbox = ?1 and message.id > ?2
@@ -65,7 +65,7 @@ impl Op for List {
                         )),
                         params![mailbox, after, limit + 1, overdue.keys() $(, $now)?],
                     ),
-                    // The first parameter stands here only to keep the others' numbers.
+                    // The first parameter is unused; it keeps the numbers of the others.
                     None => Stmt::read(
                         columns!(concat!(
                             "where cast(?1 as text) is null and message.id > ?2
@@ -78,7 +78,7 @@ impl Op for List {
                 }
             };
         }
-        // What is at work, held or failed has an index of its own, whose predicate must stand in the statement as it is.
+        // Processing, held and failed messages have partial indexes: the statement must repeat the index predicate.
         let page = match self.status {
             None => page!(""),
             Some(State::Pending) => page!(

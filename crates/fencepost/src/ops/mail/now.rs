@@ -15,7 +15,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// These messages as they are now. (Whose turn it is in their lanes is not looked at.)
+/// These messages as expiry would write them now. Changes of their lanes' order are left out; see [`overdue`].
 pub(crate) async fn now(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Record>> {
     let lost: Vec<Record> = messages.iter().filter(|message| message.is_lost(tx.now)).cloned().collect();
     let settings = if lost.is_empty() { HashMap::new() } else { settings_of(tx, &lost).await? };
@@ -34,7 +34,7 @@ fn of(message: Record, settings: &HashMap<String, Settings>, now: Time) -> Recor
     Record { delayed_until: message.delayed_until.filter(|until| *until > now), ..message }
 }
 
-/// Messages of runs whose lease is over. The runs are found first.
+/// Messages of runs whose lease has expired. The runs are found first.
 const OF_EXPIRED_RUNS: &str = concat!(
     state!(),
     "run.key as run_key, run.name as run_name, run.agent as run_agent,
@@ -54,7 +54,8 @@ const OF_ENDED_RUNS: &str = concat!(
      and (cast(?1 as text) is null or message.mailbox = ?1)"
 );
 
-/// The messages, of one mailbox or of all, whose claims are lost; and those whose turn it is where one of them fails.
+/// Messages, of one mailbox or of all, whose claim has expired; and those that are next in a lane where one of them
+/// fails.
 pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Overdue<Record>> {
     if !tx.opening.due.is_due(tx.now) {
         return Ok(Overdue::default());
@@ -73,7 +74,7 @@ pub(crate) async fn overdue(tx: &mut Tx<'_>, mailbox: Option<&str>) -> Result<Ov
     Ok(lost.into_iter().chain(next).collect())
 }
 
-/// Whose turn it is after those of these messages that are finished, as `lane::next` writes it.
+/// The messages that are next in the lanes of the finished ones, as `lane::next` would write them.
 async fn turns(tx: &mut Tx<'_>, messages: &[Record]) -> Result<Vec<Record>> {
     let gone = messages.iter().filter(|message| message.lane.is_some() && message.phase.is_finished());
     let gone: Vec<i64> = gone.map(|message| message.id).collect();

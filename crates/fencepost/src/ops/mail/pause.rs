@@ -9,13 +9,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Pause a mailbox: nothing is handed out from it until it is resumed. What is being processed goes on, and pushing
-/// does.
+/// Pause a mailbox: no message can be claimed from it until it is resumed. Running work and pushes continue.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
     pub mailbox: String,
-    /// Whoever comes to claim is told.
+    /// Shown to callers whose claim is refused.
     #[serde(default)]
     pub reason: Option<String>,
 }

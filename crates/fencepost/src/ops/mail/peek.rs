@@ -15,12 +15,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// See which messages of a mailbox would be claimed next, without claiming them.
+/// Show the next messages of a mailbox without claiming them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Peek {
     pub mailbox: String,
-    /// At most this many (1 unless said, at most 100).
+    /// At most this many (default 1, at most 100).
     #[serde(default)]
     pub count: Option<i64>,
 }
@@ -49,7 +49,7 @@ impl Op for Peek {
         );
         let mut batch = Batch::from([Stmt::read(ready, params![&self.mailbox, count])]);
         if tx.opening.due.is_due(tx.now) {
-            // A delay is over, and nobody has written that yet.
+            // Messages whose delay is over, but which expiry has not made ready yet.
             let woken = unheld!(
                 "where message.ready = 0 and message.run is null and message.finished_at is null
                  and message.mailbox = ?1 and message.status = 'pending' and message.behind = 0

@@ -1,4 +1,4 @@
-//! Finished messages are removed when their time is over, or when there are more than a mailbox keeps.
+//! Removes finished messages that are past their retention time, or above the number that their mailbox keeps.
 
 use super::mailboxes;
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
     params,
 };
 
-/// One batch; gives how many. Their numbers never come back, so their fences need not be remembered. `now` leaves out time
-/// that does not count and is not stored in `gap` yet.
+/// Removes one batch and returns its size. A message id is never used again, so its fence need not be remembered. `now`
+/// leaves out idle time that does not count and is not stored in `gap` yet.
 pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, most: i64) -> Result<u64> {
     let mut ids = keys(
         tx.query(
@@ -28,8 +28,8 @@ pub(crate) async fn prune(tx: &mut Tx<'_>, now: Time, most: i64) -> Result<u64> 
             break;
         }
         let (name, keep): (String, i64) = (row.get("name")?, row.get("retain_count")?);
-        // What has a key is kept for as long as that may be used again, and what failed until its time is over: it is
-        // there for somebody to look at.
+        // A message with a key is kept for as long as the key may be repeated. A failed message is kept for its full
+        // retention time, so that a person can look at it.
         let over = tx
             .query(
                 "select id from message where finished_at is not null and mailbox = ?1 and status = 'processed'

@@ -18,37 +18,37 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Put a message into a mailbox. The mailbox is made by its first message.
+/// Push a message to a mailbox. The first message creates the mailbox.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Push {
-    /// `session/42`
+    /// Such as `session/42`.
     pub mailbox: String,
     /// Any JSON, up to 1 MiB.
     #[serde(default)]
     pub payload: Option<Json>,
-    /// What kind of message it is, for whoever takes it.
+    /// Type of the message, for its consumers.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
-    /// A second push with the same key, into the same mailbox, changes nothing and gives the first message.
+    /// Idempotency key: a second push to the mailbox with the same key changes nothing and returns the first message.
     #[serde(default)]
     pub key: Option<String>,
-    /// 0 to 100, higher first (50 unless said). A strict mailbox has none.
+    /// 0 to 100, higher first (default 50). Not allowed in a strict mailbox.
     #[serde(default)]
     pub priority: Option<i64>,
-    /// It cannot be claimed before this much time has passed.
+    /// Delay before it can be claimed.
     #[serde(default)]
     pub delay_ms: Option<Millis>,
-    /// What order is kept by, in a strict mailbox: messages of one lane are handled one at a time.
+    /// In a strict mailbox, the lane: messages of one lane are handed out in order, one at a time.
     #[serde(default)]
     pub lane: Option<String>,
-    /// Small texts that travel with it.
+    /// Short texts that are delivered with the message.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// How often it may be claimed before it has failed (the mailbox's setting unless said).
+    /// Claims before it fails (default: the mailbox's setting).
     #[serde(default)]
     pub max_attempts: Option<i64>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -62,7 +62,7 @@ impl Push {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pushed {
     pub message: Message,
-    /// It was there already, by its key.
+    /// A message with this key already existed.
     pub existing: bool,
 }
 

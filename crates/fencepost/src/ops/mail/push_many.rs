@@ -24,17 +24,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Put many messages into mailboxes: all of them, in this order, or none.
+/// Push many messages, in this order: all of them or none.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushMany {
     pub messages: Vec<Item>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
 
-/// A message to be.
+/// A message to push. The fields are those of `mail/push`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
@@ -59,9 +59,9 @@ pub struct Item {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PushedMany {
-    /// In the order in which they were given.
+    /// In the order of the request.
     pub messages: Vec<Message>,
-    /// Those that were there already, by their keys.
+    /// Ids of messages that already existed with the same key.
     pub existing: Vec<i64>,
 }
 
@@ -108,21 +108,21 @@ impl Item {
         Ok(())
     }
 
-    /// What a strict mailbox asks of it, and what only a strict one gives.
+    /// A strict mailbox takes no priority, and only a strict mailbox takes a lane.
     fn fits(&self, settings: &Settings, at: &str) -> Result<()> {
         if settings.strict && self.priority.is_some() {
-            let message = "cannot be given: a strict mailbox keeps to the order of its messages";
+            let message = "cannot be set: a strict mailbox hands out its messages in order";
             return Err(Error::invalid(&format!("{at}priority"), message));
         }
         if !settings.strict && self.lane.is_some() {
             return Err(Error::invalid(&format!("{at}lane"), "is for strict mailboxes, and this one is not")
-                .hint("fence mail configure MAILBOX --strict makes one, before its first message"));
+                .hint("fence mail configure MAILBOX --strict creates one, before its first message"));
         }
         Ok(())
     }
 }
 
-/// Pushes a set with a few statements. What is there already, by its key, stays as it is.
+/// Pushes a set with a few statements. A message that already exists with the same key is left unchanged.
 pub(crate) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany> {
     let at = |i: usize| if items.len() == 1 { String::new() } else { format!("messages[{i}].") };
     let mut keys = HashMap::new();
@@ -164,7 +164,7 @@ pub(crate) async fn push(tx: &mut Tx<'_>, items: Vec<Item>) -> Result<PushedMany
     Ok(PushedMany { messages: messages.collect(), existing })
 }
 
-/// Mailboxes that were not there. If one came about at this moment, it may be strict: everything starts over.
+/// Creates mailboxes. If another call has just created one of them, it may be strict, so this call starts over.
 async fn make(tx: &mut Tx<'_>, names: &[&str]) -> Result<()> {
     let rows = set(names.iter().map(|name| json!({ "name": name })))?;
     let made = tx
@@ -175,7 +175,7 @@ async fn make(tx: &mut Tx<'_>, names: &[&str]) -> Result<()> {
         )
         .await?;
     if made < names.len() as u64 {
-        return Err(Error::raced("a mailbox was made at this moment"));
+        return Err(Error::raced("a mailbox was created at this moment"));
     }
     Ok(())
 }
@@ -216,8 +216,8 @@ async fn insert(tx: &mut Tx<'_>, items: &[(&Item, &Settings)]) -> Result<Vec<Mes
     if !lanes.is_empty() {
         batch.add(lane::lock(rows.clone()));
     }
-    // Numbers are given out in the order of the list. On PostgreSQL rows are written in the order of their keys: two
-    // that push the same keys would else wait for each other.
+    // Ids follow the order of the list. On PostgreSQL rows are written in key order: two calls that push the same keys
+    // in different orders would deadlock.
     let inserted = batch.add(Stmt::write(
         concat!("insert into message(/*pg id,*/ mailbox, lane, kind, idempotency_key, priority, max_attempts, size, created_at, status,
            behind, delayed_until, updated_at)
@@ -281,7 +281,7 @@ pub(crate) fn by_key(keys: &Keys<'_>) -> Result<Stmt> {
     ))
 }
 
-/// What is there already, by the item whose key it has.
+/// The existing messages, by the index of the item with the same key.
 pub(crate) fn find(rows: Vec<crate::db::Row>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
     let known = Record::read_all(rows)?.into_iter().filter_map(|message| {
         let item = keys.get(&(message.mailbox.as_str(), message.key.as_deref()?))?;
@@ -290,7 +290,7 @@ pub(crate) fn find(rows: Vec<crate::db::Row>, keys: &Keys<'_>) -> Result<HashMap
     Ok(known.collect())
 }
 
-/// The same request again: the messages that it pushed, and those that it found by their keys, as they are now.
+/// A repeated request: the messages that it pushed, and those that it found by key, in their current state.
 async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<PushedMany> {
     let pushed: BTreeSet<i64> = tx
         .opening
@@ -307,8 +307,11 @@ async fn repeated(tx: &mut Tx<'_>, items: &[Item], keys: &Keys<'_>) -> Result<Pu
     let own = Record::read_all(answers.take(own).rows)?;
     let mut own: BTreeMap<i64, Record> = own.into_iter().map(|message| (message.id, message)).collect();
     if own.len() < pushed.len() {
-        return Err(Error::new(Code::AlreadyFinished, "what this request pushed was removed since")
-            .hint("it was pushed, and finished: there is no need to push it again"));
+        return Err(Error::new(
+            Code::AlreadyFinished,
+            "the messages that this request pushed have been removed",
+        )
+        .hint("they were pushed and finished: do not push them again"));
     }
     let mut known = find(answers.take(known).rows, keys)?;
     let existing = known.values().map(|message| message.id).filter(|id| !pushed.contains(id)).collect();

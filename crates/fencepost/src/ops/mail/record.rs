@@ -1,4 +1,4 @@
-//! A message's row: reading it, and writing it back.
+//! Reading and writing a message's row.
 
 use super::{Message, Phase, Status, lane, not_found};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// What the payloads of one answer may come to, if they are several: they are in memory all at once.
+/// Limit on the payload bytes of one reply with several messages: all of them are in memory at once.
 const ANSWER_MAX: i64 = 8 * 1024 * 1024;
 
 /// A message's row.
@@ -26,25 +26,25 @@ pub(crate) struct Record {
     pub key: Option<String>,
     pub priority: i64,
     pub max_attempts: i64,
-    /// Of its payload, in bytes.
+    /// Size of its payload in bytes.
     pub size: i64,
     pub created_at: Time,
     pub phase: Phase,
     pub outcome: Option<String>,
-    /// It is the turn of another message of its lane.
+    /// Another message of its lane comes first.
     pub behind: bool,
     pub delayed_until: Option<Time>,
     pub attempts: i64,
-    /// How often in a row its claim was lost.
+    /// Number of claims in a row that expired.
     pub lapsed: i64,
-    /// Which messages its last claim took together, if a poll took several.
+    /// Number of the batch in which a poll last claimed it together with other messages.
     pub batch: Option<i64>,
     pub fence: i64,
     pub delivery: i64,
     pub last: Option<Last>,
     pub failure_reason: Option<String>,
     pub updated_at: Time,
-    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    /// Its claim has expired but the row does not say so yet: this record has the state that expiry would write.
     pub overdue: bool,
 }
 
@@ -79,7 +79,7 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// Messages that nobody holds. With no join there is no other order for a planner to prefer.
+/// Messages that no run holds. Without a join, the planner cannot choose another order.
 macro_rules! unheld {
     ($rest:expr) => {
         concat!($crate::ops::mail::record::state!(), "cast(null as bigint) as run_key from message ", $rest)
@@ -152,7 +152,7 @@ impl Record {
         rows.into_iter().map(Self::read).collect()
     }
 
-    /// As many as fit into one answer, and at least one.
+    /// As many messages as fit into one reply, and at least one.
     pub fn that_fit(mut messages: Vec<Self>) -> Vec<Self> {
         let mut size = 0;
         let fit = messages.iter().take_while(|message| {
@@ -168,7 +168,7 @@ impl Record {
         Resource::new("message", self.id)
     }
 
-    /// Can it be claimed now? The column `ready` does not know the time.
+    /// Whether it can be claimed now. Unlike the column `ready`, this takes the time into account.
     pub fn is_ready(&self, now: Time) -> bool {
         matches!(self.phase, Phase::Pending)
             && !self.behind
@@ -189,19 +189,19 @@ impl Record {
         self.phase.hold()
     }
 
-    /// A claim that is over, and that nobody has ended yet.
+    /// Whether a run holds the message under a claim that is over.
     pub fn is_lost(&self, now: Time) -> bool {
         self.hold().is_some_and(|hold| !hold.is_alive(now))
     }
 
-    /// Ends the claim, if there is one, by this verb.
+    /// Ends the claim, if there is one, with this verb. The message enters the next phase.
     pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>], next: Phase) {
         if let Some(hold) = std::mem::replace(&mut self.phase, next).hold() {
             self.last = Some(Last::new(hold.fence, verb, content));
         }
     }
 
-    /// An event of this message, which `before` was the state of: the claim that it was or is held under is named.
+    /// An event for the change from `before` to this record. It names the old claim, or else the new one.
     pub fn event(&self, kind: &'static str, before: &Record) -> Event {
         let hold = before.hold().or(self.hold());
         Event {
@@ -244,7 +244,7 @@ impl Record {
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
     let look = found.as_ref().map(Record::claim_state);
     let hold = require(look.as_ref(), token, tx.now)?;
-    // Of one token it was seen at the opening; here may be many.
+    // The prelude checked only the first token's run, and there may be many tokens.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     found.ok_or_else(|| Error::internal("a token without a message"))
 }
@@ -258,8 +258,8 @@ pub(super) async fn require_message(tx: &mut Tx<'_>, id: i64) -> Result<Record> 
     load(tx, id).await?.ok_or_else(|| not_found(id))
 }
 
-/// Locks first, reads after: a read that waited for the lock would show the runs as they were before. Lanes come
-/// before their messages, so that whoever passes the turn on does not wait for one who waits for the lane.
+/// Locks first and reads after: a read that waited for the lock would show old runs. Lanes are locked before their
+/// messages, so that two transactions cannot wait for each other's lane and row.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, ids: &[i64]) -> Result<HashMap<i64, Record>> {
     let mut batch = Batch::from([lane::lock_of(ids), lock(ids)]);
     let found = batch.add(by_keys!(read, ids, columns!("where message.id"), ""));
@@ -275,8 +275,8 @@ fn lock(ids: &[i64]) -> Stmt {
     )
 }
 
-/// Writes messages. What is finished is kept for as long as its mailbox says (30 days by default), and for as long as its
-/// key may be used again (7 days). `?3` is the authority ([`Under::number`]).
+/// Writes messages. A finished message is kept for its mailbox's retention time (default 30 days), and for as long as
+/// its key may be repeated (7 days). `?3` is the authority ([`Under::number`]).
 const SAVE: &str = "
     update message set status = item.value ->> 'status', outcome = item.value ->> 'outcome',
       attempts = cast(item.value ->> 'attempts' as bigint), lapsed = cast(item.value ->> 'lapsed' as bigint),
@@ -299,9 +299,9 @@ const SAVE: &str = "
       and ended_at is null and expires_at > ?2))
     and (?3 < 2 or until_at is null or until_at > ?2)";
 
-/// Many transitions, a few statements. The caller holds the rows' locks; claims that are used or made must be alive as
-/// the rows are written. What is finished passes its lane's turn on. If a row was not written, a run ended at this
-/// very moment, and everything starts over.
+/// Writes many changes with a few statements. The caller holds the row locks. The write checks that used and new claims
+/// are alive. A finished message makes the next one of its lane ready. If a row was not written, a run has just ended,
+/// and the whole call starts over.
 pub(crate) async fn save(
     tx: &mut Tx<'_>,
     changes: &[(Record, Record)],
@@ -335,7 +335,7 @@ pub(crate) async fn save(
     Ok(())
 }
 
-/// Whose turn is next in the lanes of what is finished.
+/// Makes the next message ready in the lanes of the finished messages.
 pub(super) fn pass_on<'r>(changed: impl Iterator<Item = &'r Record>) -> Option<Stmt> {
     let finished = changed.filter(|message| message.lane.is_some() && message.phase.is_finished());
     let lanes: Vec<i64> = finished.map(|message| message.id).collect();

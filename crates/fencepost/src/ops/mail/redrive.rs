@@ -22,24 +22,24 @@ use serde::{Deserialize, Serialize};
 
 const BATCH: i64 = 500;
 
-/// Bring back messages that have failed or are held: pending again, with all attempts. Those that are named, or those
-/// of a mailbox, a bounded number at a time.
+/// Make failed or held messages pending again, with all their attempts: the given messages, or those of a mailbox, a
+/// bounded number per call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redrive {
-    /// These, by their numbers.
+    /// The ids of the messages.
     #[serde(default)]
     pub messages: Vec<i64>,
-    /// All of this mailbox that have failed or are held.
+    /// Every failed or held message of this mailbox.
     #[serde(default)]
     pub mailbox: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Redriven {
-    /// Which are pending again.
+    /// Ids of the messages that are pending again.
     pub messages: Vec<i64>,
-    /// There are more: ask again.
+    /// There are more: repeat the call.
     pub more: bool,
 }
 
@@ -60,7 +60,7 @@ impl Op for Redrive {
         let (ids, more) = chosen(tx, &self.messages, self.mailbox.as_deref()).await?;
         let named = !self.messages.is_empty();
         let mut found = load_locked(tx, &ids).await?;
-        // Of a dead holder: reads show it as failed or held already.
+        // A dead run holds it. Reads already show it as failed or held, so expire the claim first.
         let mut lost: Vec<Record> =
             found.values().filter(|message| message.is_lost(tx.now)).cloned().collect();
         lost.sort_by_key(|message| message.id);
@@ -74,12 +74,12 @@ impl Op for Redrive {
                     let back = bring_back(&message, tx);
                     changes.push((message, back));
                 }
-                // Asking twice is safe.
+                // Repeating the call is safe.
                 Status::Pending => {}
                 status if named => {
                     let message = format!("message {id} is {}", status.as_str());
                     return Err(Error::new(Code::NotReady, message)
-                        .hint("only what has failed or is held can be brought back"));
+                        .hint("only failed or held messages can be redriven"));
                 }
                 _ => {}
             }
@@ -98,7 +98,7 @@ impl Op for Redrive {
     }
 }
 
-/// The rule.
+/// The rule: pending again, with no attempts used.
 fn bring_back(message: &Record, tx: &Tx<'_>) -> Record {
     Record {
         phase: Phase::Pending,
@@ -110,20 +110,20 @@ fn bring_back(message: &Record, tx: &Tx<'_>) -> Record {
     }
 }
 
-/// It had left its lane. It waits for whose turn it is meanwhile, if it is anyone's, and comes next.
+/// A finished message left its lane. It goes behind the lane's current message, or is first again if there is none.
 fn behind_again(messages: &[i64]) -> Batch {
     let behind = by_keys!(write, messages, "update message set behind = 1 where id", "");
     Batch::from([behind, lane::resume(messages)])
 }
 
-/// Messages by their numbers, or a batch of those of a mailbox that are set aside.
+/// The given ids, or a batch of the failed and held messages of a mailbox; and whether there are more.
 pub(super) async fn chosen(
     tx: &mut Tx<'_>,
     messages: &[i64],
     mailbox: Option<&str>,
 ) -> Result<(Vec<i64>, bool)> {
     if messages.is_empty() == mailbox.is_none() {
-        return Err(Error::invalid("messages", "or else `mailbox` must be given, and not both"));
+        return Err(Error::invalid("messages", "or `mailbox` must be given, but not both"));
     }
     if !messages.is_empty() {
         check::range("messages", messages.len() as i64, 1, CLAIMS_MAX)?;
@@ -148,7 +148,7 @@ pub(super) async fn chosen(
     ]);
     let rows = tx.send(batch).await?.into_rows();
     let mut ids = rows.map(|row: Row| row.get("id")).collect::<Result<Vec<i64>>>()?;
-    // Reads show these as failed or held, too.
+    // Reads already show these as failed or held, too.
     let overdue = overdue(tx, Some(mailbox)).await?;
     let given_up =
         overdue.iter().filter(|message| matches!(message.phase, Phase::Failed(_) | Phase::SetAside));

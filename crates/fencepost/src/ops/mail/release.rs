@@ -22,8 +22,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Give back messages that you hold, unprocessed: all of them, or none if a claim is over. They keep their place, and
-/// the attempt does not count.
+/// Release messages without processing them: all of them, or none if one of the claims is over. They keep their place
+/// in the queue, and the attempt does not count.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
@@ -44,7 +44,7 @@ impl Op for Release {
     type Reply = Released;
     erased!();
 
-    /// What is given back together was claimed by one run: the first token speaks for it.
+    /// Messages that are released together were claimed by one run, so the first token names the run.
     fn prelude(&self) -> Prelude {
         self.tokens.first().map_or_else(Prelude::nothing, |first| Prelude::holds(first))
     }
@@ -63,7 +63,7 @@ impl Op for Release {
     }
 }
 
-/// The rule: back to its place.
+/// The rule: pending again at its old place, with the attempt given back.
 pub(super) fn give_back(message: &Record, verb: &str, tx: &Tx<'_>) -> Record {
     let mut back = Record { attempts: message.attempts - 1, updated_at: tx.now, ..message.clone() };
     back.end_claim(verb, &[None], Phase::Pending);
@@ -97,7 +97,7 @@ pub(super) fn events(kind: &'static str, changes: &[(Record, Record)]) -> Vec<Ev
     changes.iter().map(|(before, after)| after.event(kind, before)).collect()
 }
 
-/// Messages whose claims did not arrive go back, except for those that were handed over again since. Gives how many.
+/// Releases messages whose claim was not delivered, except those that were delivered again since. Returns how many.
 pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
     let number = |delivered: &Delivered| message_number(delivered.token.resource.id());
     let handed: HashMap<i64, &Delivered> =
@@ -117,21 +117,21 @@ pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]
     Ok(changes.len() as u64)
 }
 
-/// An operator takes it away from its holder.
+/// An operator ends the claim on a message.
 pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: i64, reason: Option<&str>) -> Result<Unclaimed> {
     let found = load_locked(tx, &[id]).await?.remove(&id).ok_or_else(|| super::not_found(id))?;
     let Some(hold) = found.hold().cloned() else {
         return Ok(Unclaimed { held_by: None, status: found.status().as_str().into() });
     };
     if !hold.is_alive(tx.now) {
-        // It was lost already: the attempt counts.
+        // The claim had already expired: the attempt counts.
         let lapsed = super::lapse::lapse(tx, vec![found]).await?;
         let status = lapsed.first().map_or(Status::Pending, Record::status);
         return Ok(Unclaimed { held_by: None, status: status.as_str().into() });
     }
     let back = give_back(&found, "unclaim", tx);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
-    // Who took it away is the caller, not the holder.
+    // The event's agent is the caller, not the holder.
     let event = Event { agent: None, details, ..back.event("message.unclaimed", &found) };
     save(tx, &[(found, back.clone())], Under::Nobody, vec![event]).await?;
     Ok(Unclaimed { held_by: Some(hold.run), status: back.status().as_str().into() })

@@ -14,30 +14,30 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A caller that must reset more asks again.
+/// Messages per call; the caller repeats the call while there are more.
 const BATCH: i64 = 1000;
 
-/// Give back at once all the messages that a run holds, or that are held in a mailbox: for a restart that is meant.
-/// They keep their places, the attempts do not count, and the tokens are dead. The runs live on.
+/// Release every message that a run holds, or that is claimed in a mailbox, for a planned restart. The messages keep
+/// their places, the attempts do not count, and the tokens become invalid. The runs stay alive.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reset {
-    /// What this run holds.
+    /// Only messages that this run holds.
     #[serde(default)]
     pub run: Option<String>,
-    /// What is held in this mailbox.
+    /// Only messages of this mailbox.
     #[serde(default)]
     pub mailbox: Option<String>,
-    /// Why; it is kept in the log.
+    /// Reason, for the log.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WasReset {
-    /// How many messages were given back.
+    /// Number of messages that were released.
     pub reset: u64,
-    /// There are more: ask again.
+    /// There are more: repeat the call.
     pub more: bool,
 }
 
@@ -55,7 +55,7 @@ impl Op for Reset {
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         let rows = match (&self.run, &self.mailbox) {
             (None, None) => {
-                return Err(Error::invalid("run", "or `mailbox` must be given: whose messages come back?"));
+                return Err(Error::invalid("run", "or `mailbox` must be given"));
             }
             (None, Some(mailbox)) => {
                 let sql = "select message.id from message join run on run.key = message.run
@@ -80,7 +80,7 @@ impl Op for Reset {
         for message in found {
             let Some(hold) = message.hold() else { continue };
             tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
-            // Of a dead holder it is lost, not given back: the attempt counts, and the mailbox says what follows.
+            // A dead run's messages are left to expiry: the attempt counts, and the mailbox's `replay` applies.
             if hold.is_alive(tx.now) {
                 let back = give_back(&message, "reset", tx);
                 changes.push((message, back));

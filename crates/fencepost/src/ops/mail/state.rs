@@ -1,25 +1,25 @@
-//! The state that a person is shown: a message that is not due yet is not just "pending".
+//! The state shown to people. It tells delayed messages apart from other pending ones.
 
 use super::{Message, Status, record::Record};
 use crate::clock::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The status of a message, or that it is delayed. Every message is in exactly one state.
+/// The status of a message, or `delayed`. Every message is in exactly one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Waiting to be claimed.
     Pending,
-    /// Not to be claimed yet: it was pushed with a delay, or it failed and is tried again later.
+    /// Not claimable yet: it was pushed with a delay, or it failed and is retried after a backoff.
     Delayed,
     /// Held by a run that works on it.
     Processing,
-    /// Completed: its outcome says how.
+    /// Completed; see `outcome`.
     Processed,
-    /// Given up: its reason says why.
+    /// No attempt is left, or it was given up; see `failure_reason`.
     Failed,
-    /// Its holder was lost, and a person is to say what becomes of it.
+    /// Its holder was lost. It waits for a person to redrive or discard it.
     Held,
 }
 

@@ -12,17 +12,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Show mailboxes: how many messages are in which state, since when the next one waits, and how each works.
+/// Show mailboxes: the number of messages in each state, the age of the next message, and the settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Stats {
-    /// Only this one.
+    /// Only this mailbox.
     #[serde(default)]
     pub mailbox: Option<String>,
-    /// Only what comes after this name: the last of the page before.
+    /// Only mailboxes after this name: the last one of the previous page.
     #[serde(default)]
     pub after: Option<String>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -34,23 +34,23 @@ pub struct Mailboxes {
     pub more: bool,
 }
 
-/// A mailbox, in numbers.
+/// A mailbox with its message counts and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Mailbox")]
 pub struct Box {
     pub name: String,
-    /// Why it is paused, if it is.
+    /// Reason for the pause, if the mailbox is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
-    /// Could be claimed now, if it is not paused.
+    /// Messages that can be claimed now, unless the mailbox is paused.
     pub ready: i64,
-    /// Pending, but delayed or behind another of its lane.
+    /// Messages that are pending, but delayed or behind another message of their lane.
     pub waiting: i64,
     pub processing: i64,
     pub held: i64,
     pub failed: i64,
     pub processed: i64,
-    /// When the one that is next was pushed.
+    /// The time at which the next message was pushed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_at: Option<Time>,
     pub settings: Settings,
@@ -77,7 +77,7 @@ impl Op for Stats {
     }
 }
 
-/// Each number is a count of entries in an index of its own.
+/// Each count reads its own index.
 pub(super) async fn of(
     tx: &mut Tx<'_>,
     name: Option<&str>,
@@ -98,7 +98,8 @@ pub(super) async fn of(
     }
     let (overdue, due) = (overdue(tx, name).await?, tx.opening.due.is_due(tx.now));
     let names = set(found.iter().map(|(name, _)| serde_json::json!({ "name": name })))?;
-    // A delay that is over leaves a message in its index until somebody takes something: looked at only if one can be.
+    // The next expiry moves messages whose delay is over to the ready index. Until then they are counted here, but only
+    // if a deadline has passed.
     let counts = tx
         .query(
             "select value ->> 'name' as name,

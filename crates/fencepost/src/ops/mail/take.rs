@@ -20,21 +20,20 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Take the next messages for good: they are completed as they are handed over, with outcome `taken`. At most once:
-/// if whoever took them is lost, so are they. Their payload stays until they are removed, so that a lost answer can
-/// be asked for again.
+/// Take the next messages: they are completed as they are handed out, with outcome `taken`. Delivery is at most once:
+/// if the caller crashes, the messages are lost. Their payload is kept until they are pruned, so that a lost reply can
+/// be requested again.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Take {
     pub mailboxes: Vec<String>,
-    /// Up to this many (1 unless said, at most 1000).
+    /// At most this many (default 1, at most 1000).
     #[serde(default)]
     pub count: Option<i64>,
-    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
-    /// to wait longer).
+    /// Wait up to this long for a message (at most 10 minutes; repeat the call to wait longer).
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -61,7 +60,7 @@ impl Op for Take {
         self.wait_ms
     }
 
-    /// A pause ends, too.
+    /// A paused mailbox is worth waiting for: it may be resumed.
     fn not_yet(answer: Result<&Taken, &Error>) -> bool {
         answer.is_err_and(|e| e.is_not_yet() || e.code() == Code::Paused)
     }
@@ -103,7 +102,7 @@ impl Op for Take {
     }
 }
 
-/// The same request again: what it took.
+/// A repeated request: the messages that it took.
 async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
     let taken = tx.opening.repeat.iter().filter(|did| did.kind == "message.taken");
     let keys: Vec<i64> =
@@ -112,7 +111,10 @@ async fn repeated(tx: &mut Tx<'_>) -> Result<Taken> {
         tx.one(by_keys!(read, keys.as_slice(), columns!("where message.id"), "order by message.id")).await?;
     let taken = Record::read_all(rows.rows)?;
     if taken.is_empty() {
-        return Err(Error::new(Code::AlreadyFinished, "what this request took was removed since"));
+        return Err(Error::new(
+            Code::AlreadyFinished,
+            "the messages that this request took have been removed",
+        ));
     }
     Ok(Taken { messages: full(tx, taken).await? })
 }

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// A message. What is long (`payload` to `outputs`) is filled in by claim, take, peek and show.
+/// A message. The long fields (`payload` to `outputs`) are filled in by claim, take, peek and show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Message {
     pub id: i64,
@@ -20,44 +20,44 @@ pub struct Message {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     pub status: Status,
-    /// How it was finished: what its completion said, `taken` or `discarded`.
+    /// Result of a finished message: the outcome given on completion, `taken` or `discarded`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// 0 to 100, higher first.
     pub priority: i64,
-    /// What order is kept by, in a strict mailbox.
+    /// Lane of a message in a strict mailbox: the messages of one lane are handed out in order, one at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// It cannot be claimed before this.
+    /// Earliest time at which it can be claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until: Option<Time>,
     pub attempts: i64,
     pub max_attempts: i64,
-    /// How the last attempt failed.
+    /// Reason why the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
-    /// Who holds it, while someone does.
+    /// The current claim, while a run holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<claim::Claim>,
-    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The
-    /// message is shown as it will be then.
+    /// Its last holder's lease has expired, and expiry has not written that yet. The message is shown as expiry will
+    /// write it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
     pub created_at: Time,
     pub updated_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// What was pushed; gone once it is completed.
+    /// The JSON that was pushed. Completing the message clears it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Json>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// How far the work on it had come.
+    /// The latest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// What came of it.
+    /// The outputs given on completion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Json>,
 }
@@ -90,12 +90,12 @@ impl Default for Message {
     }
 }
 
-/// Messages with what is long about them.
+/// Messages with their long fields.
 pub(crate) async fn full(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<Message>> {
     Ok(full_after(tx, Batch::new(), messages).await?.1)
 }
 
-/// The same, read after the statements of a batch in the same round trip. Gives the answers of those, too.
+/// As [`full`], after the statements of a batch in the same round trip. Also returns the batch's results.
 pub(crate) async fn full_after(
     tx: &mut Tx<'_>,
     mut batch: Batch,

@@ -16,37 +16,37 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say whose inbox it goes to when something comes from outside. Rules are tried in order, and the first that fits
-/// decides. A rule that is there already is given to this agent, and stays where it is unless `before` moves it.
+/// Add a rule that sends outside messages to an agent's inbox. Rules are tried in order, and the first match decides.
+/// An existing rule is reassigned to this agent, and keeps its place unless `before` moves it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
-    /// `slack`, `github`, or whatever else delivers.
+    /// `slack`, `github`, or another source.
     pub source: String,
-    /// Whose inbox.
+    /// The agent that owns the inbox.
     pub agent: String,
-    /// Only of this channel, by the id that its source gives it.
+    /// Only messages of this channel, by the source's id.
     #[serde(default)]
     pub channel: Option<String>,
-    /// Only of this user: their id on Slack, their login on GitHub.
+    /// Only messages of this user: a Slack id or a GitHub login.
     #[serde(default)]
     pub user: Option<String>,
-    /// Only of this repository, such as `acme/api`.
+    /// Only messages of this repository, such as `acme/api`.
     #[serde(default)]
     pub repository: Option<String>,
-    /// Only of this event, such as `issues.opened`, or of all its kinds, such as `issues`.
+    /// Only this event, such as `issues.opened`, or a group of events, such as `issues`.
     #[serde(default)]
     pub event: Option<String>,
-    /// Only what contains these words: capitals do not matter, and a word is a whole one.
+    /// Only messages that contain these words: whole words, ignoring case.
     #[serde(default)]
     pub text: Option<String>,
-    /// Also what programs say. Otherwise that fits no rule, so that no agent is woken by its own answers.
+    /// Also match messages from programs. By default they match no rule, so that an agent's own answers do not wake it.
     #[serde(default)]
     pub bots: bool,
-    /// Try it before this route (after all others unless said).
+    /// Try it before this route (default: after all others).
     #[serde(default)]
     pub before: Option<i64>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -54,9 +54,9 @@ pub struct Add {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Added {
     pub route: Route,
-    /// The same rule was there already.
+    /// The same rule already existed.
     pub existing: bool,
-    /// No agent of this name has joined. What comes waits in its inbox until one does.
+    /// No agent of this name has joined. Messages wait in its inbox until one does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent_unknown: bool,
 }
@@ -97,10 +97,10 @@ impl Op for Add {
         let routes = in_force(tx).await?;
         let there = routes.iter().find(|route| route.rule == rule);
         if there.is_none() && routes.len() >= ROUTES_MAX {
-            let message = format!("there are {ROUTES_MAX} routes already, which is the most");
+            let message = format!("there are already {ROUTES_MAX} routes, the maximum");
             return Err(Error::new(Code::TooLarge, message)
                 .with("max", ROUTES_MAX)
-                .hint("fence route rm ID ends one"));
+                .hint("fence route rm ID removes one"));
         }
         if let Some(there) = there.filter(|there| there.agent == self.agent && self.before.is_none()) {
             return Ok(Added { route: there.clone(), existing: true, agent_unknown: !is_known });
@@ -119,7 +119,7 @@ impl Op for Add {
     }
 }
 
-/// The place of a rule that is new, or moves; `None` if it stays where it is.
+/// The place of a rule that is new or moves; `None` if it keeps its place.
 async fn make_room(tx: &mut Tx<'_>, before: Option<i64>, there: Option<i64>) -> Result<Option<i64>> {
     let Some(before) = before else {
         let last = tx.query("select coalesce(max(place), 0) as place from route", params![]).await?;
@@ -132,7 +132,7 @@ async fn make_room(tx: &mut Tx<'_>, before: Option<i64>, there: Option<i64>) -> 
     Ok(Some(place))
 }
 
-/// A new one, or another agent or place for the one that is there.
+/// Inserts a rule, or changes the agent and place of an existing one.
 async fn write(
     tx: &mut Tx<'_>,
     rule: &Rule,

@@ -17,17 +17,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The outcome of an unmatched message that found its agent after all.
+/// The outcome of an unmatched message that was routed later.
 const ROUTED: &str = "routed";
 
-/// Try the rules of today on a message that fitted none. If one fits, it is put into that agent's inbox in the transaction
-/// that finishes it here: once, however often it is asked.
+/// Try the current rules on an unmatched message. If one matches, the message goes to that agent's inbox, in the
+/// transaction that finishes it here. It is routed once, even if the call is repeated.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Again {
-    /// Its number, as `route/unmatched` lists it.
+    /// The message's number, from `route/unmatched`.
     pub message: i64,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -54,10 +54,10 @@ impl Op for Again {
         let shown = mail::show::of(tx, id).await?;
         if found.phase.is_finished() {
             let first = shown.outputs.first().filter(|_| found.outcome.as_deref() == Some(ROUTED));
-            return first.map_or_else(|| Err(over(id)), Json::read);
+            return first.map_or_else(|| Err(finished(id)), Json::read);
         }
         let content = shown.payload.as_ref().and_then(|payload| payload.read::<Content>().ok());
-        let content = content.ok_or_else(|| strange(id))?;
+        let content = content.ok_or_else(|| not_a_delivery(id))?;
         let item = shown.headers.get(ITEM).cloned();
         let Some(sent) = send(tx, &content, item).await? else {
             return Ok(Delivered::new(Outcome::Unmatched, id));
@@ -69,16 +69,16 @@ impl Op for Again {
 
 fn unknown(id: i64) -> Error {
     Error::new(Code::NotFound, format!("there is no unmatched message {id}"))
-        .hint("fence route unmatched shows those there are")
+        .hint("fence route unmatched lists them")
 }
 
-/// Earlier versions let anybody push into any mailbox.
-fn strange(id: i64) -> Error {
-    Error::new(Code::Invalid, format!("message {id} did not come from outside, and no rule can fit it"))
-        .hint(format!("fence mail show {id} shows it, fence mail discard {id} gives it up"))
+/// Earlier versions let every caller push to any mailbox.
+fn not_a_delivery(id: i64) -> Error {
+    Error::new(Code::Invalid, format!("message {id} did not come from outside, and no rule can match it"))
+        .hint(format!("fence mail show {id} shows it; fence mail discard {id} discards it"))
 }
 
-fn over(id: i64) -> Error {
-    Error::new(Code::AlreadyFinished, format!("message {id} was given up"))
-        .hint(format!("fence mail redrive {id} brings it back, to be routed again"))
+fn finished(id: i64) -> Error {
+    Error::new(Code::AlreadyFinished, format!("message {id} was finished without being routed"))
+        .hint(format!("fence mail redrive {id} makes a failed message pending again"))
 }

@@ -18,20 +18,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Hand over something that came from outside: dropped if it was seen before, else put into the inbox of the agent whose
-/// rule fits, else kept among what is unmatched.
+/// Deliver a message from outside. It is dropped if it was seen before. Otherwise it goes to the inbox of the agent
+/// whose rule matches or, if none does, to the unmatched messages.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Deliver {
     /// `slack`, `github`, `email`, …
     pub source: String,
-    /// The provider's id of this delivery: seen again, it is dropped.
+    /// The provider's id of this delivery. A second delivery with the same id is dropped.
     pub delivery: String,
     pub text: String,
-    /// A digest of what the provider signed: the same under another id is dropped, too.
+    /// A digest of the content that the provider signed. The same digest under another id is dropped, too.
     #[serde(default)]
     pub digest: Option<String>,
-    /// What it tells of, such as a post: told of in several ways, it reaches an agent once.
+    /// The subject of the delivery, such as a post. An agent gets each item once, even if several deliveries report it.
     #[serde(default)]
     pub item: Option<String>,
     /// `message`, `issues.opened`, …
@@ -41,18 +41,18 @@ pub struct Deliver {
     pub channel: Option<String>,
     #[serde(default)]
     pub thread: Option<String>,
-    /// Whom rules call `user`.
+    /// The sender; rules match it as `user`.
     #[serde(default)]
     pub sender: Option<String>,
     #[serde(default)]
     pub repository: Option<String>,
-    /// A program said it.
+    /// The sender is a program.
     #[serde(default)]
     pub bot: bool,
-    /// Whatever else the source said.
+    /// Other data from the source.
     #[serde(default)]
     pub data: Option<serde_json::Value>,
-    /// With it, a client whose answer was lost asks again by itself, and hears that it was delivered.
+    /// Request id: with it a client retries a lost reply by itself, and learns that the message was delivered.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -91,9 +91,9 @@ impl Op for Deliver {
             data: self.data,
         };
         content.check("")?;
-        // The two never meet: one is the provider's, the other begins as no id of a provider does.
+        // The prefix keeps digests apart from the provider's ids.
         let digest = self.digest.map(|digest| format!("digest:{digest}"));
-        if let Some(repeated) = seen(tx, &content.source, &self.delivery, digest.as_deref()).await? {
+        if let Some(repeated) = repeat_of(tx, &content.source, &self.delivery, digest.as_deref()).await? {
             return Ok(repeated);
         }
         let delivered = match send(tx, &content, self.item.clone()).await? {
@@ -109,9 +109,9 @@ impl Op for Deliver {
     }
 }
 
-/// What the first became, if this is not the first. On PostgreSQL whoever comes at the same moment waits here, at the
-/// first one's row.
-async fn seen(
+/// The result of the first delivery, if this one is a repeat. On PostgreSQL a concurrent delivery waits here for the
+/// row of the first one.
+async fn repeat_of(
     tx: &mut Tx<'_>,
     source: &str,
     delivery: &str,
@@ -135,8 +135,8 @@ async fn seen(
             params![source, delivery, digest],
         )
         .await?;
-    let first: i64 = known.first().ok_or_else(forgotten)?.get("message")?;
-    // By whichever of the two it was known: from now on by the other, too.
+    let first: i64 = known.first().ok_or_else(pruned)?.get("message")?;
+    // It was known by its id or by its digest. From now on it is known by both.
     let rows = tx
         .execute_returning(
             "update delivery set message = coalesce(message, ?4), repeats = repeats + case when id = ?2 then 1 else 0 end
@@ -145,19 +145,19 @@ async fn seen(
         )
         .await?;
     let own = rows.iter().find(|row| row.get::<String>("id").is_ok_and(|id| id == delivery));
-    let repeats = Some(own.ok_or_else(forgotten)?.get("repeats")?);
+    let repeats = Some(own.ok_or_else(pruned)?.get("repeats")?);
     Ok(Some(Delivered { repeats, ..Delivered::new(Outcome::Repeated, first) }))
 }
 
-fn forgotten() -> Error {
-    Error::raced("a delivery was forgotten at this moment")
+fn pruned() -> Error {
+    Error::raced("a delivery was pruned at this moment")
 }
 
-/// Into the mailbox of what no rule fits. What it tells of is no key there: told in another way it may fit a rule.
+/// Keeps an unmatched delivery. Its `item` is not its key: another delivery of the same item may match a rule.
 async fn keep(tx: &mut Tx<'_>, content: &Content, item: Option<String>) -> Result<Delivered> {
     let push = mail::push_many::Item {
         headers: item.map(|item| (ITEM.to_owned(), item)).into_iter().collect(),
-        ..inbox::send::letter(UNMATCHED.into(), content)?
+        ..inbox::send::push_item(UNMATCHED.into(), content)?
     };
     let (message, _) = inbox::send::put(tx, push).await?;
     Ok(Delivered::new(Outcome::Unmatched, message.id))

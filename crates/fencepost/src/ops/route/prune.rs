@@ -1,8 +1,8 @@
-//! What was delivered is forgotten when no provider asks any more.
+//! Removes the ids of old deliveries, once no provider repeats them any more.
 
 use crate::{db::Tx, error::Result, params};
 
-/// One batch; gives how many.
+/// Removes one batch and returns its size.
 pub(crate) async fn prune(tx: &mut Tx<'_>, before: i64, batch: i64) -> Result<u64> {
     tx.execute(
         "delete from delivery where (source, id) in (

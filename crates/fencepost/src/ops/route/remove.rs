@@ -15,15 +15,15 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// End a rule. What it brought to its agent stays there.
+/// Remove a rule. Messages that it sent to an inbox stay there.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Remove {
     pub route: i64,
-    /// Why; it is kept in the log.
+    /// Reason, for the log.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -49,7 +49,7 @@ impl Op for Remove {
         check::request(self.request.as_deref())?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         tx.opening.is_repeat("route.removed", None)?;
-        // Asking twice is safe, with an id or without: it is shown as it was removed.
+        // Repeating the call is safe, with or without a request id: the reply is the removed route.
         let removed = tx
             .execute(
                 "update route set removed_at = ?2 where id = ?1 and removed_at is null",

@@ -1,4 +1,4 @@
-//! What a rule asks of a message.
+//! The conditions of a rule.
 
 use crate::{
     error::Result,
@@ -9,25 +9,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What must be so. What is left out may be anything.
+/// Conditions on a message. A field that is left out matches anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rule {
-    /// `slack`, `github`, or whatever else delivers.
+    /// `slack`, `github`, or another source.
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// `acme/api`
+    /// Such as `acme/api`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
-    /// `issues.opened`, or `issues` for all of them.
+    /// `issues.opened`, or `issues` for all its events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
-    /// Words that it contains: capitals do not matter, and a word is a whole one.
+    /// Words that the message contains: whole words, ignoring case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Also what programs say, agents' own answers among them.
+    /// Also match messages from programs, which include the agents' own answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bots: bool,
 }
@@ -48,29 +48,29 @@ impl Rule {
         self.check_at("")
     }
 
-    /// `at` is where it stands in the request.
+    /// `at` is the rule's position in the request.
     pub(crate) fn check_at(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}source"), &self.source)?;
         self.parts().try_for_each(|(field, part)| check::line(&format!("{at}{field}"), part, NAME_MAX))
     }
 
-    pub(crate) fn matches(&self, what: &Content) -> bool {
+    pub(crate) fn matches(&self, content: &Content) -> bool {
         let fits = |wanted: &Option<String>, given: &Option<String>, fit: fn(&str, &str) -> bool| match wanted
         {
             None => true,
             Some(wanted) => given.as_ref().is_some_and(|given| fit(wanted, given)),
         };
-        self.source == what.source
-            && (self.bots || !what.bot)
-            && fits(&self.channel, &what.channel, is_same)
-            && fits(&self.user, &what.sender, is_same)
-            && fits(&self.repository, &what.repository, is_same)
-            && fits(&self.event, &what.event, is_of)
-            && self.text.as_ref().is_none_or(|text| contains(&what.text, text))
+        self.source == content.source
+            && (self.bots || !content.bot)
+            && fits(&self.channel, &content.channel, is_same)
+            && fits(&self.user, &content.sender, is_same)
+            && fits(&self.repository, &content.repository, is_same)
+            && fits(&self.event, &content.event, is_of)
+            && self.text.as_ref().is_none_or(|text| contains(&content.text, text))
     }
 }
 
-/// As people say it: `repository acme/api, event issues.opened`.
+/// Readable form: `source github, repository acme/api, event issues.opened`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "source {}", self.source)?;
@@ -79,12 +79,12 @@ impl fmt::Display for Rule {
     }
 }
 
-/// GitHub's names differ by more than their capitals, and so do Slack's ids.
+/// Ignoring case is safe: no two GitHub names or Slack ids differ only in case.
 fn is_same(wanted: &str, given: &str) -> bool {
     wanted.eq_ignore_ascii_case(given)
 }
 
-/// The event itself, or one of its kinds.
+/// The same event, or one of its group: `issues` matches `issues.opened`.
 fn is_of(wanted: &str, given: &str) -> bool {
     match given.split_at_checked(wanted.len()) {
         Some((head, rest)) => is_same(wanted, head) && (rest.is_empty() || rest.starts_with('.')),
@@ -92,8 +92,8 @@ fn is_of(wanted: &str, given: &str) -> bool {
     }
 }
 
-/// Whether the words are in the text, and not as a part of longer ones: `art` is not in `start`. Where a script does not
-/// set words apart (one without capitals, such as Chinese), anywhere will do.
+/// Whether the text contains the words as whole words: `art` is not in `start`. In scripts without case, such as
+/// Chinese, words are not separated, so any position matches.
 fn contains(text: &str, words: &str) -> bool {
     let (text, words) = (text.to_lowercase(), words.to_lowercase());
     let joins = |c: Option<char>| c.is_some_and(|c| c.is_lowercase() || c.is_numeric());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn which_rule_fits() {
+    fn which_rules_match() {
         for (wanted, fits) in [
             ("", true),
             ("source=github", false),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_does_not_have_cannot_fit() {
+    fn a_missing_field_does_not_match() {
         let bare = Content { source: "slack".into(), text: "deploy".into(), ..Content::default() };
         for wanted in ["channel=C024", "user=U7", "repository=acme/api", "event=issues"] {
             assert!(!rule(wanted).matches(&bare), "{wanted}");
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_heard_only_where_that_is_asked_for() {
+    fn bots_match_only_rules_for_bots() {
         let bot = Content { bot: true, ..said() };
         assert!(!rule("").matches(&bot) && !rule("text=deploy").matches(&bot));
         assert!(rule("bots").matches(&bot) && rule("bots").matches(&said()));
     }
 
     #[test]
-    fn words_of_every_script() {
+    fn words_in_every_script() {
         for (text, words, there) in [
             ("ÜBER alles", "über", true),
             ("gegenüber", "über", false),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_reads_back_the_same_and_says_what_it_is() {
+    fn a_rule_survives_json_and_has_a_readable_form() {
         let whole = rule("channel=C1; user=U1; repository=a/b; event=issues; text=deploy; bots");
         let text = serde_json::to_string(&whole).unwrap();
         assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), whole);

@@ -13,14 +13,14 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// List what came from outside and fits no rule, oldest first, a page at a time.
+/// List outside messages that match no rule, oldest first, a page at a time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unmatched {
-    /// Only what comes after this one: the last of the page before.
+    /// Only messages after this id: the last one of the previous page.
     #[serde(default)]
     pub after: Option<i64>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -32,11 +32,11 @@ pub struct Kept {
     pub more: bool,
 }
 
-/// A message that no rule fits.
+/// A message that matches no rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stray {
     pub id: i64,
-    /// What was delivered; not there if something else was put into this mailbox.
+    /// The delivered content; missing if the message was pushed to this mailbox directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
     pub created_at: Time,

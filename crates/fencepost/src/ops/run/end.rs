@@ -16,18 +16,18 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// End a run. Every token of it is dead from now on, and what it held goes back.
+/// End a run. All its tokens become invalid at once, and its items go back.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct End {
     pub run: String,
     #[serde(default)]
     pub reason: Option<String>,
-    /// Only if it is still under this lease, as `run/suspect` showed it: nobody renewed it since.
+    /// Only if this is still its lease, as `run/suspect` returned it: nobody has renewed the run since.
     #[serde(default)]
     pub lease: Option<Lease>,
-    /// The terminal or agent that the run worked for is gone. Nobody failed at the tasks it held, so their attempts do
-    /// not count; but after ten times a task's attempt counts all the same.
+    /// The terminal or agent that the run worked for is gone. Its tasks did not fail, so their attempts do not
+    /// count. After ten times an attempt of a task counts all the same.
     #[serde(default)]
     pub owner_gone: bool,
 }
@@ -63,7 +63,7 @@ impl Op for End {
 }
 
 impl End {
-    /// Asking twice is safe: the last incarnation is shown as it ended.
+    /// Repeating the call is safe: the reply shows the last incarnation as it ended.
     async fn ended_before(self, tx: &mut Tx<'_>) -> Result<Ended> {
         let rows = tx.query(runs!("where name = ?1 order by key desc limit 1"), params![&self.run]).await?;
         match rows.first().map(RunRow::read).transpose()? {

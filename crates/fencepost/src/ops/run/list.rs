@@ -13,17 +13,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
 
-/// List runs: the living, newest first, or also those that ended.
+/// List runs, newest first: the living ones, or also ended ones.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Also runs that ended.
+    /// Also ended runs.
     #[serde(default)]
     pub all: bool,
-    /// Only those of this name.
+    /// Only runs of this name.
     #[serde(default)]
     pub run: Option<String>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -33,7 +33,7 @@ pub struct Runs {
     pub runs: Vec<Run>,
 }
 
-/// The columns of a run and the count of its claims, with each of the two ends of the statement.
+/// The columns of a run and the number of its claims, with two endings of the statement: a page, and one run.
 static PAGE: LazyLock<&str> = LazyLock::new(|| {
     shown(
         "where (?2 = 1 or (ended_at is null and expires_at > ?1)) and (cast(?4 as text) is null or name = ?4)
@@ -68,7 +68,7 @@ impl Op for List {
     }
 }
 
-/// One of them, as it is now.
+/// One run, as it is now.
 pub(super) async fn of(tx: &mut Tx<'_>, key: i64) -> Result<Run> {
     let run = views(tx, Stmt::read(&ONE, params![tx.now, key])).await?.pop();
     run.ok_or_else(|| Error::internal("a run that is not there"))
@@ -78,7 +78,7 @@ async fn views(tx: &mut Tx<'_>, page: Stmt) -> Result<Vec<Run>> {
     let rows = tx.one(page).await?.rows;
     let keys = rows.iter().map(|row| row.get("key")).collect::<Result<Vec<i64>>>()?;
     let mut held = claims(tx, &keys).await?;
-    // One that is over holds nothing, even if that is not written yet.
+    // An expired run holds nothing, even if expiry has not written that yet.
     let runs = rows.iter().map(|row| {
         let run = RunRow::read(row)?;
         let cost: Option<String> = row.get("cost")?;
@@ -97,7 +97,7 @@ async fn views(tx: &mut Tx<'_>, page: Stmt) -> Result<Vec<Run>> {
     runs.collect()
 }
 
-/// The tokens of what these runs hold, by the run's key; without claims whose own end has come.
+/// The tokens of these runs' claims, by the run's key. Claims past their own limit are left out.
 pub(crate) async fn claims(tx: &mut Tx<'_>, runs: &[i64]) -> Result<HashMap<i64, Vec<String>>> {
     let mut held = HashMap::<i64, Vec<String>>::new();
     if runs.is_empty() {

@@ -16,12 +16,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that a run is still there. One renewal covers everything it holds.
+/// Renew a run. One renewal covers all its claims.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     pub run: String,
-    /// A longer lease than before. A shorter one has no effect: the reply says which is in force.
+    /// Lengthens the lease. A shorter value has no effect; the reply shows the lease in force.
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
 }
@@ -40,7 +40,7 @@ impl Op for Renew {
     type Reply = Renewed;
     erased!();
 
-    /// Being heard is all that this op does, and it was done before.
+    /// The prelude does the renewal; the op itself only reports it.
     fn prelude(&self) -> Prelude {
         Prelude::renews(&self.run, self.ttl_ms)
     }

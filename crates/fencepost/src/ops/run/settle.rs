@@ -24,25 +24,25 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// End a trigger's run with its outcome, in one transaction: what the trigger gave, and was not dealt with one by one
-/// before, is completed or has failed. An offer that was not decided is open again, until that was so three times.
+/// Finish a polled run, in one transaction: complete or fail everything it still holds. An offer without a decision
+/// goes back to the agent, up to three times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settle {
     pub run: String,
-    /// `done` unless said.
+    /// Default: `done`.
     #[serde(default)]
     pub outcome: Outcome,
-    /// What came of it: kept with the task or the messages.
+    /// The result. It is kept with the task or the messages.
     #[serde(default)]
     pub output: Option<String>,
-    /// Why it failed.
+    /// The reason of a failure.
     #[serde(default)]
     pub reason: Option<String>,
-    /// How its process ended.
+    /// The exit status of the process.
     #[serde(default)]
     pub exit: Option<String>,
-    /// What it cost.
+    /// The cost: any JSON.
     #[serde(default)]
     pub cost: Option<serde_json::Value>,
 }
@@ -50,14 +50,14 @@ pub struct Settle {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settled {
     pub run: Run,
-    /// The claims that were settled with it.
+    /// The claims that this call completed or failed.
     pub settled: Vec<String>,
-    /// Those that only went back: what was released, an offer that nobody decided on.
+    /// The claims that only went back: a released item, or an offer without a decision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub back: Vec<String>,
-    /// Those that were dealt with before, one by one.
+    /// The claims that the run ended itself before.
     pub left: Vec<String>,
-    /// Those that were taken from it, or whose own time was up: what was done there is not accepted.
+    /// The claims that were taken away, or that reached their own limit: their work is not accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
@@ -84,9 +84,9 @@ impl Op for Settle {
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
         let cost = self.cost.as_ref().map(ToString::to_string);
         check::optional_json("cost", cost.as_deref(), TEXT_MAX)?;
-        // Locked, so that nobody is heard under it meanwhile.
+        // The row is locked, so that no other call renews the run meanwhile.
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
-            return self.over(tx).await;
+            return self.reply_after_end(tx).await;
         };
         let (_, first) = self.opening();
         let mut answers = Answers::new(std::mem::take(&mut tx.opening.read));
@@ -100,9 +100,9 @@ impl Op for Settle {
         given.settled = Some(Vec::new());
         let settlement = self.settlement(row.key);
         for token in given.tokens()? {
-            // Dealt with before, one by one, which stands; or lost.
+            // The holder ended this claim before, which is kept, or it was lost.
             if !held.contains(&token.to_string()) {
-                if !is_its_own_doing(tx, &token).await? {
+                if !was_ended_by_holder(tx, &token).await? {
                     given.lost.push(token.to_string());
                 }
                 continue;
@@ -111,11 +111,11 @@ impl Op for Settle {
             match done {
                 Ok(true) => given.settled.get_or_insert_default().push(token.to_string()),
                 Ok(false) => given.back.push(token.to_string()),
-                // Its own time was up, or it was dealt with at this moment.
+                // The claim reached its own limit, or another call ended it meanwhile.
                 Err(e)
                     if matches!(e.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled) =>
                 {
-                    if !is_its_own_doing(tx, &token).await? {
+                    if !was_ended_by_holder(tx, &token).await? {
                         given.lost.push(token.to_string());
                     }
                 }
@@ -123,7 +123,7 @@ impl Op for Settle {
             }
         }
         let reason = self.outcome.as_str();
-        given.said = Some(self.said());
+        given.said = Some(self.digest());
         let settled = given.settled.as_deref().unwrap_or_default();
         let holds = match held.iter().all(|token| settled.contains(token)) {
             true => Holds::Nothing(nouns()),
@@ -145,14 +145,14 @@ impl Op for Settle {
     }
 }
 
-/// What a poll gave to this run.
-fn given(run: i64) -> Stmt {
+/// Reads the items that a poll gave to this run.
+fn given_by_key(run: i64) -> Stmt {
     let sql = "select given, trigger_type, host from run where key = ?1 and trigger_type is not null";
     Stmt::read(sql, params![run])
 }
 
-/// The same, of the unended run of this name.
-fn given_to(run: &str) -> Stmt {
+/// The same for the unended run of this name.
+fn given_by_name(run: &str) -> Stmt {
     Stmt::read(
         "select given, trigger_type, host from run
          where name = ?1 and ended_at is null and trigger_type is not null",
@@ -160,7 +160,7 @@ fn given_to(run: &str) -> Stmt {
     )
 }
 
-/// The statements that a settlement reads first.
+/// The slots of the statements that a settlement reads first.
 #[derive(Debug, Clone, Copy)]
 struct FirstReads {
     given: Slot,
@@ -168,25 +168,25 @@ struct FirstReads {
 }
 
 impl Settle {
-    /// The call opens with these.
+    /// The statements that the transaction begins with.
     fn opening(&self) -> (Batch, FirstReads) {
         let mut batch = Batch::new();
         batch.add(ending::locked(&self.run));
-        let given = batch.add(given_to(&self.run));
+        let given = batch.add(given_by_name(&self.run));
         let held = batch.add(nouns().tokens_of_name(&self.run));
         (batch, FirstReads { given, held })
     }
 
     fn given(&self, row: Option<&Row>) -> Result<Given> {
         let Some(row) = row else {
-            return Err(Error::new(Code::NotReady, format!("run `{}` was given no trigger", self.run))
-                .hint("fence end gives back what a run holds"));
+            return Err(Error::new(Code::NotReady, format!("run `{}` has no trigger", self.run))
+                .hint("fence end gives back all items of a run"));
         };
         Given::read(row.get("given")?)
     }
 
-    /// What tells a repeat from something else.
-    fn said(&self) -> String {
+    /// A digest of the request, to tell a repeat from a different settlement.
+    fn digest(&self) -> String {
         let content = [Some(self.outcome.as_str()), self.output.as_deref(), self.reason.as_deref()];
         Last::new(0, "settle", &content).digest
     }
@@ -201,43 +201,43 @@ impl Settle {
         }
     }
 
-    /// Asking twice is safe: the first answer. One that lapsed, or ended otherwise, is refused.
-    async fn over(&self, tx: &mut Tx<'_>) -> Result<Settled> {
+    /// Repeating the call is safe: it returns the first reply. A run that lapsed or ended in another way is refused.
+    async fn reply_after_end(&self, tx: &mut Tx<'_>) -> Result<Settled> {
         let sql = runs!("where name = ?1 order by key desc limit 1");
         let Some(run) = tx.query(sql, params![&self.run]).await?.first().map(RunRow::read).transpose()?
         else {
             return Err(Error::new(Code::NotFound, format!("there is no run `{}`", self.run)));
         };
         tx.caller.may_use(&run.name, run.agent.as_deref())?;
-        let given = self.given(tx.one(given(run.key)).await?.rows.first())?;
+        let given = self.given(tx.one(given_by_key(run.key)).await?.rows.first())?;
         if given.settled.is_none() {
             return Err(Error::new(
                 Code::LeaseExpired,
-                format!("run `{}` is over: what it was given went to others", self.run),
+                format!("run `{}` is over: its items went to others", self.run),
             )
-            .hint("what you did is not accepted; poll with a new run"));
+            .hint("this work is not accepted; poll with a new run"));
         }
-        if given.said.as_ref().is_some_and(|said| *said != self.said()) {
+        if given.said.as_ref().is_some_and(|said| *said != self.digest()) {
             let reason = run.reason.unwrap_or_default();
             return Err(Error::new(
                 Code::AlreadyFinished,
-                format!("run `{}` was settled as {reason}, and not in this way", self.run),
+                format!("run `{}` was already settled as {reason} with different content", self.run),
             )
-            .hint("what was settled stands"));
+            .hint("the first result is kept"));
         }
         Ok(given.told(list::of(tx, run.key).await?))
     }
 }
 
-/// Was a claim that is over ended by its holder, and not taken away?
-async fn is_its_own_doing(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
+/// Whether an ended claim was ended by its holder, not taken away.
+async fn was_ended_by_holder(tx: &mut Tx<'_>, token: &Token) -> Result<bool> {
     let noun = nouns().of(&token.resource)?;
     let last = noun.claim_state(tx, token.resource.id()).await?.and_then(|state| state.last);
     if let Some(last) = last.filter(|last| last.fence == token.fence) {
         return Ok(ENDED_BY_HOLDER.contains(&last.verb.as_str()));
     }
-    // The row is gone, or another claim on it ended since. The log still says how this one ended. A failure that its
-    // holder reported names the attempt; that of a lost holder does not.
+    // The row is gone, or another claim on it ended since. The log still has the end of this one: a failure that
+    // the holder reported names the attempt, one of a lost holder does not.
     let rows = tx
         .query(
             "select kind, details from event where resource = ?1 and fence = ?2 and from_state <> to_state order by id",

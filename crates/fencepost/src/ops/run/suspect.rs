@@ -13,13 +13,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Suspect that nobody acts for a run any more. A quarter of its lease is used up at once, so that every later renewal
-/// moves its end, and `run/end` can be told to end the run only if nobody renewed it.
+/// Suspect that nobody acts for a run any more. This uses up a quarter of its lease at once, so that every later
+/// renewal is written and changes its end. `run/end` can then end the run only if nobody has renewed it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Suspect {
     pub run: String,
-    /// Only if it is still under this lease, as an earlier reply showed it.
+    /// Only if this is still its lease, as an earlier reply showed it.
     #[serde(default)]
     pub lease: Option<Lease>,
 }
@@ -49,9 +49,9 @@ impl Op for Suspect {
             );
         };
         run.under(self.lease)?;
-        // A renewal is written when a quarter of the lease is used; from now on that is always so.
+        // A renewal is written once a quarter of the lease is used. From now on that is always true.
         let expires_at = run.expires_at.min(tx.now.plus(Millis(run.ttl.0 - run.ttl.0 / 4)));
-        // The event wakes those who wait for the lease to end, which is earlier now.
+        // The event wakes the waiters for the end of the lease, which is earlier now.
         let event = Event {
             run: Some(run.name.clone()),
             agent: run.agent.clone(),

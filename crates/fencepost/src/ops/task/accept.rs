@@ -15,17 +15,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Accept an offered task: it is the agent's to do. Under review, only the run that holds it may.
+/// Accept an offered task: it becomes the agent's own. While a run reviews the task, only that run may accept it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Accept {
     pub task: String,
-    /// The agent that it was offered to.
+    /// The agent that the task was offered to.
     pub agent: String,
-    /// The claim under which it is reviewed, if it is.
+    /// The token of the review, if a run reviews the task.
     #[serde(default)]
     pub token: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -65,7 +65,7 @@ fn accept(task: &mut Record, agent: &str, now: Time) {
     task.end_claim("accept", &[], Phase::Pending);
 }
 
-/// Only the agent it was offered to decides; once reviewing, only the run that holds it.
+/// Only the agent that the task was offered to decides. While a run reviews the task, only that run does.
 pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: Time) -> Result<()> {
     task.unfinished()?;
     let offered_to = task.offered_to.as_deref().unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) fn deciding(task: &Record, agent: &str, token: Option<&Token>, now: T
         }
         (_, Some(token)) => require(Some(&task.claim_state()), token, now).map(drop),
         (Some(hold), None) => {
-            Err(task.held_by(hold, false).hint("only that run decides now; fence claims shows its token"))
+            Err(task.held_by(hold, false).hint("only that run may decide; fence claims shows its token"))
         }
     }
 }

@@ -15,52 +15,52 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The board of a task that names none.
+/// The default board.
 pub const BOARD: &str = "main";
 
 /// Add a task to a board.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Add {
-    /// The board it goes to (`main` unless said); made if it is not there.
+    /// The board (default `main`). It is created if it does not exist.
     #[serde(default)]
     pub board: Option<String>,
     pub title: String,
     #[serde(default)]
     pub body: Option<String>,
-    /// When it counts as done.
+    /// The acceptance criteria.
     #[serde(default)]
     pub done_when: Option<String>,
     #[serde(default)]
     pub kind: Option<String>,
-    /// 0 to 100, higher first (50 unless said).
+    /// 0 to 100, higher first (default 50).
     #[serde(default)]
     pub priority: Option<i64>,
     #[serde(default)]
     pub tags: Vec<String>,
     #[serde(default)]
     pub source: Option<String>,
-    /// Where it came from: any JSON.
+    /// The task's origin: any JSON.
     #[serde(default)]
     pub origin: Option<serde_json::Value>,
     #[serde(default)]
     pub creator: Option<String>,
-    /// Assign it to this agent.
+    /// Assign the task to this agent.
     #[serde(default)]
     pub to: Option<String>,
-    /// Offer it to this agent, who may accept or reject it.
+    /// Offer the task to this agent, which may accept or reject it.
     #[serde(default)]
     pub offer: Option<String>,
     /// Ids of tasks that must be completed first.
     #[serde(default)]
     pub after: Vec<String>,
-    /// How often it may be tried (3 unless said).
+    /// The most attempts (default 3).
     #[serde(default)]
     pub max_attempts: Option<i64>,
-    /// A second task with this key is not added; the first is the answer.
+    /// Idempotency key: if a task has this key already, none is added, and the reply is that task.
     #[serde(default)]
     pub key: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -74,7 +74,7 @@ impl Add {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Added {
     pub task: Task,
-    /// It was there already, by its key.
+    /// A task with the same key existed already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub existing: bool,
 }

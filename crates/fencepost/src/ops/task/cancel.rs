@@ -13,14 +13,14 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Cancel an unfinished task. If someone holds it, their claim ends, and their guard says so.
+/// Cancel an unfinished task. If a run holds it, the claim ends, and the holder's guard refuses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
     pub task: String,
     #[serde(default)]
     pub reason: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -19,8 +19,8 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Record how far the work has come, for whoever takes it next. Ordinals never go back: an older checkpoint
-/// that arrives late changes nothing, and the newer one is the answer.
+/// Record the state of the work, for the next holder. Ordinals only rise: an older checkpoint that arrives
+/// late changes nothing, and the reply is the newer one.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SaveCheckpoint {
@@ -34,7 +34,7 @@ pub struct SaveCheckpoint {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Saved {
-    /// The checkpoint that stands.
+    /// The latest checkpoint, which is kept.
     pub checkpoint: Checkpoint,
 }
 

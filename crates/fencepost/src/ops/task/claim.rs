@@ -22,12 +22,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Claim a task for a run: the one that is named, or the best that is ready. Ready order: the agent's own
-/// pending tasks first, then priority, then age. The reply carries all that a worker needs.
+/// Claim a task for a run: a named one, or the best that is ready. Ready order: the agent's own pending
+/// tasks first, then priority, then age. The reply carries everything a worker needs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// This task and no other.
+    /// Claim this task and no other.
     #[serde(default)]
     pub task: Option<String>,
     /// Only from this board.
@@ -36,36 +36,36 @@ pub struct Claim {
     /// Only with this tag.
     #[serde(default)]
     pub tag: Option<String>,
-    /// The run that will hold it; opened if it is not there.
+    /// The run that will hold the task. It is opened if it does not exist.
     pub run: String,
-    /// The agent that the run belongs to. Needed for what is assigned or offered.
+    /// The agent that the run belongs to. Required for tasks that are assigned or offered.
     #[serde(default)]
     pub agent: Option<String>,
-    /// How long the run may go unheard before what it holds is given to others (30 minutes unless said).
+    /// Lease: others may claim this run's items if it is not renewed for this long (default 30 min).
     #[serde(default)]
     pub ttl_ms: Option<Millis>,
-    /// The longest that this claim may last, however often it is renewed.
+    /// The longest that this claim may last, even if it is renewed.
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// If this very run has the named task, give the token again instead of refusing.
+    /// If this run already holds the named task, return its token again instead of refusing.
     #[serde(default)]
     pub resume: bool,
-    /// If there is nothing to take yet, or the named task is not to be had, wait for it this long before saying so (10 minutes at most; ask again
-    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
-    /// meanwhile is renewed as ever, or lapses.
+    /// If no task is ready, or the named task cannot be claimed yet, wait up to this long (at most 10
+    /// minutes; repeat the call to wait longer). Each attempt renews the run, waiting does not: renew a run
+    /// that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
 
 impl Claim {
-    /// The best that is ready on a board.
+    /// Claims the best ready task of a board.
     pub fn next(board: impl Into<String>, run: impl Into<String>) -> Self {
         Self { board: Some(board.into()), run: run.into(), ..Self::default() }
     }
-    /// One task.
+    /// Claims one named task.
     pub fn of(task: impl Into<String>, run: impl Into<String>) -> Self {
         Self { task: Some(task.into()), run: run.into(), ..Self::default() }
     }
@@ -116,7 +116,7 @@ impl Op for Claim {
     }
 }
 
-/// What a run wants to take.
+/// The filters and the lease of a claim.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub board: Option<String>,
@@ -137,7 +137,7 @@ impl Wanted {
         check::lease("max_ms", self.max)
     }
 
-    /// The named task, if it is this run's to take.
+    /// Claims the named task, if this run may.
     async fn named(self, tx: &mut Tx<'_>, id: &TaskId, resume: bool) -> Result<Vec<Claimed>> {
         self.check()?;
         if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", Some(&Resource::new("task", id)))? {
@@ -161,7 +161,7 @@ impl Wanted {
                     .hint(format!("fence claim {id} --resume gives its token again")));
             }
             let claim = claim::Claim { lease_kept_ms: holder.lease_kept(), ..hold.claim(&found.resource()) };
-            // The token goes to one who may have it already: that is a delivery, but none to take back.
+            // The caller may have the token already: count this as a delivery, but as one that is not taken back.
             redeliver(tx, &super::claimable::REDELIVERY, &[(found.seq, hold.token(&found.resource()))])
                 .await?;
             let task = full(tx, vec![found]).await?.remove(0);
@@ -176,8 +176,8 @@ impl Wanted {
         take(tx, vec![(found.was(), free, purpose)], &holder, run_key, self.max, events).await
     }
 
-    /// The best that are ready. A task whose last claim lapsed is handed out alone, so that a poison task does
-    /// not take its neighbours along.
+    /// Claims the best ready tasks. A task whose last claim lapsed is claimed alone, so that a poison task
+    /// does not cost others an attempt.
     pub async fn best(self, tx: &mut Tx<'_>, count: i64) -> Result<Vec<Claimed>> {
         self.check()?;
         if tx.opening.is_repeat_by(Some(&self.run), "task.claimed", None)? {
@@ -186,8 +186,8 @@ impl Wanted {
         let holder = Holder::of(tx, &self.run, self.agent.as_deref(), self.ttl)?;
         let mut found = Vec::new();
         let mut run_key = None;
-        // The agent's own come first, and only the pool if there are none: locking a row of each would hide
-        // one of them from the others.
+        // Search the agent's own tasks first, and the pool only if there are none: locking a row of each
+        // would hide one of them from other claims.
         let agent = holder.agent.clone();
         for mine in [agent.as_deref().map(Some), Some(None)].into_iter().flatten() {
             let mut batch = Batch::new();
@@ -218,11 +218,12 @@ impl Wanted {
         }
     }
 
-    /// The first entries of an index that holds only what is ready: from a million it costs what it costs
-    /// from a thousand. `mine`: only what is assigned to this agent.
+    /// Reads the first entries of an index that holds only ready tasks: from a million it costs the same as
+    /// from a thousand. `mine`: only tasks assigned to this agent.
     ///
-    /// A board is asked for as a range and stands first in the order, so that only the index that begins with it gives
-    /// that order. Left to choose, PostgreSQL takes boards to be mixed evenly, and walks past all of the others' tasks.
+    /// A board is given as a range and comes first in the order, so that only the index that begins with
+    /// the board gives that order. Otherwise PostgreSQL assumes that boards are mixed evenly, and scans all
+    /// tasks of other boards.
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
@@ -241,7 +242,7 @@ impl Wanted {
                 ),
                 params![count, board],
             ),
-            // A tag's own index is in the same order. SQLite keeps to the order of a cross join.
+            // The tag's own index has the same order. SQLite keeps the order of a cross join.
             (None, None, Some(tag)) => Stmt::read(
                 unheld!(
                     "from task_tag cross join task where task.seq = task_tag.task and task.ready = 1
@@ -275,7 +276,7 @@ impl Wanted {
                 ),
                 params![count, agent, board],
             ),
-            // One agent's own pending tasks are few: their tags are looked at one by one.
+            // One agent's own pending tasks are few: their tags are checked one by one.
             (Some(agent), board, Some(tag)) => Stmt::read(
                 unheld!(
                     "from task where task.ready = 2 and task.assignee = ?2
@@ -288,7 +289,7 @@ impl Wanted {
         }
     }
 
-    /// Why there is nothing, in numbers. Counting stops at a thousand: it must not cost more than a claim.
+    /// The reason for an empty claim, with counts. Counting stops at a thousand: it must not cost more than a claim.
     async fn nothing(&self, tx: &mut Tx<'_>) -> Result<Error> {
         if let Some(board) = &self.board {
             crate::ops::board::require(tx, board).await?;
@@ -307,8 +308,8 @@ impl Wanted {
             })
         } else {
             let tag = self.tag.as_ref().map_or(String::new(), |tag| format!(" with tag `{tag}`"));
-            // Nobody works, nothing is delayed, and nothing is being taken by another at this moment: then nothing
-            // will become ready unless somebody does something about it.
+            // No task is claimed or delayed, and no transaction is claiming one: nothing becomes ready
+            // until a person acts.
             let stuck = claimed == 0 && (count("coming")? == 0 || self.tag.is_some());
             let nobody = if stuck { ", and nobody is at work" } else { "" };
             let counts = format!("{claimed} claimed, {blocked} waiting, {failed} failed");
@@ -317,10 +318,10 @@ impl Wanted {
                 .hint(match (stuck, failed) {
                     (false, _) => "fence claim --wait 1m waits for something to take",
                     (true, 0) => {
-                        "fence list shows what is parked, blocked or another agent's; fence why says why"
+                        "fence list shows the parked, blocked and assigned tasks; fence why TASK explains one"
                     }
                     (true, _) => {
-                        "fence list --status failed; fence retry or fence dep rm frees what waits for it"
+                        "fence list --status failed; fence retry or fence dep rm unblocks their dependents"
                     }
                 })
         };
@@ -328,7 +329,7 @@ impl Wanted {
     }
 }
 
-/// Why there is nothing to take, in numbers. `coming`: something is delayed, or another transaction takes it just now.
+/// The counts of an empty claim. `coming`: a task is delayed, or another transaction is claiming one.
 const COUNTS: &str = "
     select (select count(*) from (select 1 from task where run is not null limit 1000) as t) as claimed,
       (select count(*) from (
@@ -339,7 +340,7 @@ const COUNTS: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 limit 1) as t) as coming";
 
-/// The same on one board.
+/// The same counts for one board.
 const COUNTS_OF_BOARD: &str = "
     select (select count(*) from (select 1 from task where run is not null and board = ?1 limit 1000) as t) as claimed,
       (select count(*) from (
@@ -350,7 +351,7 @@ const COUNTS_OF_BOARD: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
-/// Writes the claims: each task as it was found, as it is free, and why it is claimed.
+/// Writes the claims. Each entry: the row as found, the task with any dead claim given back, the purpose.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     found: Vec<(Was, Record, Purpose)>,
@@ -388,7 +389,7 @@ pub(crate) async fn take(
     Ok(views.into_iter().filter_map(|task| Some(Claimed { claim: task.claim.clone()?, task })).collect())
 }
 
-/// The rule.
+/// The rule of a claim.
 pub(super) fn claimed(task: Record, purpose: Purpose, hold: Hold, now: Time) -> Record {
     // A review is not an attempt at the work.
     let attempts = task.attempts + i64::from(purpose == Purpose::Work);
@@ -396,12 +397,12 @@ pub(super) fn claimed(task: Record, purpose: Purpose, hold: Hold, now: Time) -> 
     Record { phase: Phase::claimed(purpose, hold), fence, attempts, updated_at: now, ..task }
 }
 
-/// What could make a task free for this agent.
+/// The topics of events that could make a task free for this agent.
 fn topics(agent: Option<&str>) -> Vec<Topic> {
     [Topic::tasks(), Topic::pool()].into_iter().chain(agent.map(Topic::agent)).collect()
 }
 
-/// What a free task becomes if this agent takes it, or why it may not.
+/// The purpose for which this agent can claim a task, or the refusal.
 fn takeable(task: &Record, agent: Option<&str>) -> Result<Purpose> {
     let refused = |message: String| {
         Err(Error::new(Code::NotReady, message).hint(format!("fence why {} says more", task.id)))
@@ -434,10 +435,10 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Purpose> {
     Ok(Purpose::Work)
 }
 
-/// The same request again: what it took, unless that is over. What it finished since is still its answer.
+/// The reply to a repeated request: its claims, if they are still held or were completed since.
 async fn repeated(tx: &mut Tx<'_>) -> Result<Vec<Claimed>> {
     let over = || {
-        Error::new(Code::LeaseExpired, "what this request claimed is no longer held")
+        Error::new(Code::LeaseExpired, "the tasks that this request claimed are no longer held")
             .hint("claim again with a new request id")
     };
     let repeats: Vec<_> =

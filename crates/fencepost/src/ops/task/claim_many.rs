@@ -13,7 +13,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is handed out alone.
+/// Claim up to a number of ready tasks at once. A task whose last claim lapsed is claimed alone.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimMany {
@@ -24,7 +24,7 @@ pub struct ClaimMany {
     /// Only with this tag.
     #[serde(default)]
     pub tag: Option<String>,
-    /// The run that will hold them; opened if it is not there.
+    /// The run that will hold the tasks. It is opened if it does not exist.
     pub run: String,
     #[serde(default)]
     pub agent: Option<String>,
@@ -32,12 +32,11 @@ pub struct ClaimMany {
     pub ttl_ms: Option<Millis>,
     #[serde(default)]
     pub max_ms: Option<Millis>,
-    /// If there is nothing to take yet, wait for it this long before saying so (10 minutes at most; ask again
-    /// to wait longer). Each look counts as being heard from, waiting does not: a run that holds other things
-    /// meanwhile is renewed as ever, or lapses.
+    /// If no task is ready, wait up to this long (at most 10 minutes; repeat the call to wait longer). Each attempt
+    /// renews the run, waiting does not: renew a run that holds other items meanwhile, or its lease expires.
     #[serde(default)]
     pub wait_ms: Option<Millis>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }

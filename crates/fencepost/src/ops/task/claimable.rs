@@ -1,4 +1,4 @@
-//! Tasks as claimable things.
+//! `Claimable` for tasks.
 
 use super::{Done, Fail, Now, Record, lapse, load, release, wake_delayed};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Tasks;
 
-/// An id that was checked.
+/// Parses the id of a stored token.
 pub(super) fn task_id(id: &str) -> Result<TaskId> {
     id.parse().map_err(|problem: String| Error::new(Code::Invalid, problem))
 }
@@ -34,7 +34,7 @@ impl Claimable for Tasks {
             sort: ("task.board", "task.n"),
             deadlines: &[
                 "(select min(delayed_until) from task where delayed_until is not null)",
-                // An agent that is silent for too long: its tasks are anyone's again.
+                // An agent that is silent for too long: its tasks go back to the pool.
                 "(select min(strands_at) from agent where strands_at is not null)",
             ],
         }
@@ -76,7 +76,8 @@ impl Claimable for Tasks {
     fn wake<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
         Box::pin(async move {
             let woken = wake_delayed(tx).await?;
-            // After it, because a silent agent also loses what was just given back to it. `Now` has the same order.
+            // Last, because a silent agent also loses tasks that the batch just gave back to it. `Now` has
+            // the same order.
             Ok(woken + agent::recall::strand(tx).await?)
         })
     }
@@ -134,7 +135,7 @@ impl Claimable for Tasks {
     }
 }
 
-/// A review that came to nothing: the end of its run, which follows, gives the offer back, and counts it.
+/// Ignores a review without a decision: the end of its run, which follows, gives the offer back and counts it.
 fn unless_undecided<T>(answer: Result<T>) -> Result<bool> {
     match answer {
         Err(e) if e.code() == Code::NotReady => Ok(false),
@@ -142,7 +143,7 @@ fn unless_undecided<T>(answer: Result<T>) -> Result<bool> {
     }
 }
 
-/// Hands claims over again, by the tasks' `seq`.
+/// Delivers claims again, by the tasks' `seq`.
 pub(crate) const REDELIVERY: Redelivery = Redelivery {
     lock: "select 1 from task where seq in (select cast(value ->> 'k' as bigint) from json_each(?1)) order by seq for update",
     raise: "update task set delivery = delivery + 1 from json_each(?1) as item
@@ -158,7 +159,7 @@ const PROMISES: &[Promise] = &[
          where (run is not null) <> (status in ('reviewing', 'in_progress'))",
     },
     Promise {
-        text: "a claim says since when, and a free task has no claim left on it",
+        text: "a held task has a claim time, and a free task has no claim",
         broken: "select 'task/' || board || '-' || n as resource from task
          where (run is null) <> (claimed_at is null) or (run is null and until_at is not null)",
     },
@@ -167,9 +168,9 @@ const PROMISES: &[Promise] = &[
         broken: "select resource from event where kind = 'task.completed' group by resource having count(*) > 1",
     },
     Promise {
-        text: "the count of what a task waits for is right",
-        // Grouped, not asked task by task: after a large import PostgreSQL knows nothing of the tables yet, and would
-        // read all tasks for each (30 s and more for 12,000).
+        text: "the count of a task's unfinished dependencies is right",
+        // Grouped, not a subquery per task: after a large import PostgreSQL has no statistics of the tables
+        // yet, and would read all tasks for each one (30 s and more for 12,000).
         broken: "select 'task/' || task.board || '-' || task.n as resource from task
          left join (
            select edge.task, count(*) as count from edge join task as other on other.seq = edge.depends_on
@@ -183,12 +184,12 @@ const PROMISES: &[Promise] = &[
          or not exists (select 1 from task where seq = edge.depends_on)",
     },
     Promise {
-        text: "a finished task says when, and no other does",
+        text: "a finished task has a finish time, and no other does",
         broken: "select 'task/' || board || '-' || n as resource from task
          where (finished_at is not null) <> (status in ('completed', 'failed', 'cancelled'))",
     },
     Promise {
-        text: "an assigned task has an assignee, and an offer says to whom",
+        text: "an assigned task has an assignee, and an offered task has its agent",
         broken: "select 'task/' || board || '-' || n as resource from task
          where (status = 'pending' and assignee is null)
          or (status in ('offered', 'reviewing') and offered_to is null)
@@ -205,19 +206,19 @@ const PROMISES: &[Promise] = &[
          left join board on board.name = task.board where board.name is null or task.n >= board.next_n",
     },
     Promise {
-        text: "the tags know what is ready",
+        text: "every tag agrees with its task",
         broken: "select 'task/' || task.board || '-' || task.n as resource from task_tag
          join task on task.seq = task_tag.task
          where task_tag.ready <> task.ready or task_tag.priority <> task.priority or task_tag.board <> task.board",
     },
     Promise {
-        text: "every tag of a task has its copy",
+        text: "every tag of a task has its row",
         broken: "select 'task/' || board || '-' || n as resource from task
          where (select count(distinct value) from json_each(coalesce(task.tags, '[]')))
            <> (select count(*) from task_tag where task_tag.task = task.seq)",
     },
     Promise {
-        text: "what belongs to a task has its task",
+        text: "every row of a task has its task",
         broken: "select 'task_doc ' || task as resource from task_doc
          where not exists (select 1 from task where seq = task_doc.task)
          union all

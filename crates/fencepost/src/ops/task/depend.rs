@@ -15,14 +15,14 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Make a task wait for another. Circles are refused.
+/// Make a task wait for another. Cycles are refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Depend {
     pub task: String,
-    /// What must be completed first.
+    /// The task that must be completed first.
     pub after: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -74,8 +74,8 @@ impl Op for Depend {
     }
 }
 
-/// Both ends of an edge, under the lock that all changes of edges take. What is depended on is locked before
-/// what depends on it.
+/// Loads both ends of an edge, under the lock that all changes of edges take. The dependency is locked
+/// before its dependent.
 pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Record, Record)> {
     let (id, other) = (TaskId::check("task", task)?, TaskId::check("after", after)?);
     tx.query("select name from gate where name = 'edges' /*pg for update*/", params![]).await?;
@@ -85,7 +85,7 @@ pub(super) async fn both(tx: &mut Tx<'_>, task: &str, after: &str) -> Result<(Re
     Ok((task, other))
 }
 
-/// The count follows the edges, and the tags' copies follow the count.
+/// Updates the count of unfinished dependencies, and the tags' copies of it.
 pub(super) fn recount(batch: &mut Batch, task: &Record, event: Stmt) {
     batch.add(Stmt::write(
         "update task set waiting_on = ?2, updated_at = ?3 where seq = ?1",
@@ -95,7 +95,7 @@ pub(super) fn recount(batch: &mut Batch, task: &Record, event: Stmt) {
     batch.add(event);
 }
 
-/// Would `task` then wait for itself? Follows what `other` waits for.
+/// Refuses if `other` already waits for `task`, directly or through others.
 async fn refuse_circle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result<()> {
     let rows = tx
         .query(
@@ -113,7 +113,7 @@ async fn refuse_circle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result
     }
     let message = match task.seq == other.seq {
         true => format!("`{}` cannot wait for itself", task.id),
-        false => format!("`{}` waits for `{}` already, so it cannot come after it", other.id, task.id),
+        false => format!("`{0}` already waits for `{1}`, so `{1}` cannot wait for `{0}`", other.id, task.id),
     };
-    Err(Error::new(Code::Invalid, message).with("field", "after").hint("a circle of tasks would never begin"))
+    Err(Error::new(Code::Invalid, message).with("field", "after").hint("tasks in a cycle could never start"))
 }

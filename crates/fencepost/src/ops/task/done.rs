@@ -21,13 +21,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Complete the task held under a token. The same completion again is the first answer; a different one is
-/// refused.
+/// Complete the task held under a token. The same completion again returns the first reply; a different one
+/// is refused.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     pub token: String,
-    /// What came of it. Tasks that depend on this one are handed it.
+    /// The result. It is shown to the tasks that depend on this one.
     #[serde(default)]
     pub output: Option<String>,
 }
@@ -81,7 +81,7 @@ impl Op for Done {
     }
 }
 
-/// A token of a task.
+/// Parses a token that must be a task's.
 pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     let token = Token::check(token)?;
     match token.resource.task() {
@@ -93,11 +93,11 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
     }
 }
 
-/// The task, if the token holds it.
+/// Checks that the token holds the task.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
     let look = found.as_ref().map(Record::claim_state);
     let hold = require(look.as_ref(), token, tx.now)?;
-    // Of one token it was seen at the opening; here are many.
+    // The prelude checked the run of the first token only; a batch has many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     let task = found.ok_or_else(|| Error::internal("a token without a task"))?;
     if matches!(task.phase, Phase::Reviewing(_)) {
@@ -110,7 +110,7 @@ pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<
     Ok(task)
 }
 
-/// The rule.
+/// The rule of a completion.
 pub(super) fn complete(task: Record, output: Option<&str>, now: Time) -> Record {
     let mut task = Record { lapsed: false, failure_reason: None, updated_at: now, ..task };
     task.end_claim("done", &[output], Phase::Completed(now));
@@ -154,8 +154,8 @@ impl Dependent {
     }
 }
 
-/// The tasks that depend on these. They are locked in order, so that two completions with the same dependents do not wait
-/// for each other. The lock lets other tasks come to depend on them: their transactions may wait for ours.
+/// Reads the dependents of these tasks. They are locked in order, so that two completions with the same dependents do
+/// not deadlock. The lock is weak, so that a transaction that waits for ours may add edges to them.
 pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     by_keys!(
         read,
@@ -166,8 +166,8 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
     )
 }
 
-/// Lowers the dependents' counts of unfinished dependencies, and updates the tags' copies of `ready`. A task whose count is
-/// zero gets an event, which wakes the waiters.
+/// Lowers the dependents' counts, and updates their tags' copies. A dependent that waits for nothing any
+/// more gets an event, which wakes its waiters.
 pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
     let mut dependents: BTreeMap<i64, Dependent> = BTreeMap::new();
     for row in rows {

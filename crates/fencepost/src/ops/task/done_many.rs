@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Complete many tasks at once. Each is accepted or refused on its own.
+/// Complete many tasks at once. Each task is accepted or refused on its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoneMany {
@@ -41,7 +41,7 @@ pub struct Completion {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DidMany {
-    /// In the order in which they were given.
+    /// In the order of the request.
     pub results: Vec<Outcome>,
 }
 
@@ -50,7 +50,7 @@ pub struct Outcome {
     pub token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Task>,
-    /// Why it was refused, as an error of `task/done` would say.
+    /// The refusal, as `task/done` would return it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<serde_json::Value>,
 }
@@ -64,7 +64,7 @@ impl Op for DoneMany {
     type Reply = DidMany;
     erased!();
 
-    /// What is completed together was claimed by one run: the first token speaks for it.
+    /// Tasks completed together were claimed by one run: the prelude takes it from the first token.
     fn prelude(&self) -> Prelude {
         self.tasks.first().map_or_else(Prelude::nothing, |first| Prelude::holds(&first.token))
     }
@@ -107,7 +107,7 @@ impl Op for DoneMany {
     }
 }
 
-/// The task before and after; the same twice if it was completed in just this way before.
+/// The task before and after. Both are the same if it was already completed with the same output.
 fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str>) -> Result<(Was, Record)> {
     if let Some(task) = &found
         && is_repeat(tx, task.last.as_ref(), token, "done", &[output])?
@@ -118,7 +118,7 @@ fn decide(tx: &Tx<'_>, found: Option<Record>, token: &Token, output: Option<&str
     Ok((task.was(), complete(task, output, tx.now)))
 }
 
-/// The claims of all are checked by the one write. If a run ended at this very moment, everything starts over.
+/// One write checks the claims of all tasks. If a run ended meanwhile, the whole op starts over.
 async fn write(
     tx: &mut Tx<'_>,
     changes: &[(Was, Record)],
@@ -148,7 +148,7 @@ async fn write(
     unblock(tx, waiting).await
 }
 
-/// A refusal, as it was said.
+/// A refusal, as JSON.
 impl Outcome {
     pub fn code(&self) -> Option<Code> {
         self.error.as_ref().and_then(|error| serde_json::from_value(error.get("code")?.clone()).ok())

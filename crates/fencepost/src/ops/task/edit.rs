@@ -13,7 +13,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Change what a task says, in any state. What is left out stays.
+/// Change the fields of a task, in any state. Fields that are left out stay as they are.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
@@ -28,12 +28,12 @@ pub struct Edit {
     pub kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// All its tags from now on.
+    /// Replaces all its tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -68,9 +68,7 @@ impl Op for Edit {
         if fields.is_empty() {
             return Err(Error::new(Code::Invalid, format!("no change was given for `{}`", self.task))
                 .with("field", "task")
-                .hint(
-                    "such as --title TEXT, --body TEXT or -p 90; fence edit --help lists what can be changed",
-                ));
+                .hint("such as --title TEXT, --body TEXT or -p 90; fence edit --help lists the fields"));
         }
         let mut seq = 0;
         let details = Some(serde_json::json!({ "fields": fields }));
@@ -92,7 +90,7 @@ impl Op for Edit {
     }
 }
 
-/// Attempts that were made cannot be edited away, and what still waits to be taken needs one more.
+/// The limit cannot go below the attempts already made, and an unfinished task that is not held needs one more.
 fn enough(task: &Record, max_attempts: i64) -> Result<()> {
     let waits = !task.status().is_finished() && task.hold().is_none();
     let least = task.attempts + i64::from(waits);

@@ -21,17 +21,17 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say that the task held under a token cannot be done: for good, or to be tried again after a while.
+/// Fail the task held under a token: finally, or to be retried after a delay.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fail {
     pub token: String,
-    /// Whoever takes it next is told.
+    /// The reason. The next holder is shown it.
     pub reason: String,
-    /// Try again, while attempts are left.
+    /// Retry, while attempts are left.
     #[serde(default)]
     pub retry: bool,
-    /// How long to wait before that (10 s, doubled with each attempt, unless said).
+    /// The delay before the retry (default: 10 s, doubled with each attempt).
     #[serde(default)]
     pub delay_ms: Option<Millis>,
 }
@@ -84,7 +84,7 @@ impl Fail {
         [Some(&self.reason), self.retry.then_some("retry")]
     }
 
-    /// The rule: past its last attempt a task fails, whatever was wished.
+    /// The rule. After its last attempt a task fails, even if a retry was requested.
     fn apply(&self, task: &Record, now: Time) -> Record {
         let mut task = Record {
             failure_reason: Some(self.reason.clone()),

@@ -29,104 +29,104 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
 
-/// Bring tasks along from elsewhere as they are there, in one transaction: all or none. Their numbers are kept, and
-/// importing them again changes nothing.
+/// Import tasks from another system, in one transaction: all or none. Their numbers are kept, and importing
+/// them again changes nothing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
     pub tasks: Vec<Item>,
-    /// Say what would happen, and change nothing.
+    /// Report the result without changing anything.
     #[serde(default)]
     pub dry_run: bool,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
 
-/// A task as it is elsewhere.
+/// A task of another system.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
-    /// `auth-3` becomes the third task of board `auth`, which is made if it is not there.
+    /// `auth-3` becomes the third task of board `auth`, which is created if it does not exist.
     pub id: String,
     pub title: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// When it counts as done.
+    /// The acceptance criteria.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_when: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// 0 to 100, higher first (50 unless said).
+    /// 0 to 100, higher first (default 50).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// What must be completed first: ids of this import, or of tasks that are there.
+    /// Ids of tasks that must be completed first, from this import or existing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
     #[serde(default)]
     pub status: State,
-    /// The agent that it is assigned to, or that finished it.
+    /// The agent that the task is assigned to, or that finished it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The agent that it is offered to.
+    /// The agent that the task is offered to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Time>,
-    /// Why an offer of it was rejected.
+    /// The reason for which the last offer was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection_reason: Option<String>,
-    /// A lead is still to be told that it is finished. Unless said, whoever had to know was told elsewhere.
+    /// Notify a lead that the task is finished. Default: no, the other system did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notify: bool,
-    /// Set it aside, for this reason.
+    /// Park the task, for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
-    /// It is not tried again before this.
+    /// The task is not retried before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until: Option<Time>,
-    /// Why it failed, or its last attempt did.
+    /// The reason for which the task, or its last attempt, failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
-    /// What came of it, if it is completed.
+    /// The result of a completed task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Oldest first: a text each, or a text with who wrote it and when.
+    /// Oldest first: texts, or texts with their author and time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Line>,
-    /// How far the work had come, in the same form.
+    /// Progress of the work, in the same form.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<Line>,
     /// The last checkpoint of the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointItem>,
-    /// Who had it. The event of the import says so; nobody holds it.
+    /// The previous holder. The import's event names it; nobody holds the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Where it came from: any JSON.
+    /// The task's origin: any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
-    /// How often it may be tried (3 unless said).
+    /// The most attempts (default 3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
-    /// How often it was tried so far.
+    /// The attempts made so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: i64,
-    /// A time that is still to come is taken for now.
+    /// A time in the future is replaced by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// What it is elsewhere, such as `pm:auth/3` (`import:` and the id unless said). A second task with this key is
-    /// not imported; the first is left alone.
+    /// The task's key in the other system, such as `pm:auth/3` (default: `import:` and the id). If a task
+    /// has this key already, none is imported, and that task is left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -135,7 +135,7 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// A note or a line of progress: its text, or more.
+/// A note or a line of progress: only its text, or an object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Line {
@@ -147,7 +147,7 @@ pub enum Line {
 #[serde(deny_unknown_fields)]
 pub struct FullLine {
     pub text: String,
-    /// Who wrote it.
+    /// The author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,7 +190,7 @@ impl From<&str> for Line {
     }
 }
 
-/// How far the work had come, for whoever takes it next.
+/// A checkpoint of the work, for the next holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointItem {
@@ -201,7 +201,7 @@ pub struct CheckpointItem {
 }
 
 impl CheckpointItem {
-    /// As `checkpoint` of a task or a message stores it.
+    /// The JSON that a task's or a message's `checkpoint` column stores.
     pub(crate) fn stored(&self) -> Result<String> {
         let CheckpointItem { ordinal, phase, data } = self.clone();
         serde_json::to_string(&Checkpoint { ordinal, phase, data }).map_err(Error::internal)
@@ -220,8 +220,8 @@ impl CheckpointItem {
     }
 }
 
-/// What a task can be when it comes: not finished (pending if it has an assignee, offered if it is), or how it ended.
-/// Whoever held it elsewhere holds nothing here.
+/// The state of an imported task: unfinished (pending if it has an assignee, offered if it has an offer),
+/// or how it ended. A claim in the other system is not imported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -233,7 +233,7 @@ pub enum State {
 }
 
 impl Item {
-    /// What it will be here.
+    /// The status that the imported task gets.
     pub fn status(&self) -> Status {
         match self.status {
             State::Unassigned if self.to.is_some() => Status::Pending,
@@ -248,32 +248,32 @@ impl Item {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
-    /// The tasks that are new, in the order in which they were given.
+    /// The tasks that are new, in the order of the request.
     pub imported: Vec<String>,
-    /// What was there already, by its key, and was left alone.
+    /// Tasks that existed already, by their key, and were left alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub existing: Vec<Existing>,
-    /// What was imported before, finished, and pruned since. It does not come back.
+    /// Tasks that were imported before, finished and pruned since. They are not imported again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Existing {
-    /// The id that was given.
+    /// The id in the request.
     pub id: String,
-    /// The task that has its key.
+    /// The existing task with its key.
     pub task: String,
     pub title: String,
     pub status: Status,
 }
 
-/// The most notes, and the most lines of progress, of one task: as many as are shown.
+/// The most notes, and the most lines of progress, of one task: as many as a view shows.
 pub(crate) const NOTES_MAX: i64 = 200;
 
 impl Op for Import {
     const NAME: &'static str = "task/import";
-    /// It writes a past that nobody here was part of.
+    /// An import writes history in the name of others.
     const ACCESS: Access = Access::Admin;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
     const EXAMPLE: &'static str = r#"{"tasks":[{"id":"auth-3","title":"write the parser"}]}"#;
@@ -312,7 +312,7 @@ impl Op for Import {
     }
 }
 
-/// What became of each item.
+/// The result for each item.
 fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Imported {
     let mut reply = Imported::default();
     for (i, id) in ids.iter().enumerate() {
@@ -330,21 +330,21 @@ fn report(ids: &[TaskId], known: &Known, is_new: impl Fn(usize) -> bool) -> Impo
     reply
 }
 
-/// The same request again: what it imported then.
+/// The reply to a repeated request.
 async fn repeated(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId]) -> Result<Imported> {
     let known = Known::read(tx, items, &[], &[]).await?;
     let did: HashSet<&str> = tx.opening.repeat.iter().map(|did| did.resource.as_str()).collect();
     Ok(report(ids, &known, |i| did.contains(resource(&ids[i]).as_str())))
 }
 
-/// The ids of the items that an export made a key for.
+/// The ids of the items whose key was made by an export.
 fn own(items: &[plan::Item], ids: &[TaskId]) -> Vec<TaskId> {
     let exported = |item: &plan::Item| item.key.as_deref().is_some_and(|key| key.starts_with(EXPORTED));
     items.iter().zip(ids).filter(|(item, _)| exported(item)).map(|(_, id)| id.clone()).collect()
 }
 
 impl Known {
-    /// A task that has no key is known again by the one that an export of this fleet gave it.
+    /// Matches a task without a key to the item whose key an export of this fleet made for it.
     fn recognise(&mut self, items: &[plan::Item], ids: &[TaskId]) {
         for ((there, item), id) in self.by_item.iter_mut().zip(items).zip(ids) {
             let same =
@@ -356,7 +356,7 @@ impl Known {
     }
 }
 
-/// By what an exported task without a key is known again.
+/// The key that an export gives to a task without one, to recognise it at an import.
 pub(crate) fn exported_key(task: &Record) -> String {
     let key = format!("{EXPORTED}{}", exported_id(&task.id, task.created_at));
     if key.len() <= NAME_MAX { key } else { format!("{EXPORTED}{}", hex(&Sha256::digest(key))) }
@@ -414,7 +414,7 @@ async fn write(
             let message = format!("`{field}` names `{failed}`, which was not completed before it was pruned");
             return Err(Error::new(Code::NotFound, message).with("field", field));
         }
-        // What is gone was completed: nobody waits for it.
+        // A pruned task was completed: nothing waits for it.
         let wait = |other: usize| Wait {
             on: ids[other].clone(),
             completed: lives[other].status == Status::Completed,
@@ -431,7 +431,7 @@ async fn write(
         written.push(id);
     }
     let (insert, belonging) = new_tasks.writes(tx, &INSERTS)?;
-    // The writes of what belongs to the tasks find them by their numbers, so these must be ours first.
+    // The other writes find the tasks by their numbers, so the numbers must be ours first.
     let mut batch = Batch::new();
     batch.add(raise_counters(tx, &boards)?);
     let inserted = batch.add(insert);
@@ -455,8 +455,9 @@ async fn write(
     Ok(())
 }
 
-/// A number may have been another import's, claimed and pruned. So its row starts at the floor, for those who claim it and
-/// read the floor before that. In a statement of its own: the insert waits for a prune, and then this one sees the floor.
+/// Raises the new rows' fences to the floor: a number may have belonged to another import's task that was
+/// claimed and pruned. It is a statement of its own because the insert may wait for a prune; only a later
+/// statement sees the new floor.
 fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
     let rows = ids.iter().map(|id| json!({ "board": id.board, "n": id.n }));
     Ok(Stmt::write(
@@ -466,8 +467,8 @@ fn above_the_floor(ids: &[&TaskId]) -> Result<Stmt> {
     ))
 }
 
-/// The counters come last in the lock order, and by name among themselves. Imports to the same board, and whoever
-/// adds to it, wait for each other here, before the first of them writes a number.
+/// The counters come last in the lock order, sorted by name. Imports and additions to the same board wait
+/// for each other here, before the first of them writes a number.
 fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
     let rows = boards.iter().map(|(name, next)| json!({ "name": name, "next": next }));
     Ok(Stmt::write(
@@ -481,14 +482,14 @@ fn raise_counters(tx: &Tx<'_>, boards: &BTreeMap<&str, i64>) -> Result<Stmt> {
 }
 
 impl Item {
-    /// Whether an import would take it, whatever else there is: for whoever would rather leave something out than be
-    /// refused.
+    /// Whether an import would accept this item on its own: for importers that leave out invalid items
+    /// instead of being refused.
     pub fn check(&self) -> Result<()> {
         self.check_at("")?;
         self.clone().split().0.check(String::new())
     }
 
-    /// What only an import has; the rest is checked as for any task that is added.
+    /// Checks the fields that only an import has. The other fields are checked as for an added task.
     fn check_at(&self, at: &str) -> Result<TaskId> {
         let field = |name: &str| format!("{at}{name}");
         let id = TaskId::check(&field("id"), &self.id)?;

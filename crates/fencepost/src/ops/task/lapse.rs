@@ -1,4 +1,4 @@
-//! Tasks whose holder is dead, or whose time is up, go back by themselves.
+//! Tasks whose holder is dead, or whose claim has reached its own limit, go back automatically.
 
 use super::{Phase, Record, columns, save_set};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
     params,
 };
 
-/// After this many reviews that came to nothing, an offer goes to the pool.
+/// After this many reviews without a decision, an offer goes back to the pool.
 const REVIEWS: i64 = 3;
 
-/// The rule. An attempt at the work was counted when it was claimed, and stays counted; at the last one the
-/// task fails. A review gives nothing up.
+/// The rule. An attempt counts from its claim and stays counted; after the last one the task fails. A
+/// review does not count as an attempt.
 pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     let before = task.status();
     let Some(hold) = task.hold().cloned() else { return task.event("task.lapsed", before) };
@@ -34,7 +34,7 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
                 "{} attempts were made and lost; the last by run `{}`: {why}",
                 task.attempts, hold.run
             ));
-            // Its holder did not say so: if that was a lead, the leads are told.
+            // The holder did not report this failure: if the holder was a lead, the leads are notified.
             details["lapsed"] = true.into();
             ("task.failed", Phase::Failed(now))
         } else {
@@ -51,7 +51,7 @@ pub(crate) fn lapse(task: &mut Record, now: Time) -> Event {
     }
 }
 
-/// The rule for a task that waits for an agent which was silent for too long: it is anyone's again.
+/// The rule for a task whose agent was silent for too long: it goes back to the pool.
 pub(crate) fn recall(task: &mut Record, agent: &str, now: Time) -> Event {
     let before = task.status();
     task.phase = Phase::Unassigned;
@@ -60,7 +60,7 @@ pub(crate) fn recall(task: &mut Record, agent: &str, now: Time) -> Event {
     task.event("task.recalled", before).details(serde_json::json!({ "agent": agent }))
 }
 
-/// One batch of what these ended runs hold. No order is asked for: PostgreSQL would sort all of it for each batch.
+/// One batch of the items of these ended runs. Unordered: PostgreSQL would sort all of them for each batch.
 pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     let rows = tx
         .query(
@@ -74,7 +74,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
     give_back(tx, rows.into_iter().map(Record::read).collect::<Result<_>>()?).await
 }
 
-/// One batch of claims whose own end has come.
+/// One batch of claims that reached their own limit (`max_ms`).
 pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(

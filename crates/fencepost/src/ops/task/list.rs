@@ -30,10 +30,10 @@ pub struct List {
     pub assignee: Option<String>,
     #[serde(default)]
     pub tag: Option<String>,
-    /// Only what comes after this task: the last of the page before.
+    /// Only tasks after this one: the last task of the previous page.
     #[serde(default)]
     pub after: Option<String>,
-    /// At most this many (100 unless said, at most 1000).
+    /// At most this many (default 100, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -109,7 +109,7 @@ impl Op for List {
 }
 
 impl List {
-    /// As the statement decides it for tasks that are not overdue.
+    /// The same filter as the statement's, which covers the tasks that are not overdue.
     fn fits(&self, task: &Record) -> bool {
         self.board.as_ref().is_none_or(|board| task.id.board == *board)
             && self.status.is_none_or(|state| task.state() == state)

@@ -1,5 +1,5 @@
-//! What adding many tasks at once is made of, whoever adds them: names that become items and tasks, what is there
-//! already, and a few statements over the whole set.
+//! Adding a set of tasks, for every op that does: resolving names to items and tasks, finding existing
+//! tasks, and a few statements over the whole set.
 
 use super::{
     MAX_ATTEMPTS, PRIORITY, Record, Status, columns,
@@ -16,20 +16,20 @@ use crate::{
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// A dependency: another item of the batch, or a task that is there.
+/// A dependency: another item of the batch, or an existing task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum On {
     Item(usize),
     Task(TaskId),
 }
 
-/// How the fields of an item are called in a refusal; alone, by their own names.
+/// The prefix of an item's fields in a refusal; empty for a single item.
 pub(super) fn at(item: usize, of: usize) -> String {
     if of == 1 { String::new() } else { format!("tasks[{item}].") }
 }
 
-/// Turns names into items and ids into tasks, and refuses circles among the items. `called` is the field that names
-/// an item.
+/// Resolves names to items and ids to tasks, and refuses cycles among the items. `called` is the field that
+/// names an item.
 pub(super) fn resolve(items: &[Item], called: &str) -> Result<Vec<Vec<On>>> {
     let mut names = HashMap::new();
     let mut keys = HashSet::new();
@@ -64,7 +64,7 @@ pub(super) fn resolve(items: &[Item], called: &str) -> Result<Vec<Vec<On>>> {
     Ok(after)
 }
 
-/// Takes away what waits for nothing, again and again; what is left goes round in a circle.
+/// Repeatedly removes the items that wait for nothing. The items that are left form a cycle.
 fn refuse_circles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
     let mut waits: Vec<usize> =
         after.iter().map(|ons| ons.iter().filter(|on| matches!(on, On::Item(_))).count()).collect();
@@ -92,19 +92,18 @@ fn refuse_circles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
     }
     let circle: Vec<_> =
         (0..items.len()).filter(|&i| waits[i] > 0).filter_map(|i| items[i].name.as_deref()).collect();
-    Err(Error::invalid("after", format!("goes round in a circle through {}", circle.join(", "))))
+    Err(Error::invalid("after", format!("forms a cycle through {}", circle.join(", "))))
 }
 
-/// What of the request is there already: tasks with its keys, and the tasks it depends on.
+/// Existing tasks: those with a key of the request, and those that the items depend on.
 pub(super) struct Known {
     pub by_item: Vec<Option<Record>>,
     pub by_id: HashMap<TaskId, Record>,
 }
 
 impl Known {
-    /// What is depended on is locked, so that it cannot be completed unseen: the count of what a new task
-    /// waits for would be wrong for ever.
-    /// `also`: ids that the caller wants to look up; nothing need be there.
+    /// Dependencies are locked, so that none is completed unnoticed: the count of a new task would be wrong
+    /// for ever. `also`: more ids to look up; they need not exist.
     pub async fn read(tx: &mut Tx<'_>, items: &[Item], after: &[Vec<On>], also: &[TaskId]) -> Result<Known> {
         let mut known = Known { by_item: vec![None; items.len()], by_id: HashMap::new() };
         let keys: HashMap<&str, usize> =
@@ -121,7 +120,7 @@ impl Known {
         let by_key = set(keys.keys().map(|key| json!({ "key": key })))?;
         let by_id = ids_set(ids.iter())?;
         let mut batch = Batch::new();
-        // All of them at once: whoever completes some of them locks them in the order of age, too.
+        // One statement locks all of them, in the order of age like a completion of many.
         batch.add(Stmt::lock(
             "select 1 from task where seq = any(array(
                select task.seq from json_each(?1) as item
@@ -159,7 +158,7 @@ impl Known {
         Ok(known)
     }
 
-    /// What a new task waits for. Of an item that is new itself, the caller knows.
+    /// The dependency of a new task. `new` answers for an item that is new itself.
     pub fn wait(&self, on: &On, new: impl FnOnce(usize) -> Option<Wait>) -> Option<Wait> {
         let there = match on {
             On::Task(id) => &self.by_id[id],
@@ -172,7 +171,7 @@ impl Known {
     }
 }
 
-/// New tasks, as the rows that are written for them.
+/// New tasks, as rows to insert.
 #[derive(Debug, Default)]
 pub(super) struct NewTasks {
     tasks: Vec<Value>,
@@ -181,14 +180,14 @@ pub(super) struct NewTasks {
     events: Vec<Event>,
 }
 
-/// What a new task waits for, and whether that is over.
+/// A dependency of a new task, and whether it is completed.
 pub(super) struct Wait {
     pub on: TaskId,
     pub completed: bool,
 }
 
 impl NewTasks {
-    /// A task with its edges and tags. The row is given back, for what only some who add have to say.
+    /// Adds a task with its edges and tags. Returns the row, so that the caller can fill in its own columns.
     pub fn push(
         &mut self,
         tx: &Tx<'_>,
@@ -201,7 +200,7 @@ impl NewTasks {
         let mut counted = HashSet::new();
         for wait in waits {
             let edge = json!({ "board": id.board, "n": id.n, "on_board": wait.on.board, "on": wait.on.n });
-            // One task can go by two names: its item's, by a key, and its id.
+            // An item may name one task twice: by a key and by its id.
             if counted.insert(wait.on) {
                 waiting_on += i64::from(!wait.completed);
                 self.edges.push(edge);
@@ -231,9 +230,9 @@ impl NewTasks {
         !self.edges.is_empty()
     }
 
-    /// The insert of the tasks, which changes as many rows as were really new; and the writes of what belongs to them. A
-    /// cross join keeps SQLite to the order that is written: it could take a whole board first, and read the list anew for
-    /// each of its tasks (3,000 tasks: 12 s, not 0.1).
+    /// The insert of the tasks, which changes as many rows as are really new, and the writes of their other
+    /// rows. A cross join keeps SQLite to the written order: it could read a whole board first, and the
+    /// list again for each of its tasks (3,000 tasks: 12 s, not 0.1).
     pub fn writes(self, tx: &Tx<'_>, inserts: &Inserts) -> Result<(Stmt, Vec<Stmt>)> {
         let tasks = set(self.tasks)?;
         let insert = Stmt::write(inserts.task, params![tx.now, tasks.clone()]);
@@ -263,7 +262,7 @@ impl NewTasks {
     }
 }
 
-/// The statements that insert tasks and their texts, with the columns that only some who add fill in.
+/// The statements that insert tasks and their texts, with the columns that only some ops fill in.
 pub(super) struct Inserts {
     pub task: &'static str,
     pub doc: &'static str,
@@ -287,7 +286,7 @@ mod tests {
         let after = resolve(&[item("a", &[]), item("b", &["a", "auth-3"])], "name").unwrap();
         assert_eq!(after[1], [On::Item(0), On::Task(TaskId { board: "auth".into(), n: 3 })]);
         for (plan, says) in [
-            (vec![item("a", &["a"])], "circle"),
+            (vec![item("a", &["a"])], "cycle"),
             (vec![item("a", &["b"]), item("b", &["c"]), item("c", &["a"]), item("d", &[])], "a, b, c"),
             (vec![item("a", &["nobody"])], "not a task id"),
             (vec![item("a", &[]), item("a", &[])], "twice"),

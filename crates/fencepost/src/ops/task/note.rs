@@ -14,13 +14,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Leave a note with a task, in any state. Whoever claims it reads it.
+/// Add a note to a task, in any state. The next holder reads it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
     pub task: String,
     pub text: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -10,16 +10,16 @@ use crate::{
 };
 use std::collections::HashSet;
 
-/// The rules of expiry, and what they need beside a task's row.
+/// The rules of expiry, and the data they need besides a task's row.
 #[derive(Debug)]
 pub(crate) struct Now {
     at: Time,
-    /// Agents that were silent for too long.
+    /// Agents that have been silent for too long.
     silent: HashSet<String>,
 }
 
 impl Now {
-    /// What can be said of a task by its row alone.
+    /// The rules that need only a task's row.
     pub fn at(at: Time) -> Self {
         Self { at, silent: HashSet::new() }
     }
@@ -33,7 +33,7 @@ impl Now {
         Ok(now)
     }
 
-    /// In the order of a batch of expiry (`run/sweep.rs`). Doing it twice is doing it once.
+    /// In the order of a batch of expiry (`lease/expiry.rs`). Applying it twice changes nothing more.
     pub fn of(&self, mut task: Record) -> Record {
         if task.is_lost(self.at) {
             lapse::lapse(&mut task, self.at);
@@ -48,7 +48,7 @@ impl Now {
     }
 }
 
-/// As `agent::recall::strand` finds them.
+/// The agents that `agent::recall::strand` would find.
 fn silent(now: Time) -> Stmt {
     Stmt::read(
         "select name from agent where strands_at <= ?1 and not exists (
@@ -57,7 +57,7 @@ fn silent(now: Time) -> Stmt {
     )
 }
 
-/// Tasks of runs whose lease is over. The runs are found first.
+/// Tasks of runs whose lease expired. The runs are found first.
 const OF_EXPIRED_RUNS: &str = concat!(
     state!(),
     "run.key as run_key, run.name as run_name, run.agent as run_agent,
@@ -77,28 +77,28 @@ const OF_ENDED_RUNS: &str = concat!(
      and (cast(?1 as text) is null or task.board = ?1)"
 );
 
-/// What is offered to silent agents, who are looked up one by one.
+/// Tasks offered to silent agents, which are looked up one by one.
 const OFFERED_TO: &str = unheld!(
     "from json_each(?2) as silent cross join task
      where task.offered_to = silent.value ->> 'name' and task.status = 'offered' and task.parked is null
      and (cast(?1 as text) is null or task.board = ?1)"
 );
 
-/// What is assigned to silent agents and ready.
+/// Ready tasks assigned to silent agents.
 const ASSIGNED_TO: &str = unheld!(
     "from json_each(?2) as silent cross join task
      where task.assignee = silent.value ->> 'name' and task.ready = 2
      and (cast(?1 as text) is null or task.board = ?1)"
 );
 
-/// What is assigned to silent agents and was delayed until now.
+/// Tasks assigned to silent agents whose delay is over.
 const WOKEN_FOR: &str = unheld!(
     "from json_each(?2) as silent cross join task
      where task.assignee = silent.value ->> 'name' and task.status = 'pending' and task.delayed_until <= ?3
      and (cast(?1 as text) is null or task.board = ?1)"
 );
 
-/// The tasks, of one board or of all, whose claims are lost, or whose agent was silent for too long.
+/// The tasks, of one board or of all, whose claim is lost, or whose agent was silent for too long.
 pub(crate) async fn overdue(tx: &mut Tx<'_>, board: Option<&str>) -> Result<Overdue<Record>> {
     let now = tx.now;
     if !tx.opening.due.is_due(now) {

@@ -13,13 +13,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Offer an unassigned task to an agent, who may accept or reject it.
+/// Offer an unassigned task to an agent, which may accept or reject it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
     pub task: String,
     pub to: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -53,7 +53,7 @@ fn offer(task: &mut Record, to: &str, now: Time) -> Result<()> {
     Ok(())
 }
 
-/// Only what is nobody's can be offered or assigned.
+/// Only an unassigned task can be offered or assigned.
 pub(super) fn unassigned(task: &Record) -> Result<()> {
     task.unfinished()?;
     task.unheld()?;
@@ -67,7 +67,7 @@ pub(super) fn unassigned(task: &Record) -> Result<()> {
         if task.assignee.is_some() { "assigned" } else { "offered" }
     );
     let hint = if task.assignee.is_some() {
-        format!("fence cancel {} and add it anew, or leave it to them", task.id)
+        format!("fence cancel {} and add a new task, or leave it to that agent", task.id)
     } else {
         format!("fence reject {} --agent {whose} gives it back", task.id)
     };

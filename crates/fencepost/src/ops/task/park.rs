@@ -12,13 +12,13 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Set a task aside, with a reason: it stays what it is, but nobody can claim it until it is unparked.
+/// Park a task, with a reason: nobody can claim it until it is unparked. Nothing else changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Park {
     pub task: String,
     pub reason: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -24,11 +24,11 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// The board they go to (`main` unless said); made if it is not there.
+    /// The board (default `main`). It is created if it does not exist.
     #[serde(default)]
     pub board: Option<String>,
     pub tasks: Vec<Item>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -37,51 +37,51 @@ pub struct Plan {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
-    /// What the others of this plan call it in `after`.
+    /// The name by which other items of this plan refer to it in `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub title: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// When it counts as done.
+    /// The acceptance criteria.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_when: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// 0 to 100, higher first (50 unless said).
+    /// 0 to 100, higher first (default 50).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Where it came from: any JSON.
+    /// The task's origin: any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
-    /// Assign it to this agent.
+    /// Assign the task to this agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Offer it to this agent, who may accept or reject it.
+    /// Offer the task to this agent, which may accept or reject it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<String>,
-    /// What must be completed first: names in this plan, or ids of tasks.
+    /// Names in this plan, or ids of tasks, that must be completed first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
-    /// How often it may be tried (3 unless said).
+    /// The most attempts (default 3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
-    /// A second task with this key is not added; the first is the answer.
+    /// Idempotency key: if a task has this key already, none is added, and the reply is that task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
-    /// In the order in which they were given.
+    /// In the order of the request.
     pub tasks: Vec<Task>,
-    /// Those of them that were there already, by their key.
+    /// The ids of the tasks that existed already, by their key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub existing: Vec<String>,
 }
@@ -162,7 +162,8 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, board: &str, items: Vec<Item>) -> Re
     if !alone {
         return Ok(Planned { tasks: full(tx, added).await?, existing });
     }
-    // Nothing is known of them but what was given: no need to ask, while the board's counter is held.
+    // A new task holds only the fields of the request: build the views without a query, while the board's counter
+    // is locked.
     let views = added.into_iter().zip(items).map(|(task, item)| Task {
         body: item.body,
         done_when: item.done_when,
@@ -193,7 +194,7 @@ const INSERTS: Inserts = Inserts {
           where task.board = item.value ->> 'board' and task.n = cast(item.value ->> 'n' as bigint)",
 };
 
-/// Takes so many numbers of a board.
+/// Takes this many numbers of a board.
 fn next_numbers(board: &str, count: i64) -> Stmt {
     Stmt::write(
         "update board set next_n = next_n + ?2 where name = ?1 returning next_n - ?2",
@@ -201,7 +202,7 @@ fn next_numbers(board: &str, count: i64) -> Stmt {
     )
 }
 
-/// The board's counter comes last in the lock order, and is held only until the commit.
+/// The board's counter comes last in the lock order, and is locked only until the commit.
 async fn take_numbers(tx: &mut Tx<'_>, board: &str, count: i64) -> Result<i64> {
     if let Some(first) = tx.allocate_numbers(next_numbers(board, count)).await {
         return Ok(first);
@@ -280,7 +281,7 @@ fn select(ids: &[TaskId]) -> Result<Stmt> {
     Ok(Stmt::read(sql, params![rows]))
 }
 
-/// The same request again: the tasks that it added, and those that it found by their keys, as they are now.
+/// The reply to a repeated request: the tasks that it added, and those that it found by their keys, as they are now.
 async fn repeated(tx: &mut Tx<'_>, items: &[Item]) -> Result<Planned> {
     let known = Known::read(tx, items, &[], &[]).await?;
     let added = tx.opening.repeat.iter().filter(|did| did.kind == "task.added");

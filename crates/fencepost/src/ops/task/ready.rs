@@ -11,17 +11,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, collections::HashMap};
 
-/// List what could be claimed now, best first. It claims nothing, and another may be quicker.
+/// List the tasks that could be claimed now, best first. Nothing is claimed, so another run may claim one first.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
-    /// Only of this board.
+    /// Only tasks of this board.
     #[serde(default)]
     pub board: Option<String>,
-    /// Also what is assigned to this agent.
+    /// Also tasks assigned to this agent.
     #[serde(default)]
     pub agent: Option<String>,
-    /// At most this many (20 unless said, at most 1000).
+    /// At most this many (default 20, at most 1000).
     #[serde(default)]
     pub limit: Option<i64>,
 }
@@ -70,7 +70,7 @@ impl Op for Ready {
                 params![limit],
             ),
         });
-        // What a delay kept back can be claimed, too.
+        // Tasks whose delay is over can be claimed, too.
         let delayed = columns!(
             "where task.delayed_until <= ?1 and task.waiting_on = 0 and task.parked is null
              and task.status in ('unassigned', 'pending')
@@ -92,7 +92,7 @@ impl Op for Ready {
                     _ => false,
                 }
         });
-        // Whatever has an assignee here is the asking agent's own.
+        // Every task here that has an assignee is assigned to the asking agent.
         tasks.sort_by_key(|task| (task.assignee.is_none(), Reverse(task.priority), task.seq));
         tasks.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         if let (true, Some(board)) = (tasks.is_empty(), board) {
@@ -107,7 +107,7 @@ impl Op for Ready {
     }
 }
 
-/// When each of them counts as done, where that was said: whoever chooses a task wants to know.
+/// The acceptance criteria of the tasks that have them, to help the reader choose.
 async fn done_when(tx: &mut Tx<'_>, tasks: &[Record]) -> Result<HashMap<i64, String>> {
     let keys: Vec<i64> = tasks.iter().map(|task| task.seq).collect();
     if keys.is_empty() {

@@ -1,4 +1,4 @@
-//! Reading a task's row.
+//! A task's row: reading and writing it.
 
 use super::{Now, Phase, Status, Task, reopen::reopened};
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) struct Record {
     pub last: Option<Last>,
     pub failure_reason: Option<String>,
     pub updated_at: Time,
-    /// Its claim is lost, and nobody has written that yet: this is what expiry would write.
+    /// The claim is lost, but expiry has not written that yet: this record is as expiry would write it.
     pub overdue: bool,
 }
 
@@ -66,7 +66,7 @@ macro_rules! state {
 }
 pub(crate) use state;
 
-/// Tasks with the runs that hold them.
+/// Tasks joined with the runs that hold them.
 macro_rules! columns {
     ($rest:expr) => {
         concat!(
@@ -80,7 +80,7 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// Tasks that nobody holds. With no join there is no other order for a planner to prefer.
+/// Tasks that nobody holds. Without a join the planner has no other order to choose.
 macro_rules! unheld {
     ($rest:expr) => {
         concat!($crate::ops::task::state!(), "cast(null as bigint) as run_key ", $rest)
@@ -88,7 +88,8 @@ macro_rules! unheld {
 }
 pub(crate) use unheld;
 
-/// Can it be claimed now? [`Record::ready`] says the same of a task as it is now; the column `ready` does not know the time.
+/// Whether a task can be claimed now. [`Record::ready`] is the same rule in Rust; the column `ready` does
+/// not know the time.
 macro_rules! is_ready {
     ($now:literal) => {
         concat!(
@@ -101,7 +102,7 @@ macro_rules! is_ready {
 }
 pub(crate) use is_ready;
 
-/// A task as it was found: what the write checks, and what its event tells.
+/// A task as it was found: the values that the write checks, and that its event reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Was {
     pub phase: Phase,
@@ -208,24 +209,24 @@ impl Record {
         self.phase.hold()
     }
 
-    /// A claim that is over, and that nobody has ended yet.
+    /// Whether a run holds the task under a claim that is over.
     pub fn is_lost(&self, now: Time) -> bool {
         self.hold().is_some_and(|hold| !hold.is_alive(now))
     }
 
-    /// Where an unfinished, unheld task waits.
+    /// The phase of an unfinished task without a holder.
     pub fn home(&self) -> Phase {
         home(self.assignee.as_deref())
     }
 
-    /// Ends the claim, if there is one, by this verb.
+    /// Ends the claim, if there is one, with this verb. The task enters the next phase.
     pub fn end_claim(&mut self, verb: &str, content: &[Option<&str>], next: Phase) {
         if let Some(hold) = std::mem::replace(&mut self.phase, next).hold() {
             self.last = Some(Last::new(hold.fence, verb, content));
         }
     }
 
-    /// An event of this task that led from a status to the present one.
+    /// An event of this task: its status changed from `from` to the present one.
     pub fn event(&self, kind: &'static str, from: Status) -> Event {
         let hold = self.hold();
         Event {
@@ -241,7 +242,7 @@ impl Record {
         topic(self.status(), self.assignee.as_deref(), self.offered_to.as_deref())
     }
 
-    /// Refuses what is only for unfinished tasks.
+    /// Refuses a finished task.
     pub fn unfinished(&self) -> Result<()> {
         match self.phase {
             Phase::Cancelled(_) => {
@@ -254,13 +255,13 @@ impl Record {
             }
             Phase::Completed(_) => {
                 Err(Error::new(Code::AlreadyFinished, format!("task `{}` is completed already", self.id))
-                    .hint(format!("fence reopen {} makes a new task of it", self.id)))
+                    .hint(format!("fence reopen {} adds a new task with the same text", self.id)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses what is only for tasks that nobody holds. Dead holders' claims were given back before.
+    /// Refuses a held task. Claims of dead holders were given back before.
     pub fn unheld(&self) -> Result<()> {
         let Some(hold) = self.hold() else { return Ok(()) };
         Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
@@ -274,7 +275,7 @@ impl Record {
             .with("expires_at", hold.expires_at())
     }
 
-    /// Whom it waits for, if it is offered or assigned and could be begun.
+    /// The agent that the task is offered or assigned to, if nothing else blocks the task.
     pub fn waits_for(&self) -> Option<&str> {
         match self.phase {
             Phase::Offered if self.parked.is_none() => self.offered_to.as_deref(),
@@ -283,7 +284,7 @@ impl Record {
         }
     }
 
-    /// As it is now: a lost claim is given back, and a delay that is over is none.
+    /// The task as it is now: a lost claim is given back, and a delay that is over is left out.
     pub fn view(self, now: Time) -> Task {
         let task = Now::at(now).of(self);
         let claim = task.hold().map(|hold| hold.claim(&task.resource()));
@@ -327,7 +328,8 @@ impl Record {
         Was { phase: self.phase.clone(), fence: self.fence, ready: self.ready() }
     }
 
-    /// For whom it is ready, as the database computes it: 1 for anyone, 2 for its assignee, 0 for nobody.
+    /// The same value as the database's `ready` column: 1 if anyone may claim the task, 2 if its assignee
+    /// may, 0 if nobody may.
     pub fn ready(&self) -> u8 {
         match self.phase {
             _ if self.waiting_on > 0 || self.parked.is_some() || self.delayed_until.is_some() => 0,
@@ -356,7 +358,7 @@ pub(crate) async fn load(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>>
     rows.into_iter().next().map(Record::read).transpose()
 }
 
-/// Locks first, reads after: a read that waited for the lock would show the run as it was before.
+/// Locks first, then reads: a read that waited for the lock would show the run's old state.
 pub(crate) async fn load_locked(tx: &mut Tx<'_>, id: &TaskId) -> Result<Option<Record>> {
     let mut batch = Batch::new();
     let found = add_locked(&mut batch, id);
@@ -370,15 +372,15 @@ pub(crate) fn add_locked(batch: &mut Batch, id: &TaskId) -> Slot {
     batch.add(Stmt::read(columns!("where task.board = ?1 and task.n = ?2"), key))
 }
 
-/// How a set of tasks is locked: against being changed, or only against being finished unseen. (Whoever finishes one
-/// has locked it to write; that it waits for fewer may be written all the same.)
+/// How a set of tasks is locked: against any change, or only against being finished unnoticed. (Finishing
+/// locks the row for update; lowering its count of dependencies is still possible.)
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lock {
     ToWrite,
     ToDependOn,
 }
 
-/// Tasks by their ids, locked in the order of age; those that are not there are left out.
+/// Tasks by their ids, locked in the order of age. Ids that do not exist are left out.
 pub(crate) async fn load_set<'i>(
     tx: &mut Tx<'_>,
     ids: impl Iterator<Item = &'i TaskId>,
@@ -403,7 +405,7 @@ pub(crate) async fn load_set<'i>(
     by_id(tx.send(batch).await?.take(found).rows)
 }
 
-/// The same without locks, to read.
+/// Like [`load_set`], without locks.
 pub(crate) async fn by_ids<'i>(
     tx: &mut Tx<'_>,
     ids: impl Iterator<Item = &'i TaskId>,

@@ -14,18 +14,19 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Reject an offered task, with a reason: it is anyone's again. Under review, only the run that holds it may.
+/// Reject an offered task, with a reason: it goes back to the pool. While a run reviews the task, only that
+/// run may reject it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reject {
     pub task: String,
-    /// The agent that it was offered to.
+    /// The agent that the task was offered to.
     pub agent: String,
     pub reason: String,
-    /// The claim under which it is reviewed, if it is.
+    /// The token of the review, if a run reviews the task.
     #[serde(default)]
     pub token: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// The rule: back to the pool, to its assignee, or to whom it is offered.
+/// The rule: the task goes back to the pool, to its assignee, or to the agent it is offered to.
 pub(super) fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>]) {
     let next = match task.phase {
         Phase::Reviewing(_) => Phase::Offered,
@@ -57,7 +57,8 @@ pub(crate) async fn release(
     Ok(task.status().as_str().into())
 }
 
-/// Tasks whose claims did not arrive go back, except for those that were handed over again since. Gives how many.
+/// Gives back tasks whose claims did not arrive, except for those that were delivered again since. Returns
+/// their number.
 pub(crate) async fn return_undelivered(tx: &mut Tx<'_>, delivered: &[&Delivered]) -> Result<u64> {
     let mut handed = HashMap::with_capacity(delivered.len());
     for delivered in delivered {
@@ -92,7 +93,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
     let run = hold.run.clone();
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     if !hold.is_alive(tx.now) {
-        // It was lost already: the attempt counts.
+        // The claim was lost already: the attempt counts.
         let lapsed = super::lapse::lapse(&mut task, tx.now);
         let mut batch = Batch::new();
         save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
@@ -104,26 +105,26 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     let mut batch = Batch::new();
     save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
-    // Who took it away is the caller, not the holder.
+    // The event's agent is the caller, not the holder.
     let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
     batch.add(event.insert(tx));
     tx.send(batch).await?;
     Ok(Unclaimed { held_by: Some(run), status: task.status().as_str().into() })
 }
 
-/// How often a task's attempt is given back because its holder's terminal or agent is gone. A task that brings down
-/// whoever takes it would go round for ever.
+/// How often a task gives an attempt back because its holder's terminal or agent is gone. Without a limit,
+/// a task that kills every holder would be claimed for ever.
 const GIVEN_BACK_MAX: i64 = 10;
 
-/// Takes a living run's tasks away, because whoever it worked for is gone. Tasks that were given back too often, or that
-/// another transaction has locked, stay: they lapse with the run.
+/// Takes away the tasks of a living run whose terminal or agent is gone. Tasks that were given back too
+/// often, or that another transaction has locked, stay, and lapse with the run.
 pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> Result<()> {
     let held = columns!(
         "where task.run = ?1 and task.given_back < ?2 limit ?3 /*pg for update of task skip locked*/"
     );
     let rows = tx.query(held, params![run_key, GIVEN_BACK_MAX, ITEMS]).await?;
     let mut held = rows.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    // A claim whose own time was up was lost before.
+    // A claim past its own limit was lost already.
     held.retain(|task| task.hold().is_some_and(|hold| hold.is_alive(tx.now)));
     if held.is_empty() {
         return Ok(());
@@ -137,7 +138,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     }
     let written = save_set(tx, &changes, Under::Nobody).await?;
     let details = serde_json::json!({ "reason": reason });
-    // Who took them away is the caller, not the holder.
+    // The events' agent is the caller, not the holder.
     let unclaimed = |(was, back): &(Was, Record)| Event {
         agent: None,
         ..ended(back, was, "task.unclaimed", Some(details.clone()))
@@ -149,7 +150,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
     write_logged(tx, count, events).await.map(drop)
 }
 
-/// An event of a claim that ended: it names the run and the fence that the task no longer carries.
+/// An event of an ended claim: it names the run and the fence, which the task no longer carries.
 pub(super) fn ended(
     task: &Record,
     was: &Was,

@@ -21,23 +21,23 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The key of a task that reopens another begins with this; the other's id follows. So a task is reopened once, and each of
-/// the two finds the other by an index that is there.
+/// The key of a reopening task is this prefix and the id of the reopened one. So a task is reopened once,
+/// and each of the two finds the other by an existing index.
 const KEY: &str = "reopen:";
 
-/// Do a completed task again: a new task with the same words, which comes after the completed one and names it. The completed
-/// one stays as it is. A task is reopened once: asking again gives the same new task.
+/// Do a completed task again: a new task with the same text, which depends on the completed one and names it. The
+/// completed task does not change. A task is reopened once: repeating the call returns the same new task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reopen {
     pub task: String,
-    /// What is not done yet: whoever claims the new task reads it.
+    /// The work that is still missing. The holder of the new task reads it.
     #[serde(default)]
     pub reason: Option<String>,
     /// Assign the new task to this agent.
     #[serde(default)]
     pub to: Option<String>,
-    /// Asking again with the same id gives the first answer.
+    /// Request id: repeating the call with the same id returns the first reply.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -73,7 +73,7 @@ impl Op for Reopen {
             source: done.source,
             origin: done.origin,
             to: self.to,
-            // Whoever does it again is shown what came of it the first time.
+            // The holder of the new task is shown the first result.
             after: vec![id.to_string()],
             max_attempts: Some(done.max_attempts),
             key: Some(key(&id)),
@@ -115,7 +115,7 @@ fn refuse_unless_completed(id: &TaskId, status: Status) -> Result<()> {
         Status::Failed | Status::Cancelled => {
             (Code::AlreadyFinished, "was not completed", format!("fence retry {id} brings it back"))
         }
-        _ => (Code::NotReady, "is not finished", format!("fence show {id} says how it is")),
+        _ => (Code::NotReady, "is not finished", format!("fence show {id} shows its state")),
     };
     let message =
         format!("task `{id}` {why}: it is {}, and only completed tasks are reopened", status.as_str());
@@ -127,7 +127,7 @@ pub(super) fn key(id: &TaskId) -> String {
     format!("{KEY}{id}")
 }
 
-/// The task that one with this key reopens.
+/// The id of the task that this key reopens.
 pub(super) fn reopened(key: Option<&str>) -> Option<String> {
     let id = key?.strip_prefix(KEY)?;
     id.parse::<TaskId>().ok().map(|id| id.to_string())

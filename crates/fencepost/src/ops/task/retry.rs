@@ -14,12 +14,12 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bring back a failed or cancelled task, with all its attempts.
+/// Make a failed or cancelled task claimable again, with all its attempts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
     pub task: String,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -40,7 +40,7 @@ impl Op for Retry {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Changed> {
         check::request(self.request.as_deref())?;
         let changed = change(tx, &self.task, "task.retried", None, |task, _| retry(task)).await?;
-        // Its next end is news for the leads again.
+        // The leads are notified again when the task ends next.
         let id = TaskId::check("task", &self.task)?;
         tx.execute(
             "update task set told = 0 where board = ?1 and n = ?2 and told = 1 and finished_at is null",

@@ -9,8 +9,8 @@ use crate::{
     params,
 };
 
-/// Writes a claim or a completion, which leave alone whose the task is. They are most of all writes, and a quarter cheaper
-/// without the other columns. `?3` is the authority ([`Under::number`]), `?4` the run that it rests on.
+/// Writes a claim or a completion, which do not change the assignee or the offer. These are most of all writes, and a
+/// quarter cheaper without the other columns. `?3` is the authority ([`Under::number`]), `?4` the run that it depends on.
 const SAVE_CLAIM: &str = "
     update task set status = ?7, attempts = ?8, lapsed = ?9, run = ?10, fence = ?11, until_at = ?12, claimed_at = ?13,
       last_fence = ?14, last_verb = ?15, last_digest = ?16, failure_reason = ?17, updated_at = ?6, finished_at = ?18
@@ -28,7 +28,7 @@ const SAVE: &str = "
     and (?3 = 0 or 1 = (select 1 from run where key = ?4 and ended_at is null and expires_at > ?5))
     and (?3 < 2 or until_at is null or until_at > ?5)";
 
-/// The one write of a transition. No row is written if the fence moved, or the claim it stands on is dead.
+/// The one write of a transition. No row is written if the fence changed, or if the claim that it depends on is dead.
 pub(crate) fn save(batch: &mut Batch, was: &Was, after: &Record, under: Under, now: Time) -> Slot {
     let only_claim = was.phase.leads_straight_to(&after.phase);
     let saved = batch.add(update(was, after, under, now, only_claim));
@@ -77,7 +77,7 @@ fn update(was: &Was, after: &Record, under: Under, now: Time, only_claim: bool) 
     Stmt::write(SAVE, params)
 }
 
-/// The tags' copies of `ready` follow the tasks of this key set.
+/// Updates the tags' copies of `ready` for the tasks of this key set.
 pub(super) fn sync_tags(keys: Value) -> Stmt {
     Stmt::write(
         "update task_tag set ready = (select ready from task where seq = task_tag.task)
@@ -86,8 +86,8 @@ pub(super) fn sync_tags(keys: Value) -> Stmt {
     )
 }
 
-/// Many transitions, one statement. The caller holds the rows' locks; claims that are used or made must be
-/// alive, as in [`save()`]. Gives the `seq` of each row that was written.
+/// Many transitions in one statement. The caller holds the row locks; claims that are used or made must be alive, as in
+/// [`save()`]. Returns the `seq` of each row that was written.
 pub(crate) async fn save_set(tx: &mut Tx<'_>, changes: &[(Was, Record)], under: Under) -> Result<Vec<i64>> {
     let rows = changes.iter().map(|(was, after)| {
         let (hold, last) = (after.hold(), after.last.as_ref());

@@ -1,27 +1,27 @@
-//! The state that a person is shown: a task that is blocked, parked or delayed is not just "unassigned".
+//! The state shown to people: a task that is blocked, parked or delayed is not just "unassigned".
 
 use super::{Record, Status, Task};
 use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The status of a task, or the obstacle that keeps everybody from claiming it. Every task is in exactly one state.
+/// The status of a task, or the reason why nobody can claim it. Every task is in exactly one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Anyone's to take.
+    /// Any agent may claim it.
     Unassigned,
-    /// Waiting for one agent's yes or no.
+    /// Offered to one agent, which has not accepted or rejected it yet.
     Offered,
-    /// Held by a run of that agent while it decides.
+    /// Held by a run of the agent it is offered to, which decides.
     Reviewing,
-    /// Waiting for its assignee.
+    /// Assigned to an agent that has not claimed it yet.
     Pending,
     /// Waiting for other tasks to be completed.
     Blocked,
     /// Set aside by `park`.
     Parked,
-    /// It failed, and is tried again later.
+    /// It failed, and is retried later.
     Delayed,
     /// Held by a run that works on it.
     InProgress,
@@ -92,13 +92,13 @@ impl Task {
 }
 
 impl Record {
-    /// Of a task as it is now: a delay that is over is none.
+    /// The state of a task as it is now: a delay that is over does not count.
     pub fn state(&self) -> State {
         State::of(self.status(), self.waiting_on, self.parked.is_some(), self.delayed_until.is_some())
     }
 }
 
-/// [`State::of`] a row that is not overdue, as text.
+/// [`State::of`] in SQL, for a row that is not overdue.
 macro_rules! state_now {
     ($now:literal) => {
         concat!(

@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 pub struct Undepend {
     pub task: String,
     pub after: String,
-    /// Why; it is kept in the log.
+    /// The reason. It is kept in the log.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Asking again with the same id changes nothing.
+    /// Request id: repeating the call with the same id changes nothing.
     #[serde(default)]
     pub request: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Op for Undepend {
         if removed == 0 {
             let message = format!("task `{}` does not wait for `{}`", task.id, other.id);
             return Err(Error::new(Code::NotFound, message)
-                .hint(format!("fence show {} lists what it waits for", task.id)));
+                .hint(format!("fence show {} lists its dependencies", task.id)));
         }
         let waited = i64::from(other.status() != Status::Completed);
         let task = Record { waiting_on: task.waiting_on - waited, updated_at: tx.now, ..task };

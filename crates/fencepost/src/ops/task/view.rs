@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// A task. What is long (`body` to `notes`) is filled in by add, claim and show.
+/// A task. Long fields (`body` to `notes`) are filled in by add, claim and show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// `auth-3`: the third task of board `auth`.
@@ -35,7 +35,7 @@ pub struct Task {
     /// The completed task that this one does again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopens: Option<String>,
-    /// The task that does this one again; `show` says it.
+    /// The task that does this one again. Only `show` fills it in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopened_as: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,24 +48,24 @@ pub struct Task {
     pub accepted_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection_reason: Option<String>,
-    /// Why it is set aside, if it is.
+    /// The reason, if the task is parked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
-    /// It failed, and is tried again after this.
+    /// The task failed, and is retried after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_until: Option<Time>,
-    /// How many of its dependencies are not completed.
+    /// The number of its dependencies that are not completed.
     pub waiting_on: i64,
     pub attempts: i64,
     pub max_attempts: i64,
-    /// How the last attempt failed.
+    /// The reason for which the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
-    /// Who holds it, while someone does.
+    /// The claim, while a run holds the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<claim::Claim>,
-    /// Its last holder's lease is over, and that is not written down yet: whoever claims next, or a server, will. The task
-    /// is shown as it will be then.
+    /// The last holder's lease expired, but expiry has not written that yet. The next claim or the server
+    /// will; the task is already shown that way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
     pub created_at: Time,
@@ -74,15 +74,15 @@ pub struct Task {
     pub finished_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// When it counts as done.
+    /// The acceptance criteria.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_when: Option<String>,
-    /// Where it came from.
+    /// The task's origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What it waits for, with their outputs.
+    /// Its dependencies, with their outputs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,7 +164,7 @@ pub struct Progress {
 
 const HISTORY: i64 = 200;
 
-/// Where something is due, what is waited for may be overdue, too.
+/// If something is due, the dependencies may be overdue, too.
 async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) -> Result<()> {
     let open = others.iter().filter(|(_, _, status)| !status.is_finished()).map(|(_, id, _)| id.clone());
     let open: HashSet<TaskId> = open.collect();
@@ -181,12 +181,12 @@ async fn as_they_are(tx: &mut Tx<'_>, others: &mut [(usize, TaskId, Status)]) ->
     Ok(())
 }
 
-/// Tasks with all that a worker needs.
+/// Tasks with everything a worker needs.
 pub(crate) async fn full(tx: &mut Tx<'_>, tasks: Vec<Record>) -> Result<Vec<Task>> {
     Ok(full_after(tx, Batch::new(), tasks).await?.1)
 }
 
-/// The same, read after the statements of a batch in the same round trip. Gives the answers of those, too.
+/// Like [`full`], in the same round trip as the statements of a batch. Also returns the batch's answers.
 pub(crate) async fn full_after(
     tx: &mut Tx<'_>,
     mut batch: Batch,

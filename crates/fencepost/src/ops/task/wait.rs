@@ -13,36 +13,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
-/// Wait until tasks are finished: those that are named, or all of a board. It is over when all are completed, and
-/// as soon as one has failed or was cancelled, because only a person can change that. It reads, and settles nothing,
-/// but a task whose last attempt is lost counts as failed from that moment on.
+/// Wait until tasks are finished: named ones, or all of a board. The wait is over when all are completed,
+/// or as soon as one failed or was cancelled, because only a person can change that. It changes nothing,
+/// but a task whose last attempt was lost counts as failed from that moment on.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
     /// These tasks (at most 1000).
     #[serde(default)]
     pub tasks: Vec<String>,
-    /// Or all the tasks of this board. For a board that has none left it is over at once.
+    /// Or all tasks of this board. If it has no unfinished task, the wait is over at once.
     #[serde(default)]
     pub board: Option<String>,
-    /// One that is finished is enough, however it ended.
+    /// Stop as soon as one task is finished, with any result.
     #[serde(default)]
     pub any: bool,
-    /// How long to wait before saying that it is not over (10 minutes at most; then ask again).
+    /// How long to wait (at most 10 minutes; repeat the call to wait longer).
     #[serde(default)]
     pub wait_ms: Option<Millis>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Waited {
-    /// There is nothing more to wait for.
+    /// The wait is over.
     pub over: bool,
     pub completed: i64,
     pub failed: i64,
     pub cancelled: i64,
-    /// How many are not finished.
+    /// The number of unfinished tasks.
     pub open: i64,
-    /// The named tasks. Of a board, up to 20: what failed, what was cancelled, what is held, and what waits.
+    /// The named tasks. Of a board, up to 20: first failed ones, then cancelled, held and waiting ones.
     pub tasks: Vec<Waiting>,
 }
 
@@ -83,7 +83,7 @@ impl Op for Wait {
     async fn run(self, tx: &mut Tx<'_>) -> Result<Waited> {
         let waited = match &self.board {
             Some(_) if !self.tasks.is_empty() => {
-                return Err(Error::invalid("board", "stands for all its tasks: leave out `tasks`"));
+                return Err(Error::invalid("board", "means all its tasks: leave out `tasks`"));
             }
             None if self.tasks.is_empty() => {
                 return Err(
@@ -127,7 +127,7 @@ async fn named(tx: &mut Tx<'_>, names: &[String]) -> Result<Waited> {
     Ok(waited)
 }
 
-/// When a task that is on its last attempt fails unless its holder is heard from.
+/// When a task on its last attempt fails, if its holder is not renewed.
 fn loses_at(task: &Record) -> Option<Time> {
     let last = task.status() == Status::InProgress && task.attempts >= task.max_attempts;
     task.hold().filter(|_| last).map(|hold| hold.expires_at())
@@ -154,12 +154,12 @@ impl Waited {
 
 const LISTED: i64 = 20;
 
-/// Is there nothing left to wait for? The first entry of each index says so: a board of 100,000 tasks is counted
-/// when it is over (30 ms on SQLite, 60 on PostgreSQL), and not at every attempt.
+/// Whether the wait is over. The first entry of each index tells: a board of 100,000 tasks is counted only
+/// at the end (30 ms on SQLite, 60 on PostgreSQL), not at every attempt.
 ///
-/// `held` is what is held on the board: how many, how many of them are on their last attempt and lost, and when the next
-/// could be. They are found among all that is held, which is little beside all there is, because no index of these begins
-/// with the board; and the planner may not take another that does.
+/// `held` counts the board's held tasks: all of them, those that lost their last attempt, and the time when the next
+/// one could. They are searched among the held tasks of all boards, which are few, because no index of held tasks
+/// begins with the board; the statement keeps the planner from using another index that does.
 const IS_OVER: &str = "
     select held.next_at, case
       when held.lost > 0
@@ -180,8 +180,8 @@ const IS_OVER: &str = "
         from task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1) as each_held
     ) as held";
 
-/// Counted in indexes, one for each state, and in one statement, so that they fit together. What is completed has
-/// none (it would be written with every completion): it is the rest. `held` as in [`IS_OVER`].
+/// Counted in one statement, for consistent numbers, by an index for each state. Completed tasks have no
+/// index (every completion would write it): they are the rest. `held` as in [`IS_OVER`].
 const COUNTS: &str = "
     select held.n as held, held.lost, held.next_at,
       (select count(*) from board where name = ?1) as boards,
@@ -225,7 +225,7 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
     let overdue = overdue(tx, Some(board)).await?;
     let held =
         some!("task cross join run where task.run > 0 and run.key = task.run and task.board || '' = ?1");
-    // A delay that is over: the column `ready` does not know it yet.
+    // The column `ready` does not know yet that a delay is over.
     let woken = some!(concat!("task where delayed_until <= ?4 and ", is_ready!("?4"), " and board = ?1"));
     let now = tx.now;
     let mut batch = Batch::new();
@@ -258,7 +258,7 @@ async fn of_board(tx: &mut Tx<'_>, board: &str) -> Result<Waited> {
             listed.insert(row.get::<i64>("seq")?, (rank, waiting(&row)?));
         }
     }
-    // The woken stand among what waits, too.
+    // The woken tasks are among the waiting ones, too.
     for row in answers.take(woken).rows {
         let task = waiting(&row)?;
         let rank = if task.status == Status::Pending { Rank::Assigned } else { Rank::Free };

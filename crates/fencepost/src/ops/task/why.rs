@@ -10,7 +10,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Say everything that keeps a task from being claimed, and when that could change.
+/// List every reason why a task cannot be claimed, and when each could end.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Why {
@@ -19,7 +19,7 @@ pub struct Why {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Because {
-    /// Nothing stands in the way.
+    /// No reason: the task can be claimed.
     pub ready: bool,
     pub reasons: Vec<Reason>,
     pub task: Task,
@@ -30,7 +30,7 @@ pub struct Reason {
     /// `finished`, `held`, `offered`, `assigned`, `blocked`, `parked` or `delayed`.
     pub what: String,
     pub message: String,
-    /// When it could change by itself.
+    /// When the reason could end without anyone acting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
 }

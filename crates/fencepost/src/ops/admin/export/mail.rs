@@ -1,4 +1,4 @@
-//! Messages of mailboxes as they are now: what expiry would write is in it, and nobody holds anything.
+//! Exports messages as expiry would write them now, without claims.
 
 use super::{Read, number, that_fit};
 use crate::{
@@ -35,11 +35,11 @@ pub(super) async fn messages(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result
     Err(Error::raced("messages change faster than they can be read"))
 }
 
-/// How often messages are read again that changed meanwhile.
+/// Number of times that messages are read again if they change during the read.
 const TRIES: usize = 20;
 
-/// Reads these messages, and gives those that changed meanwhile: on PostgreSQL each statement sees a moment of its own, and
-/// a completion clears the payload as it adds the outputs.
+/// Reads these messages, and returns those that changed during the read: on PostgreSQL each statement has its own
+/// snapshot, and a completion clears the payload when it adds the outputs.
 async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>) -> Result<Vec<i64>> {
     let mut batch = Batch::new();
     let records = batch.add(by_keys!(read, keys, columns!("where message.id"), ""));
@@ -102,7 +102,7 @@ fn item(message: Record) -> MailItem {
         outcome: message.outcome.filter(|_| status.is_finished()),
         priority: Some(message.priority).filter(|priority| *priority != PRIORITY),
         lane: message.lane.filter(|lane| !lane.is_empty()),
-        // Moving is no failure of whoever is at it.
+        // An export does not use up the holder's attempt.
         attempts: message.attempts - held,
         max_attempts: Some(message.max_attempts),
         delayed_until: message.delayed_until.filter(|_| status == Status::Pending),

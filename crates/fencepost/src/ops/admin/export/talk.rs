@@ -1,4 +1,4 @@
-//! Channels, what was posted there, and how far agents have read.
+//! Exports channels, posts and cursors.
 
 use super::{Read, cut, name, that_fit, unknown_place};
 use crate::{
@@ -42,12 +42,12 @@ pub(super) async fn channels(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result
     Ok((items, last))
 }
 
-/// `CHANNEL/N` and `AGENT/CHANNEL`: names have no slash. None stands before all.
+/// Splits a page key, `CHANNEL/N` or `AGENT/CHANNEL`: names have no slash. An empty key comes before all others.
 fn pair(key: &str) -> Result<(&str, &str)> {
     if key.is_empty() { Ok(("", "0")) } else { key.split_once('/').ok_or_else(unknown_place) }
 }
 
-/// What a post is called. One that was imported keeps the name that it had.
+/// A post's id in the export. An imported post keeps its original id.
 fn post_id(key: Option<String>, n: i64, at: Time) -> String {
     let imported = key.as_deref().and_then(|key| key.strip_prefix(EXPORTED)).map(str::to_owned);
     imported.unwrap_or_else(|| exported_id(n, at))
@@ -93,7 +93,7 @@ pub(super) async fn posts(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Re
     Ok((items, more.then(|| format!("{to_channel}/{to}"))))
 }
 
-/// A cursor stands at a post that is still there; if all that was read is gone, there is none.
+/// A cursor names the last read post that still exists. If all read posts are pruned, the cursor is left out.
 pub(super) async fn cursors(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<CursorItem>> {
     let (agent, channel) = pair(after)?;
     let rows = tx

@@ -1,4 +1,4 @@
-//! Tasks as they are now: what expiry would write is in it, and nobody holds anything.
+//! Exports tasks as expiry would write them now, without claims.
 
 use super::{Read, names, number, that_fit};
 use crate::{
@@ -42,7 +42,7 @@ pub(super) async fn tasks(tx: &mut Tx<'_>, after: &str, limit: i64, boards: &[St
          join task as other on other.seq = edge.depends_on where edge.task",
         "order by other.seq"
     ));
-    // The latest of each kind: as many as an import takes, and as are shown.
+    // The latest notes of each kind: as many as an import accepts, and as `show` returns.
     let notes = batch.add(by_keys!(
         read,
         keys.as_slice(),
@@ -105,7 +105,7 @@ fn item(task: Record) -> Item {
         source: task.source,
         creator: task.creator,
         max_attempts: Some(task.max_attempts).filter(|most| *most != MAX_ATTEMPTS),
-        // Moving is no failure of whoever is at it.
+        // An export does not use up the holder's attempt.
         attempts: task.attempts - held,
         created_at: Some(task.created_at),
         finished_at: task.phase.finished_at(),

@@ -1,4 +1,4 @@
-//! Agents, and the channels that they are in.
+//! Imports agents and channels.
 
 use super::{AgentItem, ChannelItem, Import, Taken, differs};
 use crate::{
@@ -15,12 +15,12 @@ use crate::{
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 
-/// How long an agent may take to poll here for the first time: whoever moves a fleet starts its agents one by one, and
-/// what they had must not have gone to others meanwhile.
+/// Time for an imported agent's first poll. A moved fleet's agents are started one by one, and their tasks must not go
+/// to other agents in the meantime.
 const FIRST_POLL: Millis = Millis::days(30);
 
 impl AgentItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}name"), &self.name)?;
         check::tags(&format!("{at}capabilities"), &self.capabilities)?;
@@ -42,7 +42,7 @@ impl AgentItem {
 }
 
 impl ChannelItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}name"), &self.name)?;
         check::optional_text(&format!("{at}description"), self.description.as_deref(), TEXT_MAX)?;
@@ -145,7 +145,7 @@ impl Import {
             ));
             batch.add(Event::insert_many(tx, events)?);
         }
-        // Who is known in the channel joined or left it here, and that stands.
+        // An existing reader row stays unchanged: the agent joined or left the channel here.
         if !members.is_empty() {
             batch.add(Stmt::write(
                 "insert into reader(agent, channel, member, updated_at)

@@ -1,4 +1,4 @@
-//! How far agents have read elsewhere: there it was a time, here it is a post's number.
+//! Imports cursors. In the other system a cursor is a time; here it is a post's number.
 
 use super::{Import, Taken};
 use crate::{
@@ -12,8 +12,8 @@ use crate::{
 use serde_json::json;
 
 impl Import {
-    /// A cursor goes to the last post that was read elsewhere, never back, and never over a post that was not imported
-    /// from there: what was posted here nobody has read there. A run that holds the mentions moves the cursor itself.
+    /// Moves a cursor to the last post that was read elsewhere. It never moves back, and never past a post that was
+    /// written here: such a post was not read elsewhere. While a run holds the mentions, the cursor does not move.
     pub(super) async fn cursors(&self, tx: &mut Tx<'_>) -> Result<Taken> {
         let mut taken = Taken::default();
         if self.cursors.is_empty() {
@@ -48,7 +48,7 @@ impl Import {
         let (mut moved, mut events) = (Vec::new(), Vec::new());
         for (item, row) in self.cursors.iter().zip(&rows) {
             let id = format!("{}/{}", item.agent, item.channel);
-            // Without a channel yet it is only asked what would happen.
+            // The channel does not exist yet: this is a dry run.
             let Some(next) = row.get::<Option<i64>>("next_n")? else {
                 taken.imported.push(id);
                 continue;

@@ -1,4 +1,4 @@
-//! Messages of any mailbox: pushed as any message is, and then given the state that they had elsewhere.
+//! Imports messages of any mailbox. Each is pushed like any message, and then gets the state that it had elsewhere.
 
 use super::{Import, MailItem, MailState, Taken, differs};
 use crate::{
@@ -35,7 +35,7 @@ impl MailState {
 }
 
 impl MailItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::line(&field("key"), &self.key, NAME_MAX)?;
@@ -64,27 +64,27 @@ impl MailItem {
         }
         self.outputs.iter().try_for_each(|output| check::json(&field("outputs"), output, OUTPUT_MAX))?;
         let finished = matches!(self.status, MailState::Processed | MailState::Failed);
-        let unfit = [
+        let misplaced = [
             ("outcome", self.outcome.is_some() && !finished, "finished"),
             ("finished_at", self.finished_at.is_some() && !finished, "finished"),
             ("outputs", !self.outputs.is_empty() && self.status != MailState::Processed, "processed"),
             ("delayed_until", self.delayed_until.is_some() && self.status != MailState::Pending, "pending"),
         ];
-        match unfit.iter().find(|(_, unfit, _)| *unfit) {
-            Some((name, _, whose)) => {
-                Err(Error::invalid(&field(name), format!("is only for a message that is {whose}")))
+        match misplaced.iter().find(|(_, is_misplaced, _)| *is_misplaced) {
+            Some((name, _, state)) => {
+                Err(Error::invalid(&field(name), format!("is only for a message that is {state}")))
             }
             None => Ok(()),
         }
     }
 
-    /// What its mailbox asks of it.
+    /// Refuses a message that its mailbox's settings do not allow.
     fn fits(&self, mailbox: Option<&Mailbox>, at: &str) -> Result<()> {
         let (strict, most) = mailbox.map_or((false, MAX_ATTEMPTS), |mailbox| {
             (mailbox.settings.strict, mailbox.settings.max_attempts)
         });
         if strict && self.priority.is_some() {
-            let message = "cannot be given: a strict mailbox keeps to the order of its messages";
+            let message = "cannot be set: a strict mailbox hands out its messages in order";
             return Err(Error::invalid(&format!("{at}priority"), message));
         }
         if !strict && self.lane.is_some() {
@@ -96,7 +96,7 @@ impl MailItem {
         check::range(&format!("{at}attempts"), self.attempts, 0, self.max_attempts.unwrap_or(most))
     }
 
-    /// A processed message keeps its payload only where its verbs would have kept it.
+    /// A processed message keeps its payload only if it was taken, or is in an inbox.
     fn keeps_payload(&self) -> bool {
         self.status != MailState::Processed
             || self.outcome.as_deref() == Some("taken")
@@ -125,7 +125,7 @@ impl MailItem {
             && self.delayed_until.is_none_or(|until| until <= now)
     }
 
-    /// Nothing is finished before it was pushed, and nothing happened in the future.
+    /// The creation and finishing times, in that order and not in the future.
     fn times(&self, now: Time) -> (Time, Time) {
         let finished = self.finished_at.map_or(now, |at| at.min(now));
         let latest = if self.status.status().is_finished() { finished } else { now };
@@ -188,7 +188,7 @@ impl Import {
         }
         if !self.dry_run && !new.is_empty() {
             let pushed = push_many::push(tx, pushes).await?;
-            // Somebody pushed with the same key meanwhile: that message is theirs.
+            // Another caller has pushed a message with the same key: leave that message alone.
             if !pushed.existing.is_empty() {
                 return Err(Error::raced("a message with the same key was pushed at this moment"));
             }
@@ -198,7 +198,7 @@ impl Import {
         Ok(taken)
     }
 
-    /// Messages that were exported from this very fleet, and have no key: by number and time.
+    /// Messages without a key that were exported from this same fleet, found by number and time.
     async fn mail_of_this_fleet(&self, tx: &mut Tx<'_>, keys: &Keys<'_>) -> Result<HashMap<usize, Record>> {
         let own = |key: &str| exported_number(key.strip_prefix(EXPORTED)?);
         let ids =
@@ -221,7 +221,7 @@ impl Import {
     }
 }
 
-/// Gives new messages the times, states, checkpoints and outputs that they had.
+/// Gives new messages the times, states, checkpoints and outputs that they had elsewhere.
 async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
     let dates = new.iter().map(|(id, item)| json!({ "id": id, "at": item.times(tx.now).0.0 }));
     let mut batch = Batch::new();

@@ -1,4 +1,4 @@
-//! What is in inboxes: pushed as any message is, and finished at once if it was dealt with.
+//! Imports inbox messages. Each is pushed like any message, and finished at once if it was handled elsewhere.
 
 use super::{Dealt, Import, MessageItem, Taken, differs};
 use crate::{
@@ -34,7 +34,7 @@ impl Dealt {
 }
 
 impl MessageItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::plain_name(&field("agent"), &self.agent)?;
@@ -43,20 +43,20 @@ impl MessageItem {
         if let Some(task) = &self.task {
             TaskId::check(&field("task"), task)?;
         }
-        let unfit = [
+        let misplaced = [
             ("response", self.response.is_some() && self.status != Dealt::Responded, "responded"),
             ("task", self.task.is_some() && self.status != Dealt::Delegated, "delegated"),
-            ("finished_at", self.finished_at.is_some() && self.status == Dealt::Unread, "dealt with"),
+            ("finished_at", self.finished_at.is_some() && self.status == Dealt::Unread, "handled"),
         ];
-        match unfit.iter().find(|(_, unfit, _)| *unfit) {
-            Some((name, _, whose)) => {
-                Err(Error::invalid(&field(name), format!("is only for a message that is {whose}")))
+        match misplaced.iter().find(|(_, is_misplaced, _)| *is_misplaced) {
+            Some((name, _, state)) => {
+                Err(Error::invalid(&field(name), format!("is only for a message that is {state}")))
             }
             None => Ok(()),
         }
     }
 
-    /// As the verbs of an inbox store it.
+    /// The output, in the form that the inbox ops store.
     fn output(&self) -> Result<Option<Json>> {
         match (&self.response, &self.task) {
             (Some(response), _) => Json::of(response).map(Some),
@@ -65,7 +65,7 @@ impl MessageItem {
         }
     }
 
-    /// Nothing is finished before it was sent, and nothing happened in the future.
+    /// The creation and finishing times, in that order and not in the future.
     fn times(&self, now: Time) -> (Time, Time) {
         let finished = self.finished_at.map_or(now, |at| at.min(now));
         let latest = if self.status == Dealt::Unread { now } else { finished };
@@ -113,7 +113,7 @@ impl Import {
     }
 }
 
-/// They were sent when they were sent.
+/// Sets the original creation times.
 async fn date(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
     let rows = new.iter().map(|(id, item)| json!({ "id": id, "at": item.times(tx.now).0.0 }));
     tx.execute(
@@ -125,7 +125,7 @@ async fn date(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
     Ok(())
 }
 
-/// What was dealt with keeps its outcome, as it does here. What it said is in the event: its payload goes, like any.
+/// Finishes the messages that were handled elsewhere, with their outcome and output. The event holds the content.
 async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
     let dealt: HashMap<i64, &MessageItem> =
         new.iter().copied().filter(|(_, item)| item.status != Dealt::Unread).collect();

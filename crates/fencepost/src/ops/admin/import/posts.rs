@@ -1,4 +1,4 @@
-//! Posts, numbered in the order in which they come, and whom they mention.
+//! Imports posts with their mentions, numbered in the order of the request.
 
 use super::{Import, PostItem, Taken, differs};
 use crate::{
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl PostItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::plain_name(&field("channel"), &self.channel)?;
@@ -28,21 +28,21 @@ impl PostItem {
         self.mentions.iter().try_for_each(|name| check::plain_name(&field("mentions"), name))
     }
 
-    /// Nobody is triggered by what they say themselves.
+    /// The mentioned agents, without the author: a post does not trigger its own author.
     fn mentioned(&self) -> BTreeSet<&str> {
         let author = self.author.as_deref();
         self.mentions.iter().map(String::as_str).filter(|name| Some(*name) != author).collect()
     }
 }
 
-/// A post that is there already.
+/// A post that already exists.
 struct There {
     n: i64,
     body: String,
     author: Option<String>,
 }
 
-/// By channel and key.
+/// Existing posts, by channel and key.
 type Known = HashMap<(String, String), There>;
 
 impl Import {
@@ -58,13 +58,13 @@ impl Import {
             let key = self.key(&post.id);
             if let Some(there) = known.get(&(post.channel.clone(), key.clone())) {
                 let author = |author: &Option<String>| author.clone().unwrap_or_default();
-                let body = (there.body != post.body).then(|| "its text is another".to_owned());
+                let body = (there.body != post.body).then(|| "its text differs".to_owned());
                 let author = differs("author", &author(&there.author), &author(&post.author));
                 taken.there(&post.id, body.into_iter().chain(author).collect());
                 continue;
             }
             let Some(next) = next.get_mut(&post.channel) else {
-                // Of a channel that this would make.
+                // A dry run: the import would create this channel.
                 taken.imported.push(post.id.clone());
                 continue;
             };
@@ -74,9 +74,10 @@ impl Import {
                 Some(id) => {
                     let at = (post.channel.clone(), self.key(id));
                     let to = new.numbers.get(&at).copied().or_else(|| known.get(&at).map(|there| there.n));
-                    // Who only asks what would happen has brought nothing with an earlier call.
+                    // In a dry run, earlier calls of the same import have written nothing.
                     Some(to.or(self.dry_run.then_some(0)).ok_or_else(|| {
-                        let problem = format!("is `{id}`, which is no earlier post of `{}`", post.channel);
+                        let problem =
+                            format!("is `{id}`, which is not an earlier post of `{}`", post.channel);
                         Error::invalid(&format!("posts[{i}].reply_to"), problem)
                     })?)
                 }
@@ -97,7 +98,7 @@ impl Import {
         Ok(taken)
     }
 
-    /// The channels' next numbers. Their locks are held until the commit: numbers are given out in the order of commits.
+    /// The channels' next numbers. The row locks are held until the commit, so that numbers follow the commit order.
     async fn lock_channels(&self, tx: &mut Tx<'_>) -> Result<HashMap<String, i64>> {
         let names: BTreeSet<&str> = self.posts.iter().map(|post| post.channel.as_str()).collect();
         let rows = set(names.iter().map(|name| json!({ "name": name })))?;
@@ -152,7 +153,7 @@ impl Import {
         Ok(known)
     }
 
-    /// Posts that were exported from this very fleet: by number and time.
+    /// Posts that were exported from this same fleet, found by number and time.
     async fn posts_of_this_fleet(&self, tx: &mut Tx<'_>) -> Result<Vec<Row>> {
         let ids = |post: &PostItem| {
             let ids = std::iter::once(&post.id).chain(&post.reply_to);
@@ -170,7 +171,7 @@ impl Import {
     }
 }
 
-/// New posts, as the rows that are written for them.
+/// The rows to write for new posts.
 #[derive(Default)]
 struct NewPosts {
     posts: Vec<Value>,

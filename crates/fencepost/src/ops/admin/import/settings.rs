@@ -1,4 +1,4 @@
-//! Routes, mailboxes, and from where boards and fences count on.
+//! Imports routes, mailboxes, board counters and the fence floor.
 
 use super::{BoardItem, Import, MailboxItem, RouteItem, Taken, differs};
 use crate::{
@@ -30,7 +30,7 @@ impl RouteItem {
         Self { source, agent, channel, user, repository, event, text, bots, created_at }
     }
 
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}agent"), &self.agent)?;
         self.rule().check_at(at)
@@ -38,7 +38,7 @@ impl RouteItem {
 }
 
 impl MailboxItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         let field = |name: &str| format!("{at}{name}");
         check::path_name(&field("name"), &self.name)?;
@@ -51,16 +51,16 @@ impl MailboxItem {
         check::range(&field("retain_count"), self.retain_count.unwrap_or(1), 1, 1_000_000)
     }
 
-    /// How it works, defaults included.
+    /// The mailbox with its settings, defaults included.
     pub(super) fn mailbox(&self) -> Mailbox {
-        let usual = Settings::default();
+        let defaults = Settings::default();
         let settings = Settings {
             strict: self.strict,
-            ttl_ms: self.ttl_ms.unwrap_or(usual.ttl_ms),
-            max_attempts: self.max_attempts.unwrap_or(usual.max_attempts),
-            backoff_ms: self.backoff_ms.unwrap_or(usual.backoff_ms),
-            replay: self.replay.unwrap_or(usual.replay),
-            retain_ms: self.retain_ms.unwrap_or(usual.retain_ms),
+            ttl_ms: self.ttl_ms.unwrap_or(defaults.ttl_ms),
+            max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
+            backoff_ms: self.backoff_ms.unwrap_or(defaults.backoff_ms),
+            replay: self.replay.unwrap_or(defaults.replay),
+            retain_ms: self.retain_ms.unwrap_or(defaults.retain_ms),
             retain_count: self.retain_count,
         };
         Mailbox { settings, paused: self.paused.clone() }
@@ -89,7 +89,7 @@ impl MailboxItem {
 }
 
 impl BoardItem {
-    /// Whether an import would take it. `at` is where it stands in the request.
+    /// Refuses an item that an import would not accept. `at` is the item's position in the request.
     pub fn check(&self, at: &str) -> Result<()> {
         check::plain_name(&format!("{at}name"), &self.name)?;
         check::range(&format!("{at}next"), self.next, 1, NUMBER_MAX + 1)
@@ -122,7 +122,7 @@ impl Import {
             taken.imported.push(name);
         }
         if there.len() + rows.len() > ROUTES_MAX {
-            let message = format!("there would be more than {ROUTES_MAX} routes, which is the most");
+            let message = format!("there would be more than {ROUTES_MAX} routes, the maximum");
             return Err(Error::new(Code::TooLarge, message).with("max", ROUTES_MAX));
         }
         if self.dry_run || rows.is_empty() {
@@ -202,12 +202,12 @@ impl Import {
         );
         let events = Event::insert_many(tx, events)?;
         match write_logged(tx, insert, events).await? < wanted {
-            true => Err(Error::raced("a mailbox was made at this moment")),
+            true => Err(Error::raced("a mailbox was created at this moment")),
             false => Ok(taken),
         }
     }
 
-    /// Counters and the floor are raised, never lowered.
+    /// Raises the board counters and the floor; never lowers them.
     pub(super) async fn boards(&self, tx: &mut Tx<'_>) -> Result<Taken> {
         let mut taken = Taken::default();
         let names = set(self.boards.iter().map(|board| json!({ "name": board.name })))?;

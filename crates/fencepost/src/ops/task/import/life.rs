@@ -1,4 +1,4 @@
-//! What a task went through before it came.
+//! The history that an imported task brings along.
 
 use super::{CheckpointItem, Item, Line, resource};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// What an item brings along that a new task does not have.
+/// The parts of an item that a newly added task does not have.
 pub(super) struct Life {
     pub status: Status,
     notify: bool,
@@ -31,7 +31,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Nothing is finished before it was created, and nothing happened in the future.
+    /// No task is finished before it was created, and no time is in the future.
     pub fn fill(&self, row: &mut Value, now: Time) -> Result<()> {
         let finished_at = self.status.is_finished().then(|| self.finished_at.map_or(now, |at| at.min(now)));
         let latest = finished_at.unwrap_or(now);
@@ -66,7 +66,7 @@ impl Life {
         Event { to: Some(self.status.as_str()), ..Event::new("task.imported", resource(id)) }.details(details)
     }
 
-    /// A text alone is written now, by whoever imports it.
+    /// A text without author and time gets the importer and now.
     pub fn notes<'a>(
         &'a self,
         id: &'a TaskId,
@@ -88,7 +88,7 @@ impl Life {
 }
 
 impl Item {
-    /// What any task has, and its life.
+    /// Splits an item into the fields of any task and its history.
     pub(super) fn split(self) -> (plan::Item, Life) {
         let status = self.status();
         let item = plan::Item {

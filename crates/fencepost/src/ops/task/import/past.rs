@@ -1,4 +1,4 @@
-//! Numbers that others have or had, and what was imported before and is gone.
+//! Numbers that other tasks have or had, and tasks that were imported before and pruned.
 
 use super::resource;
 use crate::{
@@ -14,20 +14,20 @@ use crate::{
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// What was called as the new items are.
+/// Earlier tasks with the ids of the new items.
 pub(super) struct Past {
-    /// Imported before and pruned since; whether it was completed.
+    /// Items that were imported before and pruned since, and whether each was completed.
     pub gone: HashMap<usize, bool>,
 }
 
 impl Past {
-    /// Refuses ids that another task has, or had: a number stands for one task for ever.
+    /// Refuses ids that another task has or had: a number belongs to one task for ever.
     pub async fn read(tx: &mut Tx<'_>, items: &[plan::Item], ids: &[TaskId], known: &Known) -> Result<Past> {
         let new: HashMap<String, usize> =
             (0..ids.len()).filter(|&i| known.by_item[i].is_none()).map(|i| (resource(&ids[i]), i)).collect();
         let rows =
             set(new.iter().map(|(to, &i)| json!({ "board": ids[i].board, "n": ids[i].n, "resource": to })))?;
-        // One statement, so that a task does not come between a look at the tasks and one at the log.
+        // One statement, so that no task is added between a read of the tasks and one of the log.
         let traces = tx
             .query(
                 "select item.value ->> 'resource' as resource, task.seq, task.idempotency_key, event.kind,
@@ -70,12 +70,12 @@ impl Past {
 }
 
 fn taken_by_others(item: usize, id: &TaskId, taken: usize, of: usize) -> Error {
-    let others = if taken == 1 { String::new() } else { format!(", and {} more are", taken - 1) };
+    let others = if taken == 1 { String::new() } else { format!(", and {} more are taken", taken - 1) };
     Error::invalid(
         &format!("{}id", at(item, of)),
         format!("is `{id}`, which is another task's number{others}"),
     )
     .with("task", id.to_string())
     .with("taken", taken)
-    .hint(format!("put this board's tasks on another: --board {0}={0}-imported", id.board))
+    .hint(format!("import this board's tasks into another board: --board {0}={0}-imported", id.board))
 }
