@@ -271,7 +271,10 @@ pub(crate) fn is_repeat(
 }
 
 /// In an embedder's transaction a repeat fails the whole batch, too: its rows were written the first time.
-pub(crate) fn whole<'e>(tx: &Tx<'_>, mut refused: impl Iterator<Item = &'e Error>) -> Result<()> {
+pub(crate) fn refuse_embedded_repeat<'e>(
+    tx: &Tx<'_>,
+    mut refused: impl Iterator<Item = &'e Error>,
+) -> Result<()> {
     let repeat = refused.find(|e| e.field("repeat") == Some(&serde_json::Value::Bool(true)));
     match repeat {
         Some(repeat) if tx.opening.scope == Scope::Embedded => Err(repeat.clone()),

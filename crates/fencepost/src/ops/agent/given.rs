@@ -46,7 +46,7 @@ impl Given {
     }
 
     /// The reply for a settled run.
-    pub fn told(self, run: run::Run) -> run::settle::Settled {
+    pub fn into_reply(self, run: run::Run) -> run::settle::Settled {
         let settled = self.settled.unwrap_or_default();
         let elsewhere = [&settled, &self.back, &self.lost];
         let left = self.claims.iter().filter(|token| !elsewhere.iter().any(|list| list.contains(token)));

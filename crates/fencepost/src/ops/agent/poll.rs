@@ -320,7 +320,7 @@ impl Poll {
                 PoolMode::Notify => {
                     tx.notes
                         .subscriptions
-                        .push(Subscription::new(("told of the pool", &self.run), [Topic::pool()]));
+                        .push(Subscription::new(("pool notice", &self.run), [Topic::pool()]));
                 }
                 PoolMode::Off => {}
             },

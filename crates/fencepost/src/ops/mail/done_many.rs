@@ -12,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     ids::Token,
     json::Json,
-    lease::hold::{is_repeat, whole},
+    lease::hold::{is_repeat, refuse_embedded_repeat},
     limits::{CLAIMS_MAX, NAME_MAX, OUTPUT_MAX, OUTPUTS_MAX, check},
     params,
 };
@@ -95,7 +95,7 @@ pub(crate) async fn complete(tx: &mut Tx<'_>, asked: &[Done]) -> Result<Vec<Resu
             }
         }));
     }
-    whole(tx, results.iter().filter_map(|result| result.as_ref().err()))?;
+    refuse_embedded_repeat(tx, results.iter().filter_map(|result| result.as_ref().err()))?;
     if !changes.is_empty() {
         write(tx, &changes).await?;
     }

@@ -242,8 +242,8 @@ impl Record {
 
 /// The message, if the token holds it.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
-    let look = found.as_ref().map(Record::claim_state);
-    let hold = require(look.as_ref(), token, tx.now)?;
+    let state = found.as_ref().map(Record::claim_state);
+    let hold = require(state.as_ref(), token, tx.now)?;
     // The prelude checked only the first token's run, and there may be many tokens.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     found.ok_or_else(|| Error::internal("a token without a message"))

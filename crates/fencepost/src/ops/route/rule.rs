@@ -128,7 +128,7 @@ mod tests {
         rule
     }
 
-    fn said() -> Content {
+    fn content() -> Content {
         Content {
             source: "slack".into(),
             text: "Hey <@U9>, please Deploy the API now: 2nd try!".into(),
@@ -175,7 +175,7 @@ mod tests {
             ("channel=C024; user=U7; repository=acme/api; event=issues; text=rollback", false),
             ("channel=C025; text=deploy", false),
         ] {
-            assert_eq!(rule(wanted).matches(&said()), fits, "{wanted}");
+            assert_eq!(rule(wanted).matches(&content()), fits, "{wanted}");
         }
     }
 
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn bots_match_only_rules_for_bots() {
-        let bot = Content { bot: true, ..said() };
+        let bot = Content { bot: true, ..content() };
         assert!(!rule("").matches(&bot) && !rule("text=deploy").matches(&bot));
-        assert!(rule("bots").matches(&bot) && rule("bots").matches(&said()));
+        assert!(rule("bots").matches(&bot) && rule("bots").matches(&content()));
     }
 
     #[test]

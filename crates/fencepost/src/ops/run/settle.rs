@@ -141,7 +141,7 @@ impl Op for Settle {
         }
         let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
         let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
-        Ok(given.told(run))
+        Ok(given.into_reply(run))
     }
 }
 
@@ -225,7 +225,7 @@ impl Settle {
             )
             .hint("the first result is kept"));
         }
-        Ok(given.told(list::of(tx, run.key).await?))
+        Ok(given.into_reply(list::of(tx, run.key).await?))
     }
 }
 

@@ -99,7 +99,7 @@ impl Op for Claim {
         if id.is_some() && (self.board.is_some() || self.tag.is_some()) {
             return Err(Error::invalid("task", "names one task: leave out `board` and `tag`"));
         }
-        let wish = Wanted {
+        let wanted = Wanted {
             board: self.board,
             tag: self.tag,
             run: self.run,
@@ -109,8 +109,8 @@ impl Op for Claim {
         };
         check::request(self.request.as_deref())?;
         let mut claimed = match id {
-            Some(id) => wish.named(tx, &id, self.resume).await?,
-            None => wish.best(tx, 1).await?,
+            Some(id) => wanted.named(tx, &id, self.resume).await?,
+            None => wanted.best(tx, 1).await?,
         };
         claimed.pop().ok_or_else(|| Error::internal("nothing was claimed"))
     }
@@ -211,8 +211,8 @@ impl Wanted {
                 take(tx, found, &holder, run_key, self.max, Vec::new()).await
             }
             _ => {
-                let wish = ("task", &self.board, &self.tag, &agent);
-                tx.notes.subscriptions = vec![Subscription::new(wish, topics(agent.as_deref()))];
+                let wanted = ("task", &self.board, &self.tag, &agent);
+                tx.notes.subscriptions = vec![Subscription::new(wanted, topics(agent.as_deref()))];
                 Err(self.nothing(tx).await?)
             }
         }

@@ -66,7 +66,7 @@ impl Op for ClaimMany {
     async fn run(self, tx: &mut Tx<'_>) -> Result<ClaimedMany> {
         check::range("count", self.count, 1, CLAIMS_MAX)?;
         check::request(self.request.as_deref())?;
-        let wish = Wanted {
+        let wanted = Wanted {
             board: self.board,
             tag: self.tag,
             run: self.run,
@@ -74,6 +74,6 @@ impl Op for ClaimMany {
             ttl: self.ttl_ms,
             max: self.max_ms,
         };
-        Ok(ClaimedMany { claims: wish.best(tx, self.count).await? })
+        Ok(ClaimedMany { claims: wanted.best(tx, self.count).await? })
     }
 }

@@ -55,7 +55,7 @@ impl Op for Depend {
         }
         task.unfinished()?;
         task.unheld()?;
-        refuse_circle(tx, &task, &other).await?;
+        refuse_cycle(tx, &task, &other).await?;
         let waits = i64::from(other.status() != Status::Completed);
         let details = serde_json::json!({ "after": other.id.to_string() });
         let event = task.event("task.depends", task.status()).details(details).insert(tx);
@@ -96,7 +96,7 @@ pub(super) fn recount(batch: &mut Batch, task: &Record, event: Stmt) {
 }
 
 /// Refuses if `other` already waits for `task`, directly or through others.
-async fn refuse_circle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result<()> {
+async fn refuse_cycle(tx: &mut Tx<'_>, task: &Record, other: &Record) -> Result<()> {
     let rows = tx
         .query(
             "with recursive before(seq) as (

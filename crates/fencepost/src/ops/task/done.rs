@@ -95,8 +95,8 @@ pub(super) fn task_token(token: &str) -> Result<(Token, TaskId)> {
 
 /// Checks that the token holds the task.
 pub(super) fn held(found: Option<Record>, token: &Token, tx: &Tx<'_>) -> Result<Record> {
-    let look = found.as_ref().map(Record::claim_state);
-    let hold = require(look.as_ref(), token, tx.now)?;
+    let state = found.as_ref().map(Record::claim_state);
+    let hold = require(state.as_ref(), token, tx.now)?;
     // The prelude checked the run of the first token only; a batch has many.
     tx.caller.may_use(&hold.run, hold.agent.as_deref())?;
     let task = found.ok_or_else(|| Error::internal("a token without a task"))?;

@@ -14,7 +14,7 @@ use crate::{
     ids::{TaskId, Token},
     lease::{
         Under,
-        hold::{is_repeat, whole},
+        hold::{is_repeat, refuse_embedded_repeat},
     },
     limits::{CLAIMS_MAX, OUTPUT_MAX, check},
     log::Event,
@@ -94,7 +94,7 @@ impl Op for DoneMany {
                     (Some(view), None)
                 }
                 Err(e) => {
-                    whole(tx, std::iter::once(&e))?;
+                    refuse_embedded_repeat(tx, std::iter::once(&e))?;
                     (None, Some(serde_json::json!(e)))
                 }
             };

@@ -60,12 +60,12 @@ pub(super) fn resolve(items: &[Item], called: &str) -> Result<Vec<Vec<On>>> {
         }
         after.push(ons);
     }
-    refuse_circles(items, &after)?;
+    refuse_cycles(items, &after)?;
     Ok(after)
 }
 
 /// Repeatedly removes the items that wait for nothing. The items that are left form a cycle.
-fn refuse_circles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
+fn refuse_cycles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
     let mut waits: Vec<usize> =
         after.iter().map(|ons| ons.iter().filter(|on| matches!(on, On::Item(_))).count()).collect();
     let mut dependents = vec![Vec::new(); items.len()];
@@ -90,9 +90,9 @@ fn refuse_circles(items: &[Item], after: &[Vec<On>]) -> Result<()> {
     if seen == items.len() {
         return Ok(());
     }
-    let circle: Vec<_> =
+    let cycle: Vec<_> =
         (0..items.len()).filter(|&i| waits[i] > 0).filter_map(|i| items[i].name.as_deref()).collect();
-    Err(Error::invalid("after", format!("forms a cycle through {}", circle.join(", "))))
+    Err(Error::invalid("after", format!("forms a cycle through {}", cycle.join(", "))))
 }
 
 /// Existing tasks: those with a key of the request, and those that the items depend on.

@@ -60,16 +60,16 @@ pub(super) fn unassigned(task: &Record) -> Result<()> {
     if matches!(task.phase, Phase::Unassigned) {
         return Ok(());
     }
-    let whose = task.assignee.as_deref().or(task.offered_to.as_deref()).unwrap_or_default();
+    let agent = task.assignee.as_deref().or(task.offered_to.as_deref()).unwrap_or_default();
     let message = format!(
-        "task `{}` is {} to agent `{whose}`",
+        "task `{}` is {} to agent `{agent}`",
         task.id,
         if task.assignee.is_some() { "assigned" } else { "offered" }
     );
     let hint = if task.assignee.is_some() {
         format!("fence cancel {} and add a new task, or leave it to that agent", task.id)
     } else {
-        format!("fence reject {} --agent {whose} gives it back", task.id)
+        format!("fence reject {} --agent {agent} gives it back", task.id)
     };
-    Err(Error::new(Code::NotReady, message).with("agent", whose).hint(hint))
+    Err(Error::new(Code::NotReady, message).with("agent", agent).hint(hint))
 }

@@ -113,11 +113,11 @@ async fn done_when(tx: &mut Tx<'_>, tasks: &[Record]) -> Result<HashMap<i64, Str
     if keys.is_empty() {
         return Ok(HashMap::new());
     }
-    let said = by_keys!(
+    let done_when = by_keys!(
         read,
         keys.as_slice(),
         "select task, done_when from task_doc where task",
         "and done_when is not null"
     );
-    tx.one(said).await?.rows.iter().map(|row| Ok((row.get("task")?, row.get("done_when")?))).collect()
+    tx.one(done_when).await?.rows.iter().map(|row| Ok((row.get("task")?, row.get("done_when")?))).collect()
 }

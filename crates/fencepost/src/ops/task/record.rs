@@ -264,7 +264,7 @@ impl Record {
     /// Refuses a held task. Claims of dead holders were given back before.
     pub fn unheld(&self) -> Result<()> {
         let Some(hold) = self.hold() else { return Ok(()) };
-        Err(self.held_by(hold, false).hint("wait until it is given back, or take it away with fence unclaim"))
+        Err(self.held_by(hold, false).hint("wait until it is released, or end the claim with fence unclaim"))
     }
 
     pub fn held_by(&self, hold: &Hold, own: bool) -> Error {

@@ -60,7 +60,7 @@ fn retry(task: &mut Record) -> Result<()> {
         );
         return Err(match task.phase {
             Phase::Completed(_) => Error::new(Code::AlreadyFinished, message)
-                .hint(format!("fence reopen {} makes a new task of it", task.id)),
+                .hint(format!("fence reopen {} adds a new task with the same text", task.id)),
             _ => Error::new(Code::NotReady, message),
         });
     }
