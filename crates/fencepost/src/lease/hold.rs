@@ -197,7 +197,7 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
         }
         (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),
         (Verdict::AlreadyClaimed, Some(hold)) => {
-            let message = format!("claim `{token}` is over; {} holds it now", hold.describe());
+            let message = format!("claim `{token}` is over; it is now held by {}", hold.describe());
             Error::new(Code::LeaseExpired, message)
                 .with("holder", &hold.run)
                 .with("holder_fence", hold.fence)
