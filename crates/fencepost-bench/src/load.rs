@@ -87,7 +87,7 @@ pub async fn run(host: &str, connections: usize, span: Duration, step: impl Step
     }
     let all = start.elapsed();
     if all < span * 9 / 10 {
-        println!("  (the queue ran out after {all:.1?}: the figure is of that time)");
+        println!("  (no work was left after {all:.1?}; the rate is computed over that time)");
     }
     Spans::new(took, all)
 }

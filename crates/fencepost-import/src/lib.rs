@@ -3,14 +3,15 @@
 //! An importer reads a file, translates its contents into the items of `task/import` and `admin/import`, and reports
 //! everything that it could not carry over. It never writes to the file. Importing the same file again changes nothing.
 //!
-//! Each source system has a file of its own in `sources/`:
+//! Each source system has a module of its own in `sources/`:
 //!
 //! - `pm`: the task list of a `.pm` directory
 //! - `agent_swarm`: the database of agent-swarm
 //! - `jsonl`: lines of JSON, written by hand, by a script or by `fence export`
 //!
-//! To add one, write `sources/NAME.rs` with a struct of its options and an `import` method, name it in `sources.rs`, and
-//! give it a command in the command line's `commands/import/NAME.rs`. All sources share `sqlite` (a database of another system,
+//! To add one, write `sources/NAME.rs` with a struct of its options and an `import` method, and name it in `sources.rs`
+//! and below. Then give it a command: `commands/import/NAME.rs` of the command line, and a line in each of the two lists of
+//! `commands/import.rs`. All sources share `sqlite` (a database of another system,
 //! opened read-only), `names` (names and times made of any text), `fit` (texts cut to the engine's limits), `batch`
 //! (many items in several calls) and `report`.
 

@@ -45,6 +45,9 @@ impl Code {
         Code::OutcomeUnknown,
         Code::Internal,
     ];
+
+    /// The status of a reply with this code. The server answers a few requests that reach no op with statuses of its own,
+    /// such as 405.
     pub fn http_status(self) -> u16 {
         match self {
             Code::Internal => 500,
@@ -64,6 +67,9 @@ impl Code {
             Code::Suppressed | Code::RateLimited | Code::Paused => 429,
         }
     }
+
+    /// The exit code of a command that was refused or failed. A wrong command line exits with 2. A command that runs
+    /// another one passes its exit code on.
     pub fn exit_code(self) -> u8 {
         match self {
             Code::Internal
@@ -80,6 +86,7 @@ impl Code {
             Code::Suppressed | Code::RateLimited | Code::Paused => 6,
         }
     }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Code::Internal => "internal",

@@ -54,7 +54,7 @@ impl TaskId {
                 Some(Ok(id)) if plain.contains('@') => {
                     error.hint(format!("that is the token of a claim; its task is {id}"))
                 }
-                Some(Ok(id)) => error.hint(format!("the task is called {id} here")),
+                Some(Ok(id)) => error.hint(format!("leave out `task/`: the id is {id}")),
                 _ => error,
             }
         })
@@ -139,7 +139,7 @@ pub(crate) enum Owner<'n> {
     Anyone,
     /// This agent's inbox: `inbox/send` fills it, and only this agent takes from it.
     Agent(&'n str),
-    /// Only the engine's own ops fill it, and no agent takes it.
+    /// Reserved for the engine: no agent may fill it, claim it or use its name.
     Engine,
 }
 
@@ -160,7 +160,7 @@ impl<'n> Owner<'n> {
 /// The fleet's new floor for fences after a restored backup, when the fences already issued are unknown. It is the
 /// time in microseconds: no resource can have had that many claims. It is also far above the last floor, in case
 /// the clock was set back.
-pub(crate) fn jumped_floor(floor: i64, now: Time) -> i64 {
+pub(crate) fn floor_after_restore(floor: i64, now: Time) -> i64 {
     now.0.saturating_mul(1000).max(floor + 1_000_000_000)
 }
 

@@ -44,7 +44,7 @@ impl Keys {
             Some((since, false)) if since.elapsed() < self.trust => return Ok(false),
             _ => {}
         }
-        let needed = fleet.asks_for_key().await?;
+        let needed = fleet.requires_key().await?;
         *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), needed));
         Ok(needed)
     }

@@ -73,8 +73,8 @@ fn parameter(field: &Field<'_>, chapter: &Chapter, schemas: &mut Schemas) -> Val
         "in": "query",
         "required": field.required,
         "description": field.about,
-        // A query string has no null: an absent parameter is left out.
-        "schema": without_null(moved(field.schema, &names)),
+        // A query string cannot carry null, so null is removed from the schema.
+        "schema": without_null(with_component_refs(field.schema, &names)),
     })
 }
 
@@ -209,10 +209,10 @@ impl Schemas {
         let names = self.names(noun, schema);
         for (from, to) in &names {
             if !self.components.contains_key(to) {
-                self.components.insert(to.clone(), moved(&schema["$defs"][from], &names));
+                self.components.insert(to.clone(), with_component_refs(&schema["$defs"][from], &names));
             }
         }
-        let mut own = moved(schema, &names);
+        let mut own = with_component_refs(schema, &names);
         if let Some(fields) = own.as_object_mut() {
             fields.retain(|name, _| !["$defs", "$schema", "title"].contains(&name.as_str()));
         }
@@ -265,7 +265,7 @@ fn collect(value: &Value, todo: &mut Vec<String>, found: &BTreeMap<String, Value
 }
 
 /// The same schema with references to the components of this document.
-fn moved(value: &Value, names: &BTreeMap<String, String>) -> Value {
+fn with_component_refs(value: &Value, names: &BTreeMap<String, String>) -> Value {
     match value {
         Value::Object(fields) => {
             let field = |(name, value): (&String, &Value)| {
@@ -275,13 +275,13 @@ fn moved(value: &Value, names: &BTreeMap<String, String>) -> Value {
                         let part = names.get(part).map_or(part, String::as_str);
                         format!("#/components/schemas/{part}").into()
                     }
-                    None => moved(value, names),
+                    None => with_component_refs(value, names),
                 };
                 (name.clone(), value)
             };
             Value::Object(fields.iter().map(field).collect())
         }
-        Value::Array(items) => items.iter().map(|item| moved(item, names)).collect(),
+        Value::Array(items) => items.iter().map(|item| with_component_refs(item, names)).collect(),
         other => other.clone(),
     }
 }

@@ -1,6 +1,7 @@
 //! One SQL text for both databases.
 //!
-//! Statements are written for SQLite. [`to_postgres`] changes four things, and leaves literals, quoted names and
+//! Statements are written for SQLite. A statement that only one database needs is marked where it is made
+//! ([`Stmt`](super::Stmt): `lock`, `only_on_postgres`, `on_postgres`). In the text of all others [`to_postgres`] changes four things, and leaves literals, quoted names and
 //! comments alone:
 //! - `?1` becomes `$1`;
 //! - `/*pg for update skip locked*/` is a comment for SQLite, and PostgreSQL gets its content as SQL;

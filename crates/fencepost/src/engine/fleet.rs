@@ -67,8 +67,8 @@ impl Fleet {
         Box::pin(async move { typed(self.read(Caller::default(), find).await.answer?) })
     }
 
-    /// Must remote callers show a key? They must if the fleet has one, or once had one.
-    pub fn asks_for_key(&self) -> BoxFuture<'_, Result<bool>> {
+    /// Whether remote callers need a key: they do if the fleet has one, or once had one.
+    pub fn requires_key(&self) -> BoxFuture<'_, Result<bool>> {
         let keyed = work(|tx| Box::pin(access::is_keyed(tx)));
         Box::pin(async move { typed(self.read(Caller::default(), keyed).await.answer?) })
     }
@@ -99,7 +99,7 @@ impl Fleet {
     }
 
     /// The same as [`Self::call`], for a caller that may hang up at any moment. The call's claims are given back unless
-    /// [`Delivery::delivered`] is called: also if the call is dropped while it is being committed.
+    /// [`Delivery::delivered`] is called, even if the call is dropped during its commit.
     pub async fn deliver<O: Op>(&self, op: O) -> Result<(O::Reply, Delivery)> {
         let (reply, delivery) = self.deliver_any(op.erase()).await?;
         Ok((typed(reply)?, delivery))

@@ -25,15 +25,16 @@ pub enum OnRetry {
     Reads,
     /// The request has an id, and the same id gets the first reply.
     ByRequestId,
-    /// It acts under a claim: the fence identifies a repeat, and the row remembers how the claim ended.
+    /// It acts under a claim. The fence identifies the claim: a repeat renews it again, or finds that this claim was ended
+    /// in the same way and returns the first reply.
     UnderClaim,
     /// Repeating it changes nothing and returns the first reply.
     Idempotent,
-    /// Repeating it would do it twice.
+    /// A repeat could act a second time, on something that began meanwhile. The op's file says how.
     Never,
 }
 
-/// A verb. Its struct is the library call, the HTTP body and the MCP tool's input; its doc comments are the help.
+/// A verb. Its struct is the library call and the HTTP body; its doc comments are the help.
 pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// `task/claim`
     const NAME: &'static str;
@@ -42,7 +43,7 @@ pub trait Op: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 
     const FORMERLY: Option<&'static str> = None;
     /// It changes nothing: it runs on a reader, and is also served by GET.
     const READS: bool = false;
-    /// The effect of repeating a request.
+    /// The effect of repeating a request, if its answer was lost.
     const ON_RETRY: OnRetry;
     /// An example request for the manual, as JSON.
     const EXAMPLE: &'static str;

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 
-/// A noun that can be claimed. Every function with an `id` gets one that [`Self::id_problem`] accepts.
+/// A noun that can be claimed. `ops.rs` lists them. Every function with an `id` gets one that [`Self::id_problem`] accepts.
 pub(crate) trait Claimable: Debug + Sync {
     /// The word before the slash in its resources, and before the dot in its events: `task`.
     fn noun(&self) -> &'static str;
@@ -38,9 +38,9 @@ pub(crate) trait Claimable: Debug + Sync {
     /// Expiry: gives back one batch of these ended runs' items. It waits for no lock. Returns the number of changes.
     fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>>;
     /// Expiry: gives back one batch of claims that reached their own limit (`until_at`).
-    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>>;
+    fn lapse_at_limit<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>>;
     /// Expiry: other changes that only depend on time. Their deadlines are in [`Table::deadlines`].
-    fn wake<'t>(&'t self, _tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+    fn end_delays<'t>(&'t self, _tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
         Box::pin(std::future::ready(Ok(0)))
     }
     /// The holder gives the item back: the attempt does not count. Returns the item's new state.
@@ -154,8 +154,8 @@ pub(crate) struct Nouns {
     /// Reads [`Due`](crate::db::Due). Each part is the first entry of a partial index, so that it costs the same for one
     /// row and for a million.
     pub due: &'static str,
-    /// Marks ended runs that hold nothing as settled: one, or a set.
-    settle: [&'static str; 2],
+    /// Marks ended runs that hold nothing: one, or a set.
+    mark_empty: [&'static str; 2],
     /// Counts a run's claims.
     held: &'static str,
     /// The tokens of these runs' claims. Claims past their own limit are left out.
@@ -198,7 +198,7 @@ from fleet",
             &|table, _| format!("not exists (select 1 from {0} where {0}.run = run.key)", table.name),
             "\n  and ",
         );
-        let settle = |keys: &str| {
+        let mark_empty = |keys: &str| {
             leak(format!(
                 "update run set settled = 1 where key in (select key from run where settled = 0
   and {holds_nothing}
@@ -298,7 +298,10 @@ order by {order} limit ?3"
             live_claims,
             promises,
             due: leak(due),
-            settle: [settle("= ?1"), settle("in (select cast(value ->> 'k' as bigint) from json_each(?1))")],
+            mark_empty: [
+                mark_empty("= ?1"),
+                mark_empty("in (select cast(value ->> 'k' as bigint) from json_each(?1))"),
+            ],
             held: leak(format!("select {held} as n")),
             tokens_of_runs: tokens(
                 "select cast(value ->> 'k' as bigint) as key from json_each(?1)",
@@ -328,11 +331,11 @@ order by {order} limit ?3"
         self.promises.iter().chain(self.list.iter().flat_map(|noun| noun.promises()))
     }
 
-    /// Marks those of these ended runs as settled that hold nothing.
-    pub fn settle(&self, runs: &[i64]) -> Stmt {
+    /// Marks those of these ended runs that hold nothing, so that expiry skips them: the column `settled`.
+    pub fn mark_empty(&self, runs: &[i64]) -> Stmt {
         match runs {
-            [run] => Stmt::write(self.settle[0], params![*run]),
-            runs => Stmt::write(self.settle[1], params![key_set(runs.iter().copied())]),
+            [run] => Stmt::write(self.mark_empty[0], params![*run]),
+            runs => Stmt::write(self.mark_empty[1], params![key_set(runs.iter().copied())]),
         }
     }
 

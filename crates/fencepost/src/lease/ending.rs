@@ -114,7 +114,7 @@ pub(crate) fn add_end(
     ));
     batch.add(events);
     Ok(match holds {
-        Holds::Nothing(nouns) => Some(batch.add(nouns.settle(&keys))),
+        Holds::Nothing(nouns) => Some(batch.add(nouns.mark_empty(&keys))),
         Holds::Perhaps => None,
     })
 }

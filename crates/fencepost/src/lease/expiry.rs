@@ -1,7 +1,7 @@
 //! Expiry: ends runs whose lease expired, gives back the items of ended runs and expired claims, and ends delays.
 //!
-//! It runs in bounded batches, before a claim searches. A batch never waits for a lock: it leaves locked rows and
-//! lanes to a later batch.
+//! It runs in bounded batches: in the prelude of a claim, before the claim searches; when a waiting call meets a deadline;
+//! and as a job of a server. A batch never waits for a lock: it leaves locked rows and lanes to a later batch.
 
 use super::{
     Nouns,
@@ -44,11 +44,11 @@ pub(crate) async fn sweep(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64>
     let mut changed = expired.len() as u64;
     changed += give_back(tx, nouns).await?;
     for noun in nouns.iter() {
-        changed += noun.lapse_capped(tx).await?;
+        changed += noun.lapse_at_limit(tx).await?;
     }
     // Last, because it may change items that the steps before gave back. Reads apply the rules in the same order.
     for noun in nouns.iter() {
-        changed += noun.wake(tx).await?;
+        changed += noun.end_delays(tx).await?;
     }
     Ok(changed)
 }
@@ -76,7 +76,7 @@ pub(crate) async fn give_back(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<
 
 async fn give_back_of(tx: &mut Tx<'_>, nouns: &'static Nouns, dead: &[i64]) -> Result<u64> {
     // Most runs release everything before they end.
-    let settled = tx.one(nouns.settle(dead)).await?.affected;
+    let settled = tx.one(nouns.mark_empty(dead)).await?.affected;
     if settled == dead.len() as u64 {
         return Ok(settled);
     }
@@ -84,5 +84,5 @@ async fn give_back_of(tx: &mut Tx<'_>, nouns: &'static Nouns, dead: &[i64]) -> R
     for noun in nouns.iter() {
         changed += noun.lapse_of_runs(tx, dead).await?;
     }
-    Ok(changed + tx.one(nouns.settle(dead)).await?.affected)
+    Ok(changed + tx.one(nouns.mark_empty(dead)).await?.affected)
 }

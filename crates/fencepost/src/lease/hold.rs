@@ -222,7 +222,7 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Under {
     /// No claim is used.
-    Nobody,
+    NoClaim,
     /// A claim is made: its run must be alive in the statement that writes.
     NewClaim,
     /// A claim is used: it must be alive in the statement that writes.
@@ -233,7 +233,7 @@ impl Under {
     /// As a parameter of writing statements: 0, 1, 2.
     pub fn number(self) -> i64 {
         match self {
-            Under::Nobody => 0,
+            Under::NoClaim => 0,
             Under::NewClaim => 1,
             Under::Claim => 2,
         }

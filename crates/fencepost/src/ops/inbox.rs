@@ -273,7 +273,7 @@ pub(crate) async fn finish_unheld(
     after.end_claim("lapse", &[], mail::Phase::Processed(tx.now));
     // An expired claim may be left on it; its holder did not complete it.
     let event = Event { run: None, agent: None, fence: None, ..after.event("message.completed", &found) };
-    mail::record::save(tx, &[(found.clone(), after)], Under::Nobody, vec![event]).await?;
+    mail::record::save(tx, &[(found.clone(), after)], Under::NoClaim, vec![event]).await?;
     let mut batch = Batch::new();
     if !found.mailbox.starts_with("inbox/") {
         batch.add(Stmt::write("update message_doc set payload = null where message = ?1", params![id]));

@@ -264,7 +264,7 @@ fn message_token(token: &str) -> Result<(Token, i64)> {
 }
 
 /// Makes one batch of messages ready whose delay is over. Writes one event per mailbox.
-pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn end_delays(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .execute_returning(
             "update message set delayed_until = null where id in (

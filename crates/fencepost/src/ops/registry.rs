@@ -1,4 +1,5 @@
-//! The list of ops, by name.
+//! The list of ops, by name. A noun lists its verbs in `verbs![…]` of `ops/NOUN.rs`; a new noun gets a line in
+//! [`visit_all`].
 
 use crate::{
     engine::op::{Entry, Op, Visit},

@@ -143,7 +143,7 @@ pub(crate) async fn change(
     details: Option<serde_json::Value>,
     rule: impl FnOnce(&mut Record, Time) -> Result<()> + Send,
 ) -> Result<Changed> {
-    change_under(tx, task, kind, details, Under::Nobody, rule).await
+    change_under(tx, task, kind, details, Under::NoClaim, rule).await
 }
 
 /// Like [`change`], for a rule that may use the claim that the task is held under.
@@ -187,7 +187,7 @@ pub(crate) async fn change_under(
 }
 
 /// Makes tasks ready whose delay is over. One batch.
-pub(crate) async fn wake_delayed(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn end_delays(tx: &mut Tx<'_>) -> Result<u64> {
     let due = tx
         .query(
             unheld!(

@@ -41,14 +41,14 @@ on_both! {
         assert_eq!(prune().await, 0);
         world.pass_in_use(31 * 24 * 3600).await;
         assert_eq!((prune().await, prune().await), (3, 0));
-        assert!(world.fleet.asks_for_key().await.unwrap(), "the fleet knows that it had one");
+        assert!(world.fleet.requires_key().await.unwrap(), "the fleet knows that it had one");
     }
 
     async fn a_fleet_that_ever_had_a_key_asks_for_one(world: World) {
-        assert!(!world.fleet.asks_for_key().await.unwrap());
+        assert!(!world.fleet.requires_key().await.unwrap());
         world.fleet.call(key::Add::new("eye", Access::Reader)).await.unwrap();
         world.fleet.call(key::Revoke::new("eye")).await.unwrap();
-        assert!(world.fleet.asks_for_key().await.unwrap() && world.again().await.asks_for_key().await.unwrap());
+        assert!(world.fleet.requires_key().await.unwrap() && world.again().await.requires_key().await.unwrap());
     }
 
     async fn the_last_admins_key_is_revoked_only_by_force(world: World) {

@@ -108,13 +108,13 @@ async fn a_fleet_from_before_remembers_its_keys() {
         let (path, url) = database(&dir, name);
         drop(Fleet::open_with(&url, at_version(13)).await.unwrap());
         file(&path).execute_batch(keys).unwrap();
-        assert_eq!(Fleet::open(&url).await.unwrap().asks_for_key().await.unwrap(), keyed, "{name}");
+        assert_eq!(Fleet::open(&url).await.unwrap().requires_key().await.unwrap(), keyed, "{name}");
 
         let schema = fresh_schema();
         drop(Fleet::open_with(&postgres_url(&schema), at_version(13)).await.unwrap());
         postgres(&schema).await.batch_execute(keys).await.unwrap();
         let fleet = Fleet::open(&postgres_url(&schema)).await.unwrap();
-        assert_eq!(fleet.asks_for_key().await.unwrap(), keyed, "{name}");
+        assert_eq!(fleet.requires_key().await.unwrap(), keyed, "{name}");
     }
 }
 

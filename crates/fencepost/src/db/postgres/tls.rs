@@ -27,13 +27,13 @@ pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect> {
         SslMode::Prefer | SslMode::Require | SslMode::VerifyCa => Checks::Authority,
         SslMode::VerifyFull => Checks::AuthorityAndName,
     };
-    let lenient = |chain| Arc::new(Lenient { provider: provider.clone(), chain });
+    let any_host_name = |authority| Arc::new(AnyHostName { provider: provider.clone(), authority });
     let config = match checks {
-        Checks::Nothing => builder.dangerous().with_custom_certificate_verifier(lenient(None)),
+        Checks::Nothing => builder.dangerous().with_custom_certificate_verifier(any_host_name(None)),
         Checks::Authority => {
-            let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots()?), provider.clone());
-            let chain = chain.build().map_err(Error::internal)?;
-            builder.dangerous().with_custom_certificate_verifier(lenient(Some(chain)))
+            let authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots()?), provider.clone());
+            let authority = authority.build().map_err(Error::internal)?;
+            builder.dangerous().with_custom_certificate_verifier(any_host_name(Some(authority)))
         }
         Checks::AuthorityAndName => builder.with_root_certificates(roots()?),
     };
@@ -71,15 +71,15 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore> {
     Ok(store)
 }
 
-/// A verifier that does not check the host's name. With a chain it checks the signature; without one it trusts any
-/// certificate.
+/// Does not check the host's name. With an authority, the certificate must be signed by it; without one, any certificate is
+/// accepted.
 #[derive(Debug)]
-struct Lenient {
+struct AnyHostName {
     provider: Arc<CryptoProvider>,
-    chain: Option<Arc<WebPkiServerVerifier>>,
+    authority: Option<Arc<WebPkiServerVerifier>>,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for AnyHostName {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -89,8 +89,8 @@ impl ServerCertVerifier for Lenient {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         use rustls::CertificateError as E;
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
+        let Some(authority) = &self.authority else { return Ok(ServerCertVerified::assertion()) };
+        match authority.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
             Err(rustls::Error::InvalidCertificate(E::NotValidForName | E::NotValidForNameContext { .. })) => {
                 Ok(ServerCertVerified::assertion())
             }

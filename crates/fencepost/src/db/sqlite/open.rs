@@ -13,7 +13,7 @@ use crate::{
         options::{Durability, Options},
     },
     error::{Code, Error, Result},
-    ids::jumped_floor,
+    ids::floor_after_restore,
 };
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use std::path::Path;
@@ -195,7 +195,7 @@ fn keep_fences_rising(conn: &Connection, options: &Options) -> Result<()> {
         return Ok(());
     }
     let now = options.clock.wall(false).unwrap_or(Time(0));
-    let floor = if restored || unclean { jumped_floor(floor, now) } else { floor };
+    let floor = if restored || unclean { floor_after_restore(floor, now) } else { floor };
     conn.execute_batch("pragma synchronous=full").map_err(sqlite_error)?;
     if restored || unclean {
         // Followers may have seen positions that this copy has not issued yet.

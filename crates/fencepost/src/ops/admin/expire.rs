@@ -20,6 +20,7 @@ impl Op for Expire {
     const NAME: &'static str = "admin/expire";
     const FORMERLY: Option<&'static str> = Some("admin/settle");
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat would expire another batch.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = "{}";
     type Reply = NextDue;

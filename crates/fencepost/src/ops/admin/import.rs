@@ -360,6 +360,7 @@ impl Op for Import {
     const NAME: &'static str = "admin/import";
     /// It writes history that did not happen in this fleet.
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat is refused or changes nothing, but its reply does not say what the first call imported.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"source":"slack"}"#;
     type Reply = Imported;

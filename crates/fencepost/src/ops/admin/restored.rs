@@ -6,7 +6,7 @@ use crate::{
         prelude::Prelude,
     },
     error::Result,
-    ids::jumped_floor,
+    ids::floor_after_restore,
     log::{EPOCH, Event},
     params,
 };
@@ -29,6 +29,7 @@ pub struct Floor {
 impl Op for Restored {
     const NAME: &'static str = "admin/restored";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat would raise the floor again, and refuse clients that have begun to work.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = "{}";
     type Reply = Floor;
@@ -40,7 +41,7 @@ impl Op for Restored {
 
     async fn run(self, tx: &mut Tx<'_>) -> Result<Floor> {
         let rows = tx.query("select floor from fleet /*pg for update*/", params![]).await?;
-        let floor = jumped_floor(rows[0].get("floor")?, tx.now);
+        let floor = floor_after_restore(rows[0].get("floor")?, tx.now);
         tx.notes.due_changed = true;
         let batch = Batch::from([
             Stmt::write("update fleet set floor = ?1, restored = 0", params![floor]),

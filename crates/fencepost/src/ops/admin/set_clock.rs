@@ -49,6 +49,7 @@ const DEADLINES: [&str; 4] = [
 impl Op for SetClock {
     const NAME: &'static str = "admin/set_clock";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat would move the clock a second time.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = "{}";
     type Reply = ClockSet;

@@ -37,6 +37,7 @@ pub struct Recalled {
 impl Op for Recall {
     const NAME: &'static str = "agent/recall";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would also recall tasks that were assigned meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1"}"#;
     refuses![NotReady];
@@ -86,7 +87,7 @@ pub(super) async fn give_back(tx: &mut Tx<'_>, agent: &str, reason: Option<&str>
     if changes.is_empty() {
         return Ok(Vec::new());
     }
-    task::save_set(tx, &changes, Under::Nobody).await?;
+    task::save_set(tx, &changes, Under::NoClaim).await?;
     tx.one(crate::log::Event::insert_many(tx, events)?).await?;
     Ok(changes.into_iter().map(|(_, after)| after.id.to_string()).collect())
 }

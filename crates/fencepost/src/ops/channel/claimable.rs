@@ -61,8 +61,8 @@ impl Claimable for Mentions {
     fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>> {
         Box::pin(lapse::of_runs(tx, runs))
     }
-    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
-        Box::pin(lapse::end_capped(tx))
+    fn lapse_at_limit<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+        Box::pin(lapse::at_limit(tx))
     }
     fn release<'t>(
         &'t self,

@@ -24,7 +24,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
 }
 
 /// Expires one batch of claims past their own time limit.
-pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn at_limit(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
             columns!(

@@ -34,6 +34,7 @@ pub struct Unclaimed {
 impl Op for Unclaim {
     const NAME: &'static str = "claim/unclaim";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat could end a claim that began meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"resource":"task/auth-3"}"#;
     type Reply = Unclaimed;

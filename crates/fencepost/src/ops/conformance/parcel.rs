@@ -190,7 +190,7 @@ impl Claimable for Parcels {
             free(tx, held, "lapse", "parcel.lapsed").await
         })
     }
-    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+    fn lapse_at_limit<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
         Box::pin(async move {
             let capped = parcels!(
                 "where until_at <= ?1 order by until_at limit ?2 /*pg for update of parcel skip locked*/"

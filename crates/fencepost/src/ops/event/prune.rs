@@ -36,6 +36,7 @@ pub struct Pruned {
 impl Op for Prune {
     const NAME: &'static str = "event/prune";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat would also remove what became old enough meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = "{}";
     type Reply = Pruned;

@@ -26,7 +26,7 @@ impl Op for Respond {
     const NAME: &'static str = "inbox/respond";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::Idempotent;
-    const EXAMPLE: &'static str = r#"{"message":"812","text":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"message":"812","text":"it is fixed on main"}"#;
     refuses![AlreadyClaimed, LeaseExpired, AlreadyFinished];
     type Reply = Handled;
     erased!();

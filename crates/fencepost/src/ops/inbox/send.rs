@@ -61,7 +61,7 @@ impl Op for Send {
     const NAME: &'static str = "inbox/send";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"agent":"codex-1","text":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"agent":"codex-1","text":"please review auth-3"}"#;
     refuses![AlreadyFinished];
     type Reply = Sent;
     erased!();

@@ -50,6 +50,7 @@ impl std::fmt::Debug for Added {
 impl Op for Add {
     const NAME: &'static str = "key/add";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat would make a second key.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"name":"deploy","role":"reader"}"#;
     type Reply = Added;

@@ -39,6 +39,7 @@ pub struct Revoked {
 impl Op for Revoke {
     const NAME: &'static str = "key/revoke";
     const ACCESS: Access = Access::Admin;
+    // Never: a repeat could revoke a new key of the same name.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"name":"deploy"}"#;
     type Reply = Revoked;

@@ -24,7 +24,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
 }
 
 /// One batch of claims that reached their own limit (`max_ms`).
-pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn at_limit(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
             columns!("where lock.until_at <= ?1 order by lock.until_at limit ?2 /*pg for update of lock skip locked*/"),

@@ -41,7 +41,8 @@ impl Op for SaveCheckpoint {
     const NAME: &'static str = "mail/checkpoint";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::UnderClaim;
-    const EXAMPLE: &'static str = r#"{"token":"message/812@1","ordinal":1,"phase":"as it was agreed"}"#;
+    const EXAMPLE: &'static str =
+        r#"{"token":"message/812@1","ordinal":1,"phase":"half of the files are copied"}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Saved;
     erased!();

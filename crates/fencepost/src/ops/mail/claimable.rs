@@ -1,6 +1,6 @@
 //! Messages as a claimable noun.
 
-use super::{Done, Fail, lapse, now, record, release, wake_delayed};
+use super::{Done, Fail, end_delays, lapse, now, record, release};
 use crate::{
     db::{BoxFuture, Delivered, Stmt, Tx},
     error::Result,
@@ -73,11 +73,11 @@ impl Claimable for Messages {
     fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>> {
         Box::pin(lapse::of_runs(tx, runs))
     }
-    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
-        Box::pin(lapse::end_capped(tx))
+    fn lapse_at_limit<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+        Box::pin(lapse::at_limit(tx))
     }
-    fn wake<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
-        Box::pin(wake_delayed(tx))
+    fn end_delays<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+        Box::pin(end_delays(tx))
     }
     fn release<'t>(
         &'t self,

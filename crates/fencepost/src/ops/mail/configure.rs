@@ -51,6 +51,7 @@ pub struct Configure {
 impl Op for Configure {
     const NAME: &'static str = "mail/configure";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would overwrite settings that somebody changed meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     refuses![NotReady];

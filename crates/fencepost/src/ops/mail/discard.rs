@@ -31,6 +31,7 @@ pub struct Discarded {
 impl Op for Discard {
     const NAME: &'static str = "mail/discard";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would discard messages that somebody redrove meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"messages":[1]}"#;
     refuses![AlreadyClaimed, AlreadyFinished];
@@ -83,7 +84,7 @@ impl Op for Discard {
             ..after.event("message.discarded", before)
         });
         let events = events.collect();
-        save(tx, &changes, Under::Nobody, events).await?;
+        save(tx, &changes, Under::NoClaim, events).await?;
         Ok(Discarded { messages: changes.iter().map(|(before, _)| before.id).collect() })
     }
 }

@@ -51,7 +51,7 @@ impl Op for Fail {
     const NAME: &'static str = "mail/fail";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::UnderClaim;
-    const EXAMPLE: &'static str = r#"{"token":"message/812@1","reason":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"token":"message/812@1","reason":"the registry does not answer"}"#;
     refuses![LeaseExpired, AlreadyFinished];
     type Reply = Changed;
     erased!();

@@ -70,7 +70,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
 }
 
 /// Expires one batch of claims past their own time limit.
-pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn at_limit(tx: &mut Tx<'_>) -> Result<u64> {
     give_back(tx, Stmt::read(CAPPED, params![tx.now, ITEMS])).await
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn lapse(tx: &mut Tx<'_>, messages: Vec<Record>) -> Result<Vec<
         changes.push((message, after));
         events.push(event);
     }
-    save(tx, &changes, Under::Nobody, events).await?;
+    save(tx, &changes, Under::NoClaim, events).await?;
     Ok(changes.into_iter().map(|(_, after)| after).collect())
 }
 

@@ -27,6 +27,7 @@ pub struct Changed {
 impl Op for Pause {
     const NAME: &'static str = "mail/pause";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would pause a mailbox that somebody resumed meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = Changed;

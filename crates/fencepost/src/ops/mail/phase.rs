@@ -3,11 +3,11 @@
 use super::Status;
 use crate::{clock::Time, lease::Hold};
 
-/// Free, held or finished. A message has a claim exactly while it is processing, and an end exactly once it is finished.
+/// A message has a claim if and only if it is processing, and a finish time if and only if it is finished.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
     Pending,
-    /// Its holder was lost, and a person decides: the status `held`.
+    /// Its claim was lost and it is not retried: an operator decides. Stored as status `held`.
     SetAside,
     Processing(Hold),
     Processed(Time),

@@ -46,6 +46,7 @@ pub struct Redriven {
 impl Op for Redrive {
     const NAME: &'static str = "mail/redrive";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would also redrive messages that failed meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     refuses![NotReady];
@@ -90,7 +91,7 @@ impl Op for Redrive {
             .map(|(before, _)| before.id)
             .collect();
         let events = events("message.redriven", &changes);
-        save(tx, &changes, Under::Nobody, events).await?;
+        save(tx, &changes, Under::NoClaim, events).await?;
         if !finished.is_empty() {
             tx.send(behind_again(&finished)).await?;
         }

@@ -133,6 +133,6 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: i64, reason: Option<&str>) -> R
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     // The event's agent is the caller, not the holder.
     let event = Event { agent: None, details, ..back.event("message.unclaimed", &found) };
-    save(tx, &[(found, back.clone())], Under::Nobody, vec![event]).await?;
+    save(tx, &[(found, back.clone())], Under::NoClaim, vec![event]).await?;
     Ok(Unclaimed { held_by: Some(hold.run), status: back.status().as_str().into() })
 }

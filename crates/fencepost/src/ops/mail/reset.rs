@@ -44,6 +44,7 @@ pub struct WasReset {
 impl Op for Reset {
     const NAME: &'static str = "mail/reset";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would also release messages that were claimed meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = WasReset;
@@ -89,7 +90,7 @@ impl Op for Reset {
         let reason = self.reason.as_deref();
         let events =
             events("message.reset", &changes).into_iter().map(|event| event.because(reason)).collect();
-        save(tx, &changes, Under::Nobody, events).await?;
+        save(tx, &changes, Under::NoClaim, events).await?;
         Ok(WasReset { reset: changes.len() as u64, more: ids.len() as i64 == BATCH })
     }
 }

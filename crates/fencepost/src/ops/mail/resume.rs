@@ -19,6 +19,7 @@ pub struct Resume {
 impl Op for Resume {
     const NAME: &'static str = "mail/resume";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would resume a mailbox that somebody paused meanwhile.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"mailbox":"builds"}"#;
     type Reply = Changed;

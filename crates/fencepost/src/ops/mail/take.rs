@@ -96,7 +96,7 @@ impl Op for Take {
             changes.push((message, taken));
         }
         let events = changes.iter().map(|(before, after)| after.event("message.taken", before)).collect();
-        save(tx, &changes, Under::Nobody, events).await?;
+        save(tx, &changes, Under::NoClaim, events).await?;
         let taken = changes.into_iter().map(|(_, after)| after).collect();
         Ok(Taken { messages: full(tx, taken).await? })
     }

@@ -61,7 +61,8 @@ impl Op for Deliver {
     const NAME: &'static str = "route/deliver";
     const ACCESS: Access = Access::Admin;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"source":"slack","delivery":"Ev0PV52K21","text":"as it was agreed"}"#;
+    const EXAMPLE: &'static str =
+        r#"{"source":"slack","delivery":"Ev0PV52K21","text":"the build of main is red"}"#;
     refuses![AlreadyFinished];
     type Reply = Delivered;
     erased!();

@@ -40,6 +40,7 @@ pub struct Ended {
 impl Op for End {
     const NAME: &'static str = "run/end";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat could end a new run of the same name.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady];
@@ -63,7 +64,7 @@ impl Op for End {
 }
 
 impl End {
-    /// Repeating the call is safe: the reply shows the last incarnation as it ended.
+    /// The run has already ended: the reply shows the last incarnation of the name.
     async fn ended_before(self, tx: &mut Tx<'_>) -> Result<Ended> {
         let rows = tx.query(runs!("where name = ?1 order by key desc limit 1"), params![&self.run]).await?;
         match rows.first().map(RunRow::read).transpose()? {

@@ -34,6 +34,7 @@ pub struct Renewed {
 impl Op for Renew {
     const NAME: &'static str = "run/renew";
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat could renew a new run of the same name.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![LeaseExpired];

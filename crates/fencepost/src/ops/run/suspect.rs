@@ -33,6 +33,7 @@ impl Op for Suspect {
     const NAME: &'static str = "run/suspect";
     const FORMERLY: Option<&'static str> = Some("run/doubt");
     const ACCESS: Access = Access::Agent;
+    // Never: a repeat would use up another quarter of the lease.
     const ON_RETRY: OnRetry = OnRetry::Never;
     const EXAMPLE: &'static str = r#"{"run":"r-1"}"#;
     refuses![NotReady, LeaseExpired];

@@ -49,7 +49,7 @@ impl Op for Accept {
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
         let details = Some(serde_json::json!({ "by": self.agent }));
-        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        let under = if token.is_some() { Under::Claim } else { Under::NoClaim };
         change_under(tx, &self.task, "task.accepted", details, under, |task, now| {
             deciding(task, &self.agent, token.as_ref(), now)?;
             accept(task, &self.agent, now);

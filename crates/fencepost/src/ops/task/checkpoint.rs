@@ -42,7 +42,7 @@ impl Op for SaveCheckpoint {
     const NAME: &'static str = "task/checkpoint";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::UnderClaim;
-    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","ordinal":1,"phase":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","ordinal":1,"phase":"the lexer works"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Saved;
     erased!();

@@ -351,7 +351,8 @@ const COUNTS_OF_BOARD: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
-/// Writes the claims. Each entry: the row as found, the task with any dead claim given back, the purpose.
+/// Writes the claims: each row as it was found, the task with a dead claim given back, and the purpose. The update checks the
+/// fence of the found row and the life of the run (`save.rs`); if it writes no row, another run was faster.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     found: Vec<(Was, Record, Purpose)>,

@@ -1,6 +1,6 @@
 //! `Claimable` for tasks.
 
-use super::{Done, Fail, Now, Record, lapse, load, release, wake_delayed};
+use super::{Done, Fail, Now, Record, end_delays, lapse, load, release};
 use crate::{
     db::{BoxFuture, Delivered, Stmt, Tx},
     error::{Code, Error, Result},
@@ -70,12 +70,12 @@ impl Claimable for Tasks {
     fn lapse_of_runs<'t>(&'t self, tx: &'t mut Tx<'_>, runs: &'t [i64]) -> BoxFuture<'t, Result<u64>> {
         Box::pin(lapse::of_runs(tx, runs))
     }
-    fn lapse_capped<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
-        Box::pin(lapse::end_capped(tx))
+    fn lapse_at_limit<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+        Box::pin(lapse::at_limit(tx))
     }
-    fn wake<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
+    fn end_delays<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
         Box::pin(async move {
-            let woken = wake_delayed(tx).await?;
+            let woken = end_delays(tx).await?;
             // Last, because a silent agent also loses tasks that the batch just gave back to it. `Now` has
             // the same order.
             Ok(woken + agent::recall::strand(tx).await?)

@@ -50,7 +50,7 @@ impl Op for Depend {
         let mut batch = Batch::new();
         if task.is_lost(tx.now) {
             let lapsed = lapse::lapse(&mut task, tx.now).insert(tx);
-            save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
+            save(&mut batch, &found.was(), &task, Under::NoClaim, tx.now);
             batch.add(lapsed);
         }
         task.unfinished()?;

@@ -46,7 +46,7 @@ impl Op for Fail {
     const NAME: &'static str = "task/fail";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::UnderClaim;
-    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","reason":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","reason":"the tests fail on main"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -75,7 +75,7 @@ pub(crate) async fn of_runs(tx: &mut Tx<'_>, runs: &[i64]) -> Result<u64> {
 }
 
 /// One batch of claims that reached their own limit (`max_ms`).
-pub(crate) async fn end_capped(tx: &mut Tx<'_>) -> Result<u64> {
+pub(crate) async fn at_limit(tx: &mut Tx<'_>) -> Result<u64> {
     let rows = tx
         .query(
             columns!("where task.until_at <= ?1 order by task.until_at limit ?2 /*pg for update of task skip locked*/"),
@@ -97,7 +97,7 @@ async fn give_back(tx: &mut Tx<'_>, mut tasks: Vec<Record>) -> Result<u64> {
         events.push(lapse(&mut task, tx.now));
         changes.push((was, task));
     }
-    let written = save_set(tx, &changes, Under::Nobody).await?.len() as u64;
+    let written = save_set(tx, &changes, Under::NoClaim).await?.len() as u64;
     let events = Event::insert_many(tx, events)?;
     tx.one(events).await?;
     Ok(written)

@@ -29,7 +29,7 @@ impl Op for Note {
     const NAME: &'static str = "task/note";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"task":"auth-3","text":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","text":"the schema is in docs/schema.sql"}"#;
     type Reply = Changed;
     erased!();
 

@@ -27,7 +27,7 @@ impl Op for Park {
     const NAME: &'static str = "task/park";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"task":"auth-3","reason":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"task":"auth-3","reason":"waits for the new API"}"#;
     refuses![AlreadyClaimed, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -6,7 +6,8 @@ use crate::{
     lease::{Closed, Hold},
 };
 
-/// Free, held or finished. A task has a claim exactly while it is held, and an end exactly once it is finished.
+/// Free, held by a run, or finished. A task has a claim if and only if it is held, and a finish time if and only if it is
+/// finished.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
     Unassigned,

@@ -38,7 +38,7 @@ impl Op for Progress {
     const NAME: &'static str = "task/progress";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","text":"as it was agreed"}"#;
+    const EXAMPLE: &'static str = r#"{"token":"task/auth-3@1","text":"the lexer works"}"#;
     refuses![NotReady, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();

@@ -35,7 +35,8 @@ impl Op for Reject {
     const NAME: &'static str = "task/reject";
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::ByRequestId;
-    const EXAMPLE: &'static str = r#"{"task":"auth-3","agent":"codex-1","reason":"as it was agreed"}"#;
+    const EXAMPLE: &'static str =
+        r#"{"task":"auth-3","agent":"codex-1","reason":"no access to that repository"}"#;
     refuses![NotReady, AlreadyClaimed, LeaseExpired, AlreadyFinished, Cancelled];
     type Reply = Changed;
     erased!();
@@ -51,7 +52,7 @@ impl Op for Reject {
         let token = self.token.as_deref().map(Token::check).transpose()?;
         check::request(self.request.as_deref())?;
         let details = Some(serde_json::json!({ "reason": self.reason, "by": self.agent }));
-        let under = if token.is_some() { Under::Claim } else { Under::Nobody };
+        let under = if token.is_some() { Under::Claim } else { Under::NoClaim };
         change_under(tx, &self.task, "task.rejected", details, under, |task, now| {
             super::accept::deciding(task, &self.agent, token.as_ref(), now)?;
             reject(task, &self.reason);

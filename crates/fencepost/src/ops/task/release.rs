@@ -96,7 +96,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
         // The claim was lost already: the attempt counts.
         let lapsed = super::lapse::lapse(&mut task, tx.now);
         let mut batch = Batch::new();
-        save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
+        save(&mut batch, &found.was(), &task, Under::NoClaim, tx.now);
         batch.add(lapsed.insert(tx));
         tx.send(batch).await?;
         return Ok(Unclaimed { held_by: None, status: task.status().as_str().into() });
@@ -104,7 +104,7 @@ pub(crate) async fn unclaim(tx: &mut Tx<'_>, id: &TaskId, reason: Option<&str>) 
     give_back(&mut task, "unclaim", &[]);
     let details = reason.map(|reason| serde_json::json!({ "reason": reason }));
     let mut batch = Batch::new();
-    save(&mut batch, &found.was(), &task, Under::Nobody, tx.now);
+    save(&mut batch, &found.was(), &task, Under::NoClaim, tx.now);
     // The event's agent is the caller, not the holder.
     let event = Event { agent: None, ..ended(&task, &found.was(), "task.unclaimed", details) };
     batch.add(event.insert(tx));
@@ -136,7 +136,7 @@ pub(crate) async fn unclaim_of(tx: &mut Tx<'_>, run_key: i64, reason: &str) -> R
         give_back(&mut back, "unclaim", &[]);
         changes.push((task.was(), back));
     }
-    let written = save_set(tx, &changes, Under::Nobody).await?;
+    let written = save_set(tx, &changes, Under::NoClaim).await?;
     let details = serde_json::json!({ "reason": reason });
     // The events' agent is the caller, not the holder.
     let unclaimed = |(was, back): &(Was, Record)| Event {

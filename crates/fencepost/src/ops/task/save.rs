@@ -202,10 +202,10 @@ mod tests {
             (&free, claim::claimed(free.clone(), Purpose::Work, hold, now), Under::NewClaim),
             (&held, done::complete(held.clone(), Some("it works"), now), Under::Claim),
             (&held, changed(&held, &|task| release::give_back(task, "release", &[None])), Under::Claim),
-            (&held, changed(&held, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
-            (&held, changed(&last_attempt, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
-            (&reviewed, changed(&reviewed, &|task| drop(lapse::lapse(task, now))), Under::Nobody),
-            (&assigned, changed(&assigned, &|task| drop(lapse::recall(task, "ann", now))), Under::Nobody),
+            (&held, changed(&held, &|task| drop(lapse::lapse(task, now))), Under::NoClaim),
+            (&held, changed(&last_attempt, &|task| drop(lapse::lapse(task, now))), Under::NoClaim),
+            (&reviewed, changed(&reviewed, &|task| drop(lapse::lapse(task, now))), Under::NoClaim),
+            (&assigned, changed(&assigned, &|task| drop(lapse::recall(task, "ann", now))), Under::NoClaim),
         ];
         let untouched = rows(tx, "*", "task").await?;
         for (before, after, under) in transitions {

@@ -193,7 +193,7 @@ impl Import {
                 return Err(Error::raced("a message with the same key was pushed at this moment"));
             }
             let new: Vec<_> = pushed.messages.iter().map(|message| message.id).zip(new).collect();
-            settle(tx, &new).await?;
+            set_states(tx, &new).await?;
         }
         Ok(taken)
     }
@@ -222,7 +222,7 @@ impl Import {
 }
 
 /// Gives new messages the times, states, checkpoints and outputs that they had elsewhere.
-async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
+async fn set_states(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
     let dates = new.iter().map(|(id, item)| json!({ "id": id, "at": item.times(tx.now).0.0 }));
     let mut batch = Batch::new();
     batch.add(Stmt::write(
@@ -260,7 +260,7 @@ async fn settle(tx: &mut Tx<'_>, new: &[(i64, &MailItem)]) -> Result<()> {
         outputs.extend(item.outputs.iter().enumerate().map(output));
         changes.push((before, after));
     }
-    record::save(tx, &changes, Under::Nobody, events).await?;
+    record::save(tx, &changes, Under::NoClaim, events).await?;
     if !outputs.is_empty() {
         let insert = "insert into message_output(message, n, fence, output)
              select cast(value ->> 'id' as bigint), cast(value ->> 'n' as bigint), cast(value ->> 'fence' as bigint),

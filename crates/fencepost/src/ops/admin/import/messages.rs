@@ -152,7 +152,7 @@ async fn finish(tx: &mut Tx<'_>, new: &[(i64, &MessageItem)]) -> Result<()> {
         }
         changes.push((before, after));
     }
-    record::save(tx, &changes, Under::Nobody, events).await?;
+    record::save(tx, &changes, Under::NoClaim, events).await?;
     if !outputs.is_empty() {
         tx.execute(
             "insert into message_output(message, n, fence, output)
