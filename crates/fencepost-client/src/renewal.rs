@@ -28,8 +28,8 @@
 //! }
 //! ```
 
-use crate::retry::{Backoff, ends_claim};
-use fencepost::{Clock, Error, Millis, Result};
+use crate::retry::BACKOFF;
+use fencepost::{Backoff, Clock, Error, Millis, Result};
 use std::time::Duration;
 
 /// Milliseconds of [`Clock::ticks`]: nobody can set them, and they count while a machine sleeps.
@@ -73,7 +73,7 @@ impl Answer {
     pub fn of(sent: Ticks, answer: Result<Millis>) -> Self {
         match answer {
             Ok(left) => Self::Renewed(Lease { sent, left }),
-            Err(error) if ends_claim(&error) => Self::Over(error),
+            Err(error) if error.ends_claim() => Self::Over(error),
             Err(error) => Self::Unknown(error),
         }
     }
@@ -105,7 +105,7 @@ impl Renewal {
     /// For leases of this length. There is no lease until [`Self::renewed`].
     pub fn new(ttl: Millis) -> Self {
         let (longest, never) = (Millis(i64::MAX), Ticks::MIN);
-        Self { ttl, longest, left: ttl, next_at: never, ends_at: never, backoff: Backoff::default() }
+        Self { ttl, longest, left: ttl, next_at: never, ends_at: never, backoff: BACKOFF }
     }
 
     /// Renews at least this often, however long the lease is.
@@ -151,7 +151,7 @@ impl Renewal {
             Answer::Over(_) => return Verdict::Over,
             Answer::Unknown(_) if now >= self.ends_at => return Verdict::Over,
             Answer::Unknown(_) => {
-                let pause = Millis::from(self.backoff.pause());
+                let pause = Millis::from(self.backoff.next());
                 self.next_at = now.saturating_add(pause.0).min(self.ends_at);
             }
         }

@@ -11,7 +11,7 @@ use fencepost::{
 };
 use fencepost_client::{
     Connection,
-    held::{self, is_same},
+    claims::{self, is_same},
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -100,11 +100,11 @@ impl LeaseRenewer {
 
     /// Checks several claims with one call. Claims that are not in the reply are renewed one by one.
     async fn check_all(&self, limit: Duration) -> Option<Event> {
-        let listed = match self.call(limit, held::list(&self.claim.run)).await {
+        let listed = match self.call(limit, claims::list(&self.claim.run)).await {
             Ok(listed) => listed.claims,
             Err(error) => return Some(classify(self.token(), error)),
         };
-        let unlisted = held::unlisted(self.claims(), &listed);
+        let unlisted = claims::unlisted(self.claims(), &listed);
         let mut all_finished = unlisted.len() == self.claims().count();
         for claim in unlisted {
             match self.renew_one(claim, limit).await {
