@@ -155,7 +155,7 @@ impl Worker<'_> {
     /// Returns when the timeout is over. (Real time: the command is a real process.)
     async fn timed_out(&self) -> Error {
         let Some(timeout) = self.args.timeout else { return std::future::pending().await };
-        tokio::time::sleep(Duration::from_millis(timeout.0.unsigned_abs())).await;
+        tokio::time::sleep(timeout.into()).await;
         Error::new(Code::Cancelled, format!("its command took longer than {timeout}"))
     }
 
@@ -260,19 +260,13 @@ impl Worker<'_> {
 
     /// Warns that a result was not accepted. If the command completed its message itself, that is fine.
     fn not_accepted(&self, error: &Error) -> Result<()> {
-        let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
-        match error.code() {
-            Code::AlreadyFinished if ["done", "fail"].contains(&by) => Ok(()),
-            Code::LeaseExpired | Code::AlreadyFinished | Code::NotFound => {
-                self.context.warn(&lost(error));
-                Ok(())
-            }
-            _ if may_pass(error) => {
-                self.context.warn(error);
-                Ok(())
-            }
-            _ => Err(error.clone()),
+        match error {
+            error if supervise::is_finished(error) => {}
+            error if error.ends_claim() => self.context.warn(&lost(error)),
+            error if may_pass(error) => self.context.warn(error),
+            error => return Err(error.clone()),
         }
+        Ok(())
     }
 
     fn report(&self, message: mail::Message) -> Result<()> {
