@@ -5,6 +5,7 @@ use crate::{
     server_process::{Served, ServerProcess},
     table::{Spans, Targets},
 };
+use fencepost::sync::lock;
 use serde::Deserialize;
 use serde_json::json;
 use std::{
@@ -193,23 +194,23 @@ async fn parked(host: &str, span: Duration, arrivals: Arrivals) -> Spans {
     }
     let (count, over) = (count.load(Ordering::Relaxed), start.elapsed());
     for _ in 0..100 {
-        if sent.lock().expect("not poisoned").is_empty() {
+        if lock(&sent).is_empty() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    let lost = sent.lock().expect("not poisoned").len();
+    let lost = lock(&sent).len();
     let rate = count as f64 / over.as_secs_f64();
     println!("  sent {count} ({rate:.0} a second), of which {lost} did not arrive within five seconds");
-    let took = std::mem::take(&mut *took.lock().expect("not poisoned"));
+    let took = std::mem::take(&mut *lock(&took));
     Spans::new(took, start.elapsed())
 }
 
 /// Sends the nth trigger: each kind in turn, each to another agent.
 async fn send(client: &mut Client, n: u64, due: Instant, sent: &Sent) {
     let (what, to) = (format!("n{n}"), name(n as usize * 7919 % PARKED));
-    sent.lock().expect("not poisoned").insert(what.clone(), due);
+    lock(sent).insert(what.clone(), due);
     let (path, body) = match n % 4 {
         0 => ("/v1/inbox/send", json!({ "agent": to, "text": what })),
         1 => ("/v1/task/add", json!({ "board": "parked", "title": what, "offer": to })),
@@ -229,8 +230,8 @@ async fn wait(client: &mut Client, agent: usize, runs: &str, sent: &Sent, took: 
         let at = Instant::now();
         let texts = trigger.messages.into_iter().map(|message| message.content.text);
         for text in texts.chain(trigger.task.map(|task| task.title)) {
-            let from = sent.lock().expect("not poisoned").remove(&text);
-            took.lock().expect("not poisoned").extend(from.map(|from| at - from));
+            let from = lock(sent).remove(&text);
+            lock(took).extend(from.map(|from| at - from));
         }
         client.done(SETTLE, json!({ "run": run }).to_string()).await;
     }

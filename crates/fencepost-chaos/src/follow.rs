@@ -4,9 +4,10 @@ use crate::{
     clients::{Client, text},
     world::World,
 };
+use fencepost::sync::lock;
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{
@@ -48,7 +49,7 @@ impl Entry {
 pub type Received = Arc<Mutex<Vec<Entry>>>;
 
 pub fn events(received: &Received) -> Vec<Entry> {
-    received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock(received).clone()
 }
 
 /// The whole log.
@@ -83,7 +84,7 @@ pub async fn pages(mut client: Client, received: Received) {
     let mut since = Value::Null;
     loop {
         let (page, _) = next(&mut client, &mut since, 1_000).await;
-        received.lock().unwrap_or_else(PoisonError::into_inner).extend(page);
+        lock(&received).extend(page);
     }
 }
 
@@ -114,7 +115,7 @@ async fn listen(url: &str, last: &mut String, received: &Received) -> std::io::R
             line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok())
             && event["position"].is_string()
         {
-            received.lock().unwrap_or_else(PoisonError::into_inner).push(Entry::read(&event));
+            lock(received).push(Entry::read(&event));
         }
     }
     Ok(())

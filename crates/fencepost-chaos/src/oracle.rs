@@ -5,10 +5,11 @@ use crate::{
     follow::{self, Entry, Received, read_all},
     world::{PATIENCE, World},
 };
+use fencepost::sync::lock;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -51,7 +52,7 @@ const SHOWN: usize = 20;
 
 impl Oracle {
     fn record(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     pub fn violated(&self, what: String) {

@@ -1,9 +1,10 @@
 //! A proxy whose connections can be delayed, cut and frozen.
 
 use crate::{Result, context};
+use fencepost::sync::lock;
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{
@@ -60,7 +61,7 @@ impl Proxy {
 
     /// Forwards new connections to another address.
     pub fn redirect(&self, server: &str) {
-        *self.shared.to.lock().unwrap_or_else(PoisonError::into_inner) = server.into();
+        *lock(&self.shared.to) = server.into();
     }
 
     pub fn set(&self, mode: Mode) {
@@ -83,7 +84,7 @@ impl Drop for Proxy {
 impl Shared {
     async fn forward(&self, client: TcpStream) -> io::Result<()> {
         let mut cuts = self.cuts.subscribe();
-        let to = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let to = lock(&self.to).clone();
         let server = TcpStream::connect(to).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;

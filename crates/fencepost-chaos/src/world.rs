@@ -5,6 +5,7 @@ use crate::{
     postgres::Cluster,
     proxy::{Mode, Proxy},
 };
+use fencepost::sync::lock;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -15,7 +16,7 @@ use std::{
     path::PathBuf,
     process::Stdio,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -231,7 +232,7 @@ impl World {
     }
 
     fn commands(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, OwnedFd>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.commands)
     }
 
     /// Signals the oldest running command, or this one.
@@ -254,13 +255,13 @@ impl World {
 
     /// Records that no client could work from then until now.
     pub fn add_outage(&self, since: Instant) {
-        self.outages.lock().unwrap_or_else(PoisonError::into_inner).push((since, Instant::now()));
+        lock(&self.outages).push((since, Instant::now()));
     }
 
     /// The time since then without outages.
     pub fn workable(&self, since: Instant) -> Duration {
         let now = Instant::now();
-        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut outages = lock(&self.outages).clone();
         outages.sort();
         let (mut from, mut left) = (since, Duration::ZERO);
         for (began, ended) in outages {

@@ -12,13 +12,14 @@ mod signals;
 pub mod watchdog;
 
 use crate::{context::Context, output::streams};
-use fencepost::{Clock, Code, Error, Millis, Result, claim::Claim};
+use fencepost::{Code, Error, Millis, Result, claim::Claim};
+use fencepost_client::renewal;
 use group::Group;
 pub use group::TerminalAccess;
-pub use lease::LeaseRenewer;
+pub use lease::{LeaseRenewer, is_finished};
 pub use pipes::Pipes;
 pub use rule::Ended;
-use rule::{Act, Event, Rule, Ticks};
+use rule::{Act, Event, Rule};
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
@@ -104,7 +105,7 @@ pub async fn run(
         // CHLD only says that the group may have changed, and every turn polls the group.
         let event = (!is_child_signal(&event)).then_some(event);
         for event in event.into_iter().chain(group.poll()) {
-            for act in rule.on(event, ticks()) {
+            for act in rule.on(event, renewal::now()) {
                 match act {
                     Act::Send(signal) => group.send(signal),
                     Act::GiveTerminal => group.give_terminal(),
@@ -163,16 +164,7 @@ fn is_child_signal(event: &Event) -> bool {
 
 /// The time until the next deadline, but never long: see [`LONGEST_SLEEP`].
 fn pause(rule: &Rule) -> Duration {
-    let due = rule.next().map_or(i64::MAX, |at| at - ticks());
+    let due = rule.next().map_or(i64::MAX, |at| at - renewal::now());
     let most = if rule.is_ending() { POLL } else { LONGEST_SLEEP };
-    span(due).clamp(Duration::from_millis(1), most)
-}
-
-/// The span as a duration; zero for a deadline in the past.
-fn span(ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
-}
-
-fn ticks() -> Ticks {
-    Clock::System.ticks()
+    Duration::from(Millis(due)).clamp(Duration::from_millis(1), most)
 }

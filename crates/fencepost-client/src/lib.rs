@@ -61,8 +61,6 @@ pub mod renewal;
 
 pub mod consumer;
 
-#[doc(hidden)]
-pub use claims as held;
 pub use connection::{Connection, is_remote};
 pub use http::{Http, HttpError, Reason};
 

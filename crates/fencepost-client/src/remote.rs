@@ -11,6 +11,7 @@ use attempt::{Failure, Fields, Outgoing, no_answer, not_a_fence};
 use fencepost::{
     Code, Error, Op, Result, claim,
     op::{self, AnyOp, AnyReply, Entry},
+    sync::lock,
 };
 use hyper::{
     HeaderMap, StatusCode,
@@ -22,7 +23,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -230,7 +231,7 @@ impl Remote {
 
     /// Cached, because it needs the op's schema.
     fn repeat(&self, entry: &Entry) -> Repeat {
-        let mut repeats = self.known.repeats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut repeats = lock(&self.known.repeats);
         *repeats.entry(entry.name).or_insert_with(|| Repeat::of(entry))
     }
 }

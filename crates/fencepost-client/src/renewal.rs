@@ -28,8 +28,8 @@
 //! }
 //! ```
 
-use crate::retry::{Backoff, ends_claim};
-use fencepost::{Clock, Error, Millis, Result};
+use crate::retry::BACKOFF;
+use fencepost::{Backoff, Clock, Error, Millis, Result};
 use std::time::Duration;
 
 /// Milliseconds of [`Clock::ticks`]: nobody can set them, and they count while a machine sleeps.
@@ -39,8 +39,6 @@ pub type Ticks = i64;
 const SOONEST: Millis = Millis(100);
 /// The longest that one request may take, however long the lease is.
 const LONGEST_CALL: Millis = Millis::seconds(15);
-/// The timer stands still while a machine sleeps, and [`Ticks`] do not. So a sleep is split into slices.
-const SLICE: Millis = Millis::seconds(5);
 
 /// A lease as the fleet confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +71,7 @@ impl Answer {
     pub fn of(sent: Ticks, answer: Result<Millis>) -> Self {
         match answer {
             Ok(left) => Self::Renewed(Lease { sent, left }),
-            Err(error) if ends_claim(&error) => Self::Over(error),
+            Err(error) if error.ends_claim() => Self::Over(error),
             Err(error) => Self::Unknown(error),
         }
     }
@@ -88,7 +86,8 @@ pub enum Verdict {
     Over,
 }
 
-/// When to renew a lease. It renews after a third of the lease, which leaves time for retries.
+/// When to renew a lease. It renews after a third of the lease, which leaves time for retries. At random it is up to a
+/// tenth sooner: holders that started together, or waited out the same outage, do not stay together.
 #[derive(Debug, Clone)]
 pub struct Renewal {
     ttl: Millis,
@@ -105,7 +104,7 @@ impl Renewal {
     /// For leases of this length. There is no lease until [`Self::renewed`].
     pub fn new(ttl: Millis) -> Self {
         let (longest, never) = (Millis(i64::MAX), Ticks::MIN);
-        Self { ttl, longest, left: ttl, next_at: never, ends_at: never, backoff: Backoff::default() }
+        Self { ttl, longest, left: ttl, next_at: never, ends_at: never, backoff: BACKOFF }
     }
 
     /// Renews at least this often, however long the lease is.
@@ -124,7 +123,7 @@ impl Renewal {
         self.ends_at
     }
 
-    /// From a confirmed lease to the next renewal.
+    /// From a confirmed lease to the next renewal, at most.
     pub fn interval(&self) -> Millis {
         Millis(self.left.min(self.ttl).0 / 3).min(self.longest).max(SOONEST)
     }
@@ -132,30 +131,45 @@ impl Renewal {
     /// How long a request may take: a fifth of the lease, so that there is time for another one, and never past its end.
     pub fn limit(&self, now: Ticks) -> Duration {
         let fifth = Millis(self.left.min(self.ttl).0 / 5).min(LONGEST_CALL);
-        span(fifth.0.min(self.ends_at.saturating_sub(now)))
+        fifth.min(Millis(self.ends_at.saturating_sub(now))).into()
+    }
+
+    /// How long a check of the claim between two renewals may take: a quarter of the interval, because the renewal that
+    /// follows matters more.
+    pub fn check_limit(&self) -> Duration {
+        Duration::from(self.interval()) / 4
     }
 
     /// The fleet has confirmed a lease.
     pub fn renewed(&mut self, lease: Lease) {
         self.left = lease.left;
         self.ends_at = self.ends_at.max(lease.ends());
-        self.next_at = lease.sent.saturating_add(self.interval().0);
+        let pause = Duration::from(self.interval()).mul_f64(1.0 - fastrand::f64() / 10.0);
+        self.next_at = lease.sent.saturating_add(Millis::from(pause).0);
         self.backoff.reset();
     }
 
-    /// Applies the answer to a renewal. After an unknown outcome the next attempt is due soon, and at the end of the lease
-    /// at the latest, so that the loss is noticed in time.
+    /// The outcome of a renewal is unknown. The next attempt is due soon, and at the end of the lease at the latest, so
+    /// that the loss is noticed in time.
+    pub fn unanswered(&mut self, now: Ticks) -> Verdict {
+        if now >= self.ends_at {
+            return Verdict::Over;
+        }
+        let pause = Millis::from(self.backoff.next());
+        self.next_at = now.saturating_add(pause.0).min(self.ends_at);
+        Verdict::Held
+    }
+
+    /// Applies the answer to a renewal.
     pub fn apply(&mut self, answer: &Answer, now: Ticks) -> Verdict {
         match answer {
-            Answer::Renewed(lease) => self.renewed(*lease),
-            Answer::Over(_) => return Verdict::Over,
-            Answer::Unknown(_) if now >= self.ends_at => return Verdict::Over,
-            Answer::Unknown(_) => {
-                let pause = Millis::from(self.backoff.pause());
-                self.next_at = now.saturating_add(pause.0).min(self.ends_at);
+            Answer::Renewed(lease) => {
+                self.renewed(*lease);
+                Verdict::Held
             }
+            Answer::Over(_) => Verdict::Over,
+            Answer::Unknown(_) => self.unanswered(now),
         }
-        Verdict::Held
     }
 
     /// Renews no earlier than this.
@@ -169,9 +183,7 @@ pub fn now() -> Ticks {
 }
 
 pub async fn sleep_until(at: Ticks) {
-    while let left @ 1.. = at.saturating_sub(now()) {
-        tokio::time::sleep(span(left.min(SLICE.0))).await;
-    }
+    Clock::System.until(at).await;
 }
 
 /// Gives up a call after its limit: a database that does not answer must not hide the loss of a lease.
@@ -180,18 +192,13 @@ pub async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -
     tokio::time::timeout(limit, call).await.map_err(late)?
 }
 
-/// Zero, if it is negative.
-fn span(ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use fencepost::Code;
 
-    /// Lines such as `20s renewed 60s -> next 40s, ends 80s, limit 12s`: when which answer came, and what follows. After
-    /// an unknown outcome `next` is the earliest and the latest moment.
+    /// Lines such as `20s renewed 60s -> next 38s to 40s, ends 80s, limit 12s`: when which answer came, and what follows.
+    /// `next` is the earliest and the latest moment.
     fn check(mut renewal: Renewal, story: &str) {
         for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (event, expected) = line.split_once(" -> ").expect("an arrow");
@@ -217,7 +224,8 @@ mod tests {
                         verdict == Verdict::Held && (ms(from)..=ms(to)).contains(&next_at)
                     }
                     ["ends", at] => ends_at == ms(at),
-                    ["limit", limit] => renewal.limit(now) == span(ms(limit)),
+                    ["limit", limit] => renewal.limit(now) == Millis(ms(limit)).into(),
+                    ["check", limit] => renewal.check_limit() == Millis(ms(limit)).into(),
                     _ => panic!("{line}"),
                 };
                 assert!(fits, "{line}: {verdict:?}, {renewal:?}, limit {:?}", renewal.limit(now));
@@ -238,9 +246,9 @@ mod tests {
         check(
             Renewal::new(Millis::seconds(60)),
             "
-            0s  renewed 60s          -> next 20s, ends 60s, limit 12s
-            20s renewed 60s          -> next 40s, ends 80s, limit 12s
-            47s renewed 60s sent 40s -> next 60s, ends 100s, limit 12s
+            0s  renewed 60s          -> next 18s to 20s, ends 60s, limit 12s, check 5s
+            20s renewed 60s          -> next 38s to 40s, ends 80s, limit 12s
+            47s renewed 60s sent 40s -> next 58s to 60s, ends 100s, limit 12s
             60s refused              -> over
             ",
         );
@@ -251,13 +259,13 @@ mod tests {
         check(
             Renewal::new(Millis::seconds(60)),
             "
-            0s      renewed 60s  -> next 20s, ends 60s
+            0s      renewed 60s  -> next 18s to 20s, ends 60s
             20s     unknown      -> next 20025ms to 20075ms, ends 60s, limit 12s
             32s     unknown      -> next 32050ms to 32150ms, limit 12s
             50s     unknown      -> next 50100ms to 50300ms, limit 10s
             59990ms unknown      -> next 60s, limit 10ms
             60s     unknown      -> over
-            60s     renewed 60s  -> next 80s, ends 120s, limit 12s
+            60s     renewed 60s  -> next 78s to 80s, ends 120s, limit 12s
             80s     unknown      -> next 80025ms to 80075ms
             ",
         );
@@ -269,10 +277,10 @@ mod tests {
         check(
             Renewal::new(Millis::seconds(60)),
             "
-            0s      renewed 45s   -> next 15s, ends 45s, limit 9s
-            15s     renewed 30s   -> next 25s, ends 45s, limit 6s
-            44s     renewed 600ms -> next 44200ms, ends 45s, limit 120ms
-            44900ms renewed 90ms  -> next 45s, ends 45s, limit 18ms
+            0s      renewed 45s   -> next 13500ms to 15s, ends 45s, limit 9s, check 3750ms
+            15s     renewed 30s   -> next 24s to 25s, ends 45s, limit 6s, check 2500ms
+            44s     renewed 600ms -> next 44180ms to 44200ms, ends 45s, limit 120ms, check 50ms
+            44900ms renewed 90ms  -> next 44990ms to 45s, ends 45s, limit 18ms, check 25ms
             ",
         );
     }
@@ -283,7 +291,7 @@ mod tests {
             Renewal::new(Millis::seconds(60)),
             "
             0s  renewed 60s          -> ends 60s
-            21s renewed 45s sent 1s  -> ends 60s, next 16s
+            21s renewed 45s sent 1s  -> ends 60s, next 14500ms to 16s
             ",
         );
     }
@@ -291,8 +299,11 @@ mod tests {
     #[test]
     fn a_long_lease_can_be_renewed_more_often() {
         let renewal = Renewal::new(Millis::minutes(30)).at_least_every(Millis::seconds(30));
-        check(renewal, "0s renewed 1800s -> next 30s, ends 1800s, limit 15s");
-        check(Renewal::new(Millis::minutes(30)), "0s renewed 1800s -> next 600s, ends 1800s, limit 15s");
+        check(renewal, "0s renewed 1800s -> next 27s to 30s, ends 1800s, limit 15s");
+        check(
+            Renewal::new(Millis::minutes(30)),
+            "0s renewed 1800s -> next 540s to 600s, ends 1800s, limit 15s",
+        );
     }
 
     #[test]

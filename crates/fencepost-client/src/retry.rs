@@ -1,7 +1,7 @@
 //! Retrying: which requests may be repeated, how long to pause in between, and when to give up.
 
 use fencepost::{
-    Code, Error,
+    Backoff, Code, Error,
     op::{Entry, OnRetry},
 };
 use std::time::Duration;
@@ -49,12 +49,6 @@ impl Repeat {
     }
 }
 
-/// Whether the fleet is away or the answer was lost. The request may have been carried out, or may be yet; repeating it,
-/// where that is safe, shows the outcome.
-pub fn is_transient(error: &Error) -> bool {
-    matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown)
-}
-
 /// Whether every repeat of the request gets the same error: the caller must change something.
 pub fn is_permanent(error: &Error) -> bool {
     matches!(
@@ -63,49 +57,13 @@ pub fn is_permanent(error: &Error) -> bool {
     )
 }
 
-/// Whether the claim that the request named is over, whatever its holder does.
-pub fn ends_claim(error: &Error) -> bool {
-    matches!(error.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound)
-}
-
 /// A request id that nobody used before.
 pub fn new_request_id() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// The pauses between attempts: each twice as long as the one before, up to a maximum, times a random factor from 0.5
-/// to 1.5. The factor spreads the callers that lost the same server at the same moment.
-#[derive(Debug, Clone)]
-pub struct Backoff {
-    first: Duration,
-    next: Duration,
-    longest: Duration,
-}
-
-impl Backoff {
-    pub fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, next: first, longest }
-    }
-
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.next.mul_f64(0.5 + fastrand::f64());
-        self.next = (self.next * 2).min(self.longest);
-        pause
-    }
-
-    /// After a success: the next failure is a first failure.
-    pub fn reset(&mut self) {
-        self.next = self.first;
-    }
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self::new(FIRST, LONGEST)
-    }
-}
-
-const FIRST: Duration = Duration::from_millis(50);
+/// The pauses while a fleet does not answer.
+pub const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), LONGEST);
 const LONGEST: Duration = Duration::from_secs(1);
 /// How long a call is retried from its first failure on. A server that never answered is likely not there. A server that
 /// did is likely being restarted, and a call that waits may as well wait for that.
@@ -122,7 +80,7 @@ pub struct Attempts {
 
 impl Attempts {
     pub fn new(waits_until: Option<Instant>) -> Self {
-        Self { first_failure: None, backoff: Backoff::default(), waits_until }
+        Self { first_failure: None, backoff: BACKOFF, waits_until }
     }
 
     /// After a failure: the pause before the next attempt, or `None` to give up. `known`: has this server answered
@@ -133,7 +91,7 @@ impl Attempts {
             true => self.waits_until.into_iter().fold(first_failure + KNOWN, Instant::max),
             false => first_failure + UNKNOWN,
         };
-        let pause = self.backoff.pause();
+        let pause = self.backoff.next();
         (now + pause < deadline).then_some(pause)
     }
 }

@@ -86,6 +86,13 @@ impl From<Duration> for Millis {
     }
 }
 
+/// Zero, if the span is negative: a deadline in the past is due now.
+impl From<Millis> for Duration {
+    fn from(span: Millis) -> Self {
+        Duration::from_millis(u64::try_from(span.0).unwrap_or(0))
+    }
+}
+
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -142,7 +149,7 @@ impl Clock {
     }
 
     /// Returns when the ticks have reached `at`: by tokio's timer, or when a test has moved its clock that far.
-    pub(crate) async fn until(&self, at: i64) {
+    pub async fn until(&self, at: i64) {
         match self {
             Clock::System => {
                 // The timer stops while a laptop's lid is closed and the ticks do not, so read the ticks often.

@@ -13,27 +13,28 @@ use crate::{
     location::DatabaseFile,
     private_files::Directory,
 };
-use fencepost::{Code, Error, Result, claim, run};
-use fencepost_client::Connection;
+use fencepost::{Code, Error, Millis, Result, claim, run};
+use fencepost_client::{
+    Connection,
+    renewal::{self, Lease, Renewal, Ticks, Verdict},
+};
 use std::{rc::Rc, time::Duration};
-// Real time, for supervision: the lease itself is decided by the fleet's clock.
-use tokio::time::Instant;
 
 /// The longest sleep, also if the lease is long: a machine that was suspended must renew soon after.
-const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-/// The pause before a retry, when the database does not answer.
-const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Millis = Millis::seconds(30);
+/// How often to look whether the processes that the owners left behind have ended.
+const LEFT_BEHIND: Millis = Millis::seconds(1);
 /// Time for the connection to close before the thread sleeps.
 const CLOSE: Duration = Duration::from_millis(20);
-/// The timeout of one renewal.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Every check may take this long, however short the rest of the lease is: it opens the fleet first. A keeper that wakes up
+/// after the end of the lease it knows asks once more, because its owner may have renewed the run.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Renewing {
     instructions: Instructions,
     directory: Rc<Directory>,
-    /// When the run expires, as far as this keeper knows.
-    expires: Instant,
+    renewal: Renewal,
     /// The lease that the last renewal returned, and the shorter one since all owners are gone.
     renewed: Option<run::Lease>,
     suspected: Option<run::Lease>,
@@ -41,16 +42,16 @@ pub struct Renewing {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// Check again after this long.
-    CheckAfter(Duration),
+    CheckAt(Ticks),
     /// No owner is left, the run holds nothing or is over, or the fleet is gone.
     Stop,
 }
 
 impl Renewing {
     pub fn new(instructions: Instructions, directory: Rc<Directory>) -> Self {
-        let lease = Duration::from_millis(u64::try_from(instructions.lease.0).unwrap_or(0));
-        Self { instructions, directory, expires: Instant::now() + lease, renewed: None, suspected: None }
+        let mut renewal = Renewal::new(instructions.lease).at_least_every(LONGEST_SLEEP);
+        renewal.renewed(Lease { sent: renewal::now(), left: instructions.lease });
+        Self { instructions, directory, renewal, renewed: None, suspected: None }
     }
 
     /// Runs until there is no more reason to keep the run. It removes its file first and checks once more after that: a process
@@ -79,10 +80,10 @@ impl Renewing {
     async fn keep(&mut self, file: &mut KeeperFile) {
         let database = self.instructions.database_file.as_ref().map(DatabaseFile::path);
         let mut sleeper = Sleeper::new(&file.path(), database);
-        while let Next::CheckAfter(after) = self.check(file, &mut sleeper).await {
+        while let Next::CheckAt(at) = self.check(file, &mut sleeper).await {
             // The connection closes meanwhile. After that, nothing needs the thread.
             tokio::time::sleep(CLOSE).await;
-            sleeper.sleep(after);
+            sleeper.sleep(Millis(at - renewal::now()).into());
         }
     }
 
@@ -95,31 +96,37 @@ impl Renewing {
         if owners.is_empty() {
             return self.without_owners(&file.all_owners()).await;
         }
-        let renewed = tokio::time::timeout(TIMEOUT, self.renew()).await;
-        match renewed.unwrap_or_else(|_| Err(Error::unavailable("no answer"))) {
-            Ok(Some(ttl)) => {
-                self.expires = Instant::now() + ttl;
+        let renewed = renewal::within(self.limit(), self.renew()).await;
+        let now = renewal::now();
+        match renewed {
+            Ok(Some(left)) => {
+                // Counted from the answer and not from the request: a keeper that gives up too early loses the run, and one that
+                // asks too late is only refused.
+                self.renewal.renewed(Lease { sent: now, left });
                 self.suspected = None;
-                // The jitter spreads keepers that were started together.
-                Next::CheckAfter((ttl / 4).min(LONGEST_SLEEP).mul_f64(0.8 + 0.2 * fastrand::f64()))
             }
-            Ok(None) => Next::Stop,
-            Err(e) if is_final(&e) || Instant::now() >= self.expires => Next::Stop,
-            Err(_) => Next::CheckAfter(RETRY.mul_f64(0.5 + fastrand::f64())),
+            Ok(None) => return Next::Stop,
+            Err(e) if is_final(&e) || self.renewal.unanswered(now) == Verdict::Over => return Next::Stop,
+            Err(_) => {}
         }
+        Next::CheckAt(self.renewal.next_at())
+    }
+
+    fn limit(&self) -> Duration {
+        self.renewal.limit(renewal::now()).max(TIMEOUT)
     }
 
     /// All owners are gone. A process that they left behind may still work under the run: then the lease expires, or that process
     /// ends first. Otherwise the run ends now, except if somebody renewed it: another process may have resumed the agent's
     /// session.
     async fn without_owners(&mut self, owners: &[Owner]) -> Next {
-        if self.instructions.named || Instant::now() >= self.expires {
+        if self.instructions.named || renewal::now() >= self.renewal.ends_at() {
             return Next::Stop;
         }
-        match tokio::time::timeout(TIMEOUT, self.end(owners)).await {
-            Ok(Ok(Some(_))) => Next::Stop,
-            Ok(Err(e)) if is_final(&e) => Next::Stop,
-            _ => Next::CheckAfter(RETRY),
+        match renewal::within(self.limit(), self.end(owners)).await {
+            Ok(Some(_)) => Next::Stop,
+            Err(e) if is_final(&e) => Next::Stop,
+            _ => Next::CheckAt(renewal::now() + LEFT_BEHIND.0),
         }
     }
 
@@ -158,7 +165,7 @@ impl Renewing {
     }
 
     /// Renews the run and returns its ttl; `None` if it holds nothing.
-    async fn renew(&mut self) -> Result<Option<Duration>> {
+    async fn renew(&mut self) -> Result<Option<Millis>> {
         let fleet = self.fleet().await?;
         let list = claim::List { run: Some(self.instructions.run.clone()), limit: Some(1) };
         if fleet.call(list).await?.claims.is_empty() {
@@ -166,7 +173,7 @@ impl Renewing {
         }
         let renewed = fleet.call(run::Renew { run: self.instructions.run.clone(), ttl_ms: None }).await?.run;
         self.renewed = Some(renewed.lease());
-        Ok(Some(Duration::from_millis(u64::try_from(renewed.ttl_ms.0).unwrap_or(0))))
+        Ok(Some(renewed.ttl_ms))
     }
 
     /// Is the fleet still the one that this keeper was started for? A removed database must not be created again.
@@ -184,7 +191,7 @@ fn left_behind(owners: &[Owner], run: &str) -> bool {
     })
 }
 
-/// A retry will not help.
+/// A retry will not help. An internal error may pass, and a keeper that gives up too early loses the run.
 fn is_final(error: &Error) -> bool {
-    !matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown | Code::Internal)
+    !error.is_transient() && error.code() != Code::Internal
 }

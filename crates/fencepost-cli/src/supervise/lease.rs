@@ -1,9 +1,6 @@
 //! Renewing a claim, and noticing its end.
 
-use super::{
-    rule::{Event, Lease, Ticks},
-    span, ticks,
-};
+use super::rule::Event;
 use crate::location::DatabaseFile;
 use fencepost::{
     Code, Error, Millis, Op, Result,
@@ -11,7 +8,8 @@ use fencepost::{
 };
 use fencepost_client::{
     Connection,
-    held::{self, is_same},
+    claims::{self, is_same},
+    renewal::{self, Lease, Renewal, Ticks, Verdict},
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -19,16 +17,9 @@ use tokio::sync::mpsc;
 /// How often to check that the claim is still ours. A renewal would tell, too, but it comes only after a third of the lease, and
 /// a command whose task was cancelled should not run for so long. The check is a read (in a debug build 64 µs on SQLite, 1 ms on
 /// PostgreSQL), so a thousand guarded commands cost at most one core of the database.
-const CHECK: Duration = Duration::from_secs(1);
-
-/// The timeout of a check. After it, a renewal is tried, which matters more.
+const CHECK: Millis = Millis::seconds(1);
+/// The longest that a check may take, however long the lease is.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// The least time between two renewals.
-const RENEW_PAUSE: Duration = Duration::from_millis(100);
-
-/// The verbs with which a holder finishes its claim for good. After other verbs (`release`, `fail --retry`, `reject`, any lock)
-/// somebody else can claim the item at once.
-const FINISH: [&str; 2] = ["done", "fail"];
 
 /// Renews a claim while a command runs under it.
 #[derive(Debug, Clone)]
@@ -72,11 +63,10 @@ impl LeaseRenewer {
     }
 
     async fn renew_one(&self, claim: &Claim, limit: Duration) -> Event {
-        // Read before the request is sent: the lease may begin at any moment after that.
-        let asked: Ticks = ticks();
+        let sent = renewal::now();
         match self.call(limit, claim::Renew::new(&claim.token)).await {
             Ok(renewed) if !is_same(&renewed.claim, claim) => Event::Lost(self.replaced()),
-            Ok(renewed) => Event::Renewed(Lease { asked, left: renewed.lease_ms }),
+            Ok(renewed) => Event::Renewed(Lease { sent, left: renewed.lease_ms }),
             Err(error) => classify(&claim.token, error),
         }
     }
@@ -100,11 +90,11 @@ impl LeaseRenewer {
 
     /// Checks several claims with one call. Claims that are not in the reply are renewed one by one.
     async fn check_all(&self, limit: Duration) -> Option<Event> {
-        let listed = match self.call(limit, held::list(&self.claim.run)).await {
+        let listed = match self.call(limit, claims::list(&self.claim.run)).await {
             Ok(listed) => listed.claims,
             Err(error) => return Some(classify(self.token(), error)),
         };
-        let unlisted = held::unlisted(self.claims(), &listed);
+        let unlisted = claims::unlisted(self.claims(), &listed);
         let mut all_finished = unlisted.len() == self.claims().count();
         for claim in unlisted {
             match self.renew_one(claim, limit).await {
@@ -119,58 +109,63 @@ impl LeaseRenewer {
     /// Renews and checks until the claim is lost or the receiver is gone. It goes on after the claim is finished: somebody can
     /// retry a task that failed.
     pub async fn run(self, first: Lease, changes: mpsc::Sender<Event>) {
-        let mut lease = first;
-        loop {
-            // A claim with a maximum has less and less of its lease left. This avoids a storm of renewals at its end.
-            let third = span(lease.left.0.min(first.left.0) / 3).max(RENEW_PAUSE);
-            let renew_at = lease.asked.saturating_add(Millis::from(third).0);
-            let event = match self.checks(renew_at, third).await {
-                Some(event @ Event::NoAnswer(_)) => {
-                    let _ = changes.send(event).await;
-                    self.renew(timeout(lease)).await
-                }
-                Some(event) => event,
-                None => self.renew(timeout(lease)).await,
-            };
-            let mut pause = Duration::ZERO;
-            match &event {
-                Event::Renewed(kept) => lease = *kept,
-                Event::NoAnswer(_) => pause = CHECK.min(third / 4),
-                Event::Finished => pause = CHECK,
-                _ => {
-                    let _ = changes.send(event).await;
-                    return;
-                }
-            }
-            if changes.send(event).await.is_err() {
+        let Some(over) = self.renewals(first, &changes).await else { return };
+        let finished = matches!(over, Event::Finished);
+        let _ = changes.send(over).await;
+        while finished && !changes.is_closed() {
+            renewal::sleep_until(next_check()).await;
+            if let Some(lost @ Event::Lost(_)) = self.check(CHECK_TIMEOUT).await {
+                let _ = changes.send(lost).await;
                 return;
             }
-            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Renews and checks while the claim is held, and returns the event after which it is not; `None` if the receiver is gone.
+    async fn renewals(&self, first: Lease, changes: &mpsc::Sender<Event>) -> Option<Event> {
+        let mut renewal = Renewal::new(first.left);
+        renewal.renewed(first);
+        let mut unanswered = false;
+        loop {
+            let checked = match unanswered {
+                false => self.checks(&renewal).await,
+                // Only a renewal helps now.
+                true => {
+                    renewal::sleep_until(renewal.next_at()).await;
+                    None
+                }
+            };
+            let event = match checked {
+                Some(event) => event,
+                None => self.renew(renewal.limit(renewal::now())).await,
+            };
+            unanswered = matches!(event, Event::NoAnswer(_));
+            match &event {
+                Event::Renewed(lease) => renewal.renewed(*lease),
+                Event::NoAnswer(_) if renewal.unanswered(renewal::now()) == Verdict::Held => {}
+                _ => return Some(event),
+            }
+            changes.send(event).await.ok()?;
         }
     }
 
     /// Checks until the claim is due for renewal, or something happens to it.
-    async fn checks(&self, renew_at: Ticks, third: Duration) -> Option<Event> {
-        loop {
-            let left = renew_at - ticks();
-            if left <= 0 {
-                return None;
-            }
-            // Real time: the command is a real process.
-            tokio::time::sleep(CHECK.min(span(left))).await;
-            if let Some(event) = self.check((third / 4).min(CHECK_TIMEOUT)).await {
+    async fn checks(&self, renewal: &Renewal) -> Option<Event> {
+        while renewal::now() < renewal.next_at() {
+            renewal::sleep_until(next_check().min(renewal.next_at())).await;
+            if let Some(event) = self.check(renewal.check_limit().min(CHECK_TIMEOUT)).await {
                 return Some(event);
             }
         }
+        None
     }
 
     /// The reply of the fleet, if the fleet is still the same.
     async fn call<O: Op>(&self, limit: Duration, op: O) -> Result<O::Reply> {
-        let late = |_| Error::unavailable(format!("the database did not answer in {limit:?}"));
-        let answer = tokio::time::timeout(limit, self.connection.call(op)).await.map_err(late);
+        let answer = renewal::within(limit, self.connection.call(op)).await;
         match &self.database_file {
             Some(file) if !file.is_in_place() => Err(self.replaced()),
-            _ => answer?,
+            _ => answer,
         }
     }
 
@@ -181,22 +176,30 @@ impl LeaseRenewer {
     }
 }
 
+fn next_check() -> Ticks {
+    renewal::now() + CHECK.0
+}
+
 /// What an error means for a claim.
 fn classify(token: &str, error: Error) -> Event {
-    let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
-    match error.code() {
-        Code::AlreadyFinished if FINISH.contains(&by) => Event::Finished,
-        Code::LeaseExpired if by == "unclaim" => Event::Lost(
+    match error {
+        error if is_finished(&error) => Event::Finished,
+        error if error.code() == Code::LeaseExpired && ended_by(&error) == "unclaim" => Event::Lost(
             Error::new(Code::LeaseExpired, format!("claim `{token}` was taken away by an operator"))
                 .hint("fence events says by whom and why"),
         ),
-        Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled | Code::NotFound => Event::Lost(error),
-        _ => Event::NoAnswer(error),
+        error if error.ends_claim() => Event::Lost(error),
+        error => Event::NoAnswer(error),
     }
 }
 
-/// The timeout of a renewal: a fifth of the lease. A renewal starts after a third, so it fails before the command has to be
-/// stopped, and on a lease of 60 s there is time for a second try.
-fn timeout(lease: Lease) -> Duration {
-    span(lease.left.0 / 5)
+/// The holder finished the claim for good. After other verbs (`release`, `fail --retry`, `reject`, any lock) somebody else can
+/// claim the item at once.
+pub fn is_finished(error: &Error) -> bool {
+    error.code() == Code::AlreadyFinished && matches!(ended_by(error), "done" | "fail")
+}
+
+/// The verb that ended the claim.
+fn ended_by(error: &Error) -> &str {
+    error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default()
 }

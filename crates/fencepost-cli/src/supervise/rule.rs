@@ -1,24 +1,8 @@
 //! The pure rule: what to do about each event of a command that runs under a claim.
 
 use fencepost::{Code, Error, Millis};
+use fencepost_client::renewal::{Lease, Ticks};
 use rustix::process::Signal;
-
-/// Milliseconds since boot, including the time that the machine slept. Nobody can set them back.
-pub type Ticks = i64;
-
-/// The lease as the last renewal confirmed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lease {
-    /// The time before the request: the time that the reply took is not ours.
-    pub asked: Ticks,
-    pub left: Millis,
-}
-
-impl Lease {
-    pub fn ends(self) -> Ticks {
-        self.asked.saturating_add(self.left.0)
-    }
-}
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -226,8 +210,8 @@ mod tests {
     fn rule() -> Rule {
         Rule::new("lock/x@1", lease(0, 60), Millis::seconds(10))
     }
-    fn lease(asked: Ticks, left: i64) -> Lease {
-        Lease { asked: asked * 1000, left: Millis::seconds(left) }
+    fn lease(sent: Ticks, left: i64) -> Lease {
+        Lease { sent: sent * 1000, left: Millis::seconds(left) }
     }
     fn lost() -> Event {
         Event::Lost(Error::new(Code::Cancelled, "cancelled"))
@@ -363,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_short_lease_leaves_time_for_a_retry() {
-        let rule = Rule::new("lock/x@1", Lease { asked: 0, left: Millis(2000) }, Millis::seconds(10));
+        let rule = Rule::new("lock/x@1", Lease { sent: 0, left: Millis(2000) }, Millis::seconds(10));
         assert_eq!(rule.next(), Some(1300), "asked at 667, again until 1300, killed at 1800");
     }
 

@@ -7,9 +7,9 @@
 //! Between the start of the command and the first line in the pipe is a moment (a write) in which a KILL would leave the command
 //! without a watchdog. Then the lease expires, and everything that checks the fence refuses the command.
 
-use super::{rule::Ticks, span, ticks};
 use crate::identity::process;
-use fencepost::{Error, Result};
+use fencepost::{Error, Millis, Result};
+use fencepost_client::renewal::{self, Ticks};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -84,13 +84,13 @@ pub fn run() {
     });
     let mut current: Option<Instructions> = None;
     loop {
-        let left = kill_at(current).map_or(LONGEST_SLEEP, |at| span(at - ticks()));
+        let left = kill_at(current).map_or(LONGEST_SLEEP, |at| Millis(at - renewal::now()).into());
         match received.recv_timeout(left.min(LONGEST_SLEEP)) {
             Ok(new) => current = new.ok().or(current),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if kill_at(current).is_some_and(|at| ticks() >= at) {
+        if kill_at(current).is_some_and(|at| renewal::now() >= at) {
             break;
         }
     }

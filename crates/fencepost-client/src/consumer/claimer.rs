@@ -7,9 +7,9 @@ use super::{
 use crate::{
     connection::Connection,
     renewal,
-    retry::{Backoff, is_permanent, is_transient, new_request_id},
+    retry::{is_permanent, new_request_id},
 };
-use fencepost::{Code, Millis, Result, mail};
+use fencepost::{Backoff, Code, Error, Millis, Result, mail};
 use std::{sync::Arc, time::Duration};
 // Real time: it sets the pace and decides no lease.
 use tokio::time::sleep;
@@ -17,8 +17,7 @@ use tokio::time::sleep;
 /// Between two checks of the stop condition while there is nothing to do.
 const CHECK: Duration = Duration::from_millis(50);
 /// Between two attempts while the database fails.
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 #[derive(Debug)]
 pub(super) struct Claimer {
@@ -47,7 +46,7 @@ impl Claimer {
     }
 
     async fn claim(&self) -> Result<Vec<Message>> {
-        let mut backoff = Backoff::new(FIRST, LONGEST);
+        let mut backoff = BACKOFF;
         // After a lost answer the claim is repeated under the same id. Under a new id the messages of the lost answer
         // would stay claimed, and nobody would work on them, until this consumer ends.
         let (mut request, mut wait) = (new_request_id(), None);
@@ -75,7 +74,7 @@ impl Claimer {
             self.in_flight.claim_sent(&request);
             let answer = self.in_flight.connection.call(claim).await;
             // After a lost answer the fleet may still carry out the claim.
-            if !answer.as_ref().is_err_and(is_transient) {
+            if !answer.as_ref().is_err_and(Error::is_transient) {
                 self.in_flight.claim_answered(&request);
             }
             let error = match answer {
@@ -97,7 +96,7 @@ impl Claimer {
                     let least = error.field("retry_after_ms").and_then(|ms| ms.as_u64());
                     self.in_flight.set_activity(Activity::Retrying(error));
                     (wait, unanswered) = (None, Some(slots));
-                    sleep(backoff.pause().max(least.map_or(Duration::ZERO, Duration::from_millis))).await;
+                    sleep(backoff.next().max(least.map_or(Duration::ZERO, Duration::from_millis))).await;
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::Message;
 use crate::{
     connection::Connection,
     renewal::{Lease, Renewal, Ticks},
-    retry::{Backoff, ends_claim, is_transient},
+    retry::BACKOFF,
 };
 use fencepost::{
     Error, Millis, Result,
@@ -186,13 +186,13 @@ impl InFlight {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut backoff = Backoff::default();
+        let mut backoff = BACKOFF;
         loop {
             let error = match call().await {
                 Ok(reply) => return Ok(reply),
-                Err(error) if is_transient(&error) => error,
+                Err(error) if error.is_transient() => error,
                 Err(error) => {
-                    if ends_claim(&error) {
+                    if error.ends_claim() {
                         lost.cancel();
                     }
                     return Err(error);
@@ -200,7 +200,7 @@ impl InFlight {
             };
             tokio::select! {
                 () = lost.cancelled() => return Err(error),
-                () = sleep(backoff.pause()) => {}
+                () = sleep(backoff.next()) => {}
             }
         }
     }

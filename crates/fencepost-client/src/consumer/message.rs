@@ -1,7 +1,6 @@
 //! A message in flight.
 
 use super::in_flight::InFlight;
-use crate::retry::ends_claim;
 use fencepost::{
     BoxFuture, Code, Error, Json, Op, Result, Tx,
     claim::Claim,
@@ -166,7 +165,7 @@ impl Message {
 
     fn note_end<T>(&mut self, ended: &Result<T>) {
         match ended {
-            Err(error) if !ends_claim(error) => self.refusal = Some(error.to_string()),
+            Err(error) if !error.ends_claim() => self.refusal = Some(error.to_string()),
             _ => self.finish(),
         }
     }

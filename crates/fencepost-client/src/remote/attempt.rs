@@ -3,7 +3,7 @@
 use crate::{
     address::Address,
     http::Reason,
-    retry::{Repeat, is_transient, new_request_id},
+    retry::{Repeat, new_request_id},
 };
 use bytes::Bytes;
 use fencepost::{Code, Error, Json, Result};
@@ -87,7 +87,7 @@ impl Failure {
             Failure::NotSent(_) => true,
             Failure::Lost(_) => repeat.is_safe(),
             Failure::NotAFence(_) => false,
-            Failure::Refused(error) => is_transient(error) && repeat.is_safe(),
+            Failure::Refused(error) => error.is_transient() && repeat.is_safe(),
         }
     }
 

@@ -1,13 +1,9 @@
 //! The keys of the fleet, cached for a moment.
 
 use crate::settings::Secret;
-use fencepost::{Fleet, Result, key::Key};
+use fencepost::{Fleet, Result, key::Key, sync::lock};
 use sha2::{Digest as _, Sha256};
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
@@ -38,14 +34,14 @@ impl Keys {
 
     /// Whether callers must show a key. A fleet that once needed a key always needs one, so a yes is cached for good.
     pub async fn needed(&self, fleet: &Fleet) -> Result<bool> {
-        let cached = *self.needed.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = *lock(&self.needed);
         match cached {
             Some((_, true)) => return Ok(true),
             Some((since, false)) if since.elapsed() < self.trust => return Ok(false),
             _ => {}
         }
         let needed = fleet.requires_key().await?;
-        *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), needed));
+        *lock(&self.needed) = Some((Instant::now(), needed));
         Ok(needed)
     }
 
@@ -61,7 +57,7 @@ impl Keys {
 
     /// Found by the secret's digest, so that the time of the search reveals nothing about the secret.
     fn cached(&self, secret: &Secret) -> Option<(Instant, Key)> {
-        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = lock(&self.cached);
         cached.get(&digest(secret)).cloned()
     }
 
@@ -71,7 +67,7 @@ impl Keys {
             return Ok(Some(key));
         }
         let found = fleet.key(secret.text()).await?;
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = lock(&self.cached);
         if cached.len() >= CACHED {
             cached.clear();
         }

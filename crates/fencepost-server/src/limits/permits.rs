@@ -1,8 +1,9 @@
 //! Permits that callers share: a limit on all of them together and a limit on each caller.
 
+use fencepost::sync::lock;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 #[derive(Debug, Clone)]
@@ -59,7 +60,7 @@ impl Permits {
     }
 
     fn lock(&self) -> MutexGuard<'_, Used> {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.used)
     }
 }
 

@@ -1,11 +1,7 @@
 //! Requests a second for each caller.
 
-use fencepost::{Code, Error, Result};
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use fencepost::{Code, Error, Result, sync::lock};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 use tokio::time::Instant;
 
 /// A limit on each caller's requests a second; a caller may send one second's worth at once. For each caller it stores
@@ -37,12 +33,12 @@ impl Rate {
     /// Would [`Self::take`] refuse this caller now? Counts nothing.
     pub fn check(&self, caller: impl FnOnce() -> String) -> Result<()> {
         let Some(each) = self.each else { return Ok(()) };
-        let busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy_until = lock(&self.busy_until);
         next(&busy_until, &caller(), each, self.start.elapsed()).map(drop)
     }
 
     fn take_at(&self, caller: &str, each: Duration, now: Duration) -> Result<()> {
-        let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy_until = lock(&self.busy_until);
         if busy_until.len() >= CALLERS {
             busy_until.retain(|_, until| *until > now);
         }

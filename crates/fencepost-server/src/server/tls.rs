@@ -1,11 +1,11 @@
 //! TLS, with a certificate and a key from files.
 
 use crate::settings::TlsFiles;
-use fencepost::{Code, Error, Result};
+use fencepost::{Code, Error, Result, sync};
 use std::{
     fmt::Display,
     path::Path,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, RwLock},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -31,12 +31,12 @@ impl Tls {
     /// Reads the files again. After an error the old certificate stays in use.
     pub fn reload(&self) -> Result<()> {
         let config = config(&self.files)?;
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *sync::write(&self.config) = config;
         Ok(())
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.config.read().unwrap_or_else(PoisonError::into_inner).clone())
+        TlsAcceptor::from(sync::read(&self.config).clone())
     }
 }
 

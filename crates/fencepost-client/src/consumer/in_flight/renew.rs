@@ -57,8 +57,10 @@ impl InFlight {
             }
         }
         // Every claim that is left is about to end. Until that is answered there is nothing to renew.
-        let later = renewal::now() + ENDING.min(Millis::from(self.ttl / 3)).0;
-        self.change(|state| state.renewal.postpone(later));
+        self.change(|state| {
+            let pause = ENDING.min(state.renewal.interval());
+            state.renewal.postpone(renewal::now() + pause.0);
+        });
         Ok(())
     }
 

@@ -5,11 +5,11 @@ use crate::{
     clock::Deadline,
     db::{Db, Opening, Outcome, Script, Tx, options::Options, stats::Stats},
     error::{Error, Result},
-    sync::lock,
+    sync::{self, lock},
 };
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard},
+    sync::{Arc, Mutex, RwLock, RwLockWriteGuard},
 };
 use tokio::sync::Semaphore;
 
@@ -47,7 +47,7 @@ impl Readers {
 
     /// Waits for the current reads to end, and keeps new ones waiting while the guard is held.
     pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+        sync::write(&self.gate)
     }
 
     pub async fn read(self: Arc<Self>, options: Options, script: Arc<dyn Script>) -> Outcome {
@@ -64,7 +64,7 @@ impl Readers {
     }
 
     fn read_now(&self, options: &Options, script: &dyn Script) -> Result<Outcome> {
-        let _reading = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _reading = sync::read(&self.gate);
         self.opened_file.check_path()?;
         let idle = lock(&self.idle).pop();
         let mut conn = match idle {

@@ -11,16 +11,15 @@ use crate::{
     supervise::{self, Ended, Job, LeaseRenewer, Pipes, Signals, TerminalAccess},
 };
 use fencepost::{
-    Code, Error, OUTPUT_MAX, Op, Result, WAIT_MAX,
+    Backoff, Code, Error, OUTPUT_MAX, Op, Result, WAIT_MAX,
     claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
 use rustix::process::Signal;
 use std::{cell::Cell, process::Command, time::Duration};
 
-/// The backoff while the database does not answer, doubled with each retry.
-const FIRST_BACKOFF: Duration = Duration::from_millis(250);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
+/// The pauses while the database does not answer.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
 
 /// The stored reason of messages whose command was ended because the worker stops.
 const STOPPED: &str = "its worker was told to end";
@@ -44,7 +43,7 @@ impl Worker<'_> {
     /// The next messages; `None` if it is time to stop.
     async fn next(&self) -> Result<Option<Vec<ClaimedMessage>>> {
         let mut request = unique("");
-        let mut backoff = Backoff::default();
+        let mut backoff = BACKOFF;
         // A retry under the same request id must ask for the same number.
         let mut reserved = None;
         while !self.stop.is_draining() {
@@ -62,7 +61,7 @@ impl Worker<'_> {
                 }
                 Err(error) => error,
             };
-            if is_transient(&error) {
+            if may_pass(&error) {
                 // The retry returns what the first call claimed, if it did.
                 reserved = Some(count);
                 self.back_off(&error, &mut backoff).await;
@@ -147,7 +146,7 @@ impl Worker<'_> {
             // The command was not started.
             Err(error) => {
                 self.release(claims).await;
-                self.back_off(&error, &mut Backoff::default()).await;
+                self.back_off(&error, &mut BACKOFF.clone()).await;
                 Ok(())
             }
         }
@@ -156,7 +155,7 @@ impl Worker<'_> {
     /// Returns when the timeout is over. (Real time: the command is a real process.)
     async fn timed_out(&self) -> Error {
         let Some(timeout) = self.args.timeout else { return std::future::pending().await };
-        tokio::time::sleep(Duration::from_millis(timeout.0.unsigned_abs())).await;
+        tokio::time::sleep(timeout.into()).await;
         Error::new(Code::Cancelled, format!("its command took longer than {timeout}"))
     }
 
@@ -252,7 +251,7 @@ impl Worker<'_> {
             let release =
                 self.call_until_answered(mail::Release { tokens: vec![claimed.claim.token.clone()] });
             if let Err(error) = release.await
-                && is_transient(&error)
+                && may_pass(&error)
             {
                 self.context.warn(&error);
             }
@@ -261,19 +260,13 @@ impl Worker<'_> {
 
     /// Warns that a result was not accepted. If the command completed its message itself, that is fine.
     fn not_accepted(&self, error: &Error) -> Result<()> {
-        let by = error.field("ended_by").and_then(|verb| verb.as_str()).unwrap_or_default();
-        match error.code() {
-            Code::AlreadyFinished if ["done", "fail"].contains(&by) => Ok(()),
-            Code::LeaseExpired | Code::AlreadyFinished | Code::NotFound => {
-                self.context.warn(&lost(error));
-                Ok(())
-            }
-            _ if is_transient(error) => {
-                self.context.warn(error);
-                Ok(())
-            }
-            _ => Err(error.clone()),
+        match error {
+            error if supervise::is_finished(error) => {}
+            error if error.ends_claim() => self.context.warn(&lost(error)),
+            error if may_pass(error) => self.context.warn(error),
+            error => return Err(error.clone()),
         }
+        Ok(())
     }
 
     fn report(&self, message: mail::Message) -> Result<()> {
@@ -284,10 +277,10 @@ impl Worker<'_> {
 
     /// Repeats a call until there is a reply, which is safe for results. It gives up when the worker is ended.
     async fn call_until_answered<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let mut backoff = Backoff::default();
+        let mut backoff = BACKOFF;
         loop {
             match self.context.call(op.clone()).await {
-                Err(error) if is_transient(&error) && !self.stop.is_ending() => {
+                Err(error) if may_pass(&error) && !self.stop.is_ending() => {
                     self.back_off(&error, &mut backoff).await;
                 }
                 answer => return answer,
@@ -298,7 +291,7 @@ impl Worker<'_> {
     /// Warns of a retry, and waits for its time.
     async fn back_off(&self, error: &Error, backoff: &mut Backoff) {
         let pause = backoff.next();
-        self.context.warn(&Error::unavailable(format!("{}; trying again in {pause:?}", error.message())));
+        self.context.warn(&Error::unavailable(format!("{}; trying again in {pause:.1?}", error.message())));
         tokio::select! {
             // Real time: the database is a real one.
             () = tokio::time::sleep(pause) => {}
@@ -312,29 +305,12 @@ fn is_stop_signal(code: u8) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP].iter().any(|signal| i32::from(code) == 128 + signal.as_raw())
 }
 
-/// A retry may succeed.
-fn is_transient(error: &Error) -> bool {
-    matches!(error.code(), Code::Unavailable | Code::OutcomeUnknown | Code::RateLimited | Code::Internal)
+/// A retry may succeed. A worker is a service: it waits out a limit on its rate, and it must not end because of one
+/// internal error.
+fn may_pass(error: &Error) -> bool {
+    error.is_transient() || matches!(error.code(), Code::RateLimited | Code::Internal)
 }
 
 fn lost(error: &Error) -> Error {
     Error::new(error.code(), format!("{}: the work of its command is not accepted", error.message()))
-}
-
-/// The time until the next retry.
-#[derive(Debug)]
-struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(FIRST_BACKOFF)
-    }
-}
-
-impl Backoff {
-    fn next(&mut self) -> Duration {
-        let now = self.0;
-        self.0 = LONGEST_BACKOFF.min(now * 2);
-        now
-    }
 }
