@@ -5,13 +5,12 @@ mod attempt;
 use crate::{
     address::Address,
     http::{Http, HttpError},
-    retry::{Attempts, Repeat},
+    retry::Attempts,
 };
 use attempt::{Failure, Fields, Outgoing, no_answer, not_a_fence};
 use fencepost::{
     Code, Error, Op, Result, claim,
     op::{self, AnyOp, AnyReply, Entry},
-    sync::lock,
 };
 use hyper::{
     HeaderMap, StatusCode,
@@ -20,10 +19,10 @@ use hyper::{
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -60,7 +59,6 @@ struct Known {
     failovers: AtomicUsize,
     /// The last response came from a fleet's server.
     answered: AtomicBool,
-    repeats: Mutex<HashMap<&'static str, Repeat>>,
 }
 
 /// Reads the body of a reply.
@@ -142,7 +140,7 @@ impl Remote {
             return Err(Error::invalid("agent", format!("`{}` is not a name", agent.escape_debug())));
         }
         let http = self.http().await?;
-        let request = Outgoing::new(request, self.repeat(entry));
+        let request = Outgoing::new(request, entry.on_retry);
         let mut attempts = Attempts::new(request.waits_until());
         let (mut lost, mut held) = (false, false);
         loop {
@@ -181,7 +179,7 @@ impl Remote {
                     Ordering::Relaxed,
                 );
             }
-            let may_repeat = failure.may_repeat(request.repeat);
+            let may_repeat = failure.may_repeat(request.on_retry);
             match may_repeat.then(|| attempts.next(Instant::now(), known)).flatten() {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(request.give_up(failure, lost)),
@@ -227,12 +225,6 @@ impl Remote {
             Box::pin(self.call(release)).await?;
         }
         Ok(!tokens.is_empty())
-    }
-
-    /// Cached, because it needs the op's schema.
-    fn repeat(&self, entry: &Entry) -> Repeat {
-        let mut repeats = lock(&self.known.repeats);
-        *repeats.entry(entry.name).or_insert_with(|| Repeat::of(entry))
     }
 }
 

@@ -1,53 +1,9 @@
-//! Retrying: which requests may be repeated, how long to pause in between, and when to give up.
+//! Retrying: how long to pause between attempts, and when to give up. `OnRetry` says which requests may be repeated.
 
-use fencepost::{
-    Backoff, Code, Error,
-    op::{Entry, OnRetry},
-};
+use fencepost::{Backoff, Code, Error};
 use std::time::Duration;
 // Real time: it is spent waiting for a server. The fleet's clock decides leases.
 use tokio::time::Instant;
-
-/// The effect of repeating a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
-    /// Nothing: the op only reads.
-    Reads,
-    /// The request carries an id, and a repeat returns the first reply.
-    SameRequest,
-    /// The request acts under a claim. The fence tells a repeat from a new request, and the item's row remembers how the
-    /// claim ended.
-    UnderClaim,
-    /// Nothing: the op sets a state, or its target accepts it once and returns the first reply again.
-    Idempotent,
-    /// It acts a second time.
-    ActsTwice,
-}
-
-impl Repeat {
-    /// As the op says it.
-    pub fn of(entry: &Entry) -> Self {
-        match entry.on_retry {
-            OnRetry::Reads => Repeat::Reads,
-            OnRetry::ByRequestId => Repeat::SameRequest,
-            OnRetry::UnderClaim => Repeat::UnderClaim,
-            OnRetry::Idempotent => Repeat::Idempotent,
-            OnRetry::Never => Repeat::ActsTwice,
-        }
-    }
-
-    pub fn is_safe(self) -> bool {
-        self != Repeat::ActsTwice
-    }
-
-    pub fn has_request_id(self) -> bool {
-        self == Repeat::SameRequest
-    }
-
-    pub fn writes(self) -> bool {
-        self != Repeat::Reads
-    }
-}
 
 /// Whether every repeat of the request gets the same error: the caller must change something.
 pub fn is_permanent(error: &Error) -> bool {
@@ -99,13 +55,13 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencepost::op;
+    use fencepost::op::{self, OnRetry};
 
     /// A new op that is not in here is repeated only if its request never left.
     #[test]
     fn which_ops_may_be_repeated() {
-        let all = |repeat| {
-            let names = op::registry().into_iter().filter(|entry| Repeat::of(entry) == repeat);
+        let all = |on_retry| {
+            let names = op::registry().into_iter().filter(|entry| entry.on_retry == on_retry);
             names.map(|entry| entry.name).collect::<Vec<_>>()
         };
         for name in [
@@ -120,7 +76,7 @@ mod tests {
             "mail/claim",
             "mail/take",
         ] {
-            assert!(all(Repeat::SameRequest).contains(&name), "{name}");
+            assert!(all(OnRetry::ByRequestId).contains(&name), "{name}");
         }
         let claim = [
             "task/done",
@@ -132,7 +88,7 @@ mod tests {
             "mail/release",
         ];
         for name in claim {
-            assert!(all(Repeat::UnderClaim).contains(&name), "{name}");
+            assert!(all(OnRetry::UnderClaim).contains(&name), "{name}");
         }
         for name in [
             "agent/poll",
@@ -146,17 +102,17 @@ mod tests {
             "channel/join",
             "channel/leave",
         ] {
-            assert!(all(Repeat::Idempotent).contains(&name), "{name}");
+            assert!(all(OnRetry::Idempotent).contains(&name), "{name}");
         }
         for name in ["inbox/send", "channel/post", "channel/read"] {
-            assert!(all(Repeat::SameRequest).contains(&name), "{name}");
+            assert!(all(OnRetry::ByRequestId).contains(&name), "{name}");
         }
         // A second `run/end` or `claim/unclaim` could hit a run or a claim that began meanwhile.
         for name in ["run/end", "claim/unclaim"] {
-            assert!(all(Repeat::ActsTwice).contains(&name), "{name}");
+            assert!(all(OnRetry::Never).contains(&name), "{name}");
         }
         for entry in op::registry() {
-            assert_eq!(Repeat::of(&entry) == Repeat::Reads, entry.reads, "{}", entry.name);
+            assert_eq!(entry.on_retry == OnRetry::Reads, entry.reads, "{}", entry.name);
         }
     }
 

@@ -1,12 +1,8 @@
 //! One attempt of a remote call: the request as it is sent, and how the attempt can fail.
 
-use crate::{
-    address::Address,
-    http::Reason,
-    retry::{Repeat, new_request_id},
-};
+use crate::{address::Address, http::Reason, retry::new_request_id};
 use bytes::Bytes;
-use fencepost::{Code, Error, Json, Result};
+use fencepost::{Code, Error, Json, Result, op::OnRetry};
 use std::{collections::BTreeMap, time::Duration};
 // Real time: it is spent waiting for a server. The fleet's clock decides leases.
 use tokio::time::Instant;
@@ -20,19 +16,19 @@ pub type Fields = BTreeMap<String, Json>;
 /// A request, sent anew with each attempt.
 pub struct Outgoing {
     fields: Fields,
-    pub repeat: Repeat,
+    pub on_retry: OnRetry,
     /// When it began, and how long the op waits from then on. A repeat waits only for the rest.
     wait: Option<(Instant, Duration)>,
 }
 
 impl Outgoing {
-    pub fn new(mut fields: Fields, repeat: Repeat) -> Self {
+    pub fn new(mut fields: Fields, on_retry: OnRetry) -> Self {
         let has_id = fields.get("request").is_some_and(|id| id.text() != "null");
-        if repeat.has_request_id() && !has_id {
+        if on_retry == OnRetry::ByRequestId && !has_id {
             fields.insert("request".into(), new_request_id().as_str().into());
         }
         let wait = fields.get("wait_ms").and_then(|wait| wait.read().ok()).map(Duration::from_millis);
-        Self { fields, repeat, wait: wait.map(|wait| (Instant::now(), wait)) }
+        Self { fields, on_retry, wait: wait.map(|wait| (Instant::now(), wait)) }
     }
 
     pub fn waits_until(&self) -> Option<Instant> {
@@ -51,11 +47,11 @@ impl Outgoing {
 
     /// The error after the last attempt. If the server may have carried out one of the attempts, the outcome is unknown.
     pub fn give_up(&self, failure: Failure, lost: bool) -> Error {
-        let unknown = lost && self.repeat.writes();
+        let unknown = lost && self.on_retry != OnRetry::Reads;
         let error = match failure {
             Failure::NotSent(error) | Failure::Lost(error) | Failure::NotAFence(error) if unknown => {
                 let error = Error::new(Code::OutcomeUnknown, error.message().to_owned());
-                error.hint(match self.repeat.is_safe() {
+                error.hint(match self.on_retry != OnRetry::Never {
                     true => "it may have been done; a retry is safe",
                     false => "it may have been done: check before you retry",
                 })
@@ -82,12 +78,12 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub fn may_repeat(&self, repeat: Repeat) -> bool {
+    pub fn may_repeat(&self, on_retry: OnRetry) -> bool {
         match self {
             Failure::NotSent(_) => true,
-            Failure::Lost(_) => repeat.is_safe(),
+            Failure::Lost(_) => on_retry != OnRetry::Never,
             Failure::NotAFence(_) => false,
-            Failure::Refused(error) => error.is_transient() && repeat.is_safe(),
+            Failure::Refused(error) => error.is_transient() && on_retry != OnRetry::Never,
         }
     }
 
