@@ -185,7 +185,8 @@ pub(crate) fn verdict(state: Option<&ClaimState>, fence: i64, now: Time) -> Verd
 pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Time) -> Result<&'s Hold> {
     let verdict = verdict(state, token.fence, now);
     let hold = state.and_then(|state| state.hold.as_ref());
-    let last = state.and_then(|state| state.last.as_ref()).filter(|last| last.fence == token.fence);
+    let ended = state.and_then(|state| state.last.as_ref());
+    let last = ended.filter(|last| last.fence == token.fence);
     let refused = match (verdict, hold) {
         (Verdict::Ok, Some(hold)) => return Ok(hold),
         (Verdict::NotFound, _) => {
@@ -193,7 +194,10 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
                 .hint("copy the whole token that the claim printed, with its fence"));
         }
         (Verdict::AlreadyFinished, _) => {
-            Error::new(Code::AlreadyFinished, format!("`{}` is finished already", token.resource))
+            let resource = &token.resource;
+            let later = ended.filter(|last| last.fence > token.fence);
+            let under = later.map_or(String::new(), |last| format!(", under claim `{resource}@{}`", last.fence));
+            Error::new(Code::AlreadyFinished, format!("`{resource}` is already finished{under}"))
         }
         (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),
         (Verdict::AlreadyClaimed, Some(hold)) => {
