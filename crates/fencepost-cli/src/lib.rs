@@ -2,8 +2,8 @@
 //!
 //! A command translates: words into an op, the reply into text. The rules are in the engine.
 //!
-//! The modules are layers, from the bottom up. A module imports only from modules above it in this list; the test
-//! `layers_go_down_only` reads the list and the imports.
+//! The modules are layers, from the bottom up. A module imports only from modules that come before it in this list;
+//! the test `imports_go_down_only` reads the list and the imports.
 //!
 //! - `names`: unique names and digests
 //! - `environment`: variables, and the user's directories

@@ -8,7 +8,6 @@
 //! ```
 //! use fencepost::{Result, claim};
 //! use fencepost_client::{Connection, renewal::{self, Answer, Lease, Renewal, Verdict}};
-//! use std::time::Duration;
 //!
 //! /// Renews a claim until it is over, and returns why.
 //! async fn keep(fleet: &Connection, token: &str, lease: Lease) -> fencepost::Error {

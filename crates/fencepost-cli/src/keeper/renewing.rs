@@ -26,9 +26,9 @@ const LONGEST_SLEEP: Millis = Millis::seconds(30);
 const LEFT_BEHIND: Millis = Millis::seconds(1);
 /// Time for the connection to close before the thread sleeps.
 const CLOSE: Duration = Duration::from_millis(20);
-/// Every check may take this long, however short the rest of the lease is: it opens the fleet first. A keeper that wakes up
-/// after the end of the lease it knows asks once more, because its owner may have renewed the run.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a check, which opens the fleet first. It does not depend on the lease: a keeper that wakes up after the end
+/// of the lease that it knows asks once more, because its owner may have renewed the run.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub struct Renewing {
@@ -96,7 +96,7 @@ impl Renewing {
         if owners.is_empty() {
             return self.without_owners(&file.all_owners()).await;
         }
-        let renewed = renewal::within(self.limit(), self.renew()).await;
+        let renewed = renewal::within(TIMEOUT, self.renew()).await;
         let now = renewal::now();
         match renewed {
             Ok(Some(left)) => {
@@ -112,10 +112,6 @@ impl Renewing {
         Next::CheckAt(self.renewal.next_at())
     }
 
-    fn limit(&self) -> Duration {
-        self.renewal.limit(renewal::now()).max(TIMEOUT)
-    }
-
     /// All owners are gone. A process that they left behind may still work under the run: then the lease expires, or that process
     /// ends first. Otherwise the run ends now, except if somebody renewed it: another process may have resumed the agent's
     /// session.
@@ -123,7 +119,7 @@ impl Renewing {
         if self.instructions.named || renewal::now() >= self.renewal.ends_at() {
             return Next::Stop;
         }
-        match renewal::within(self.limit(), self.end(owners)).await {
+        match renewal::within(TIMEOUT, self.end(owners)).await {
             Ok(Some(_)) => Next::Stop,
             Err(e) if is_final(&e) => Next::Stop,
             _ => Next::CheckAt(renewal::now() + LEFT_BEHIND.0),

@@ -115,7 +115,10 @@ pub fn page(task: &Task, terminal: &Terminal) -> String {
         say("checkpoint", Some(&format!("{} {}", checkpoint.ordinal, checkpoint.phase)));
     }
     for other in &task.after {
-        let output = other.output.as_deref().map_or(String::new(), |output| format!(", output: {}", output.trim_end()));
+        let output = other
+            .output
+            .as_deref()
+            .map_or(String::new(), |output| format!(", output: {}", output.trim_end()));
         say("after", Some(&format!("{} ({}{output})", other.id, other.status.as_str())));
     }
     for progress in &task.progress {

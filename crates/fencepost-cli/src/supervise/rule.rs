@@ -196,9 +196,9 @@ impl Rule {
     }
 
     /// Does the claim have a maximum? Then a renewal returns less and less, where at least three quarters of a lease are normal.
-    /// The first renewal, after a third of the lease, shows it already. A short lease may have no second one.
+    /// The first renewal, after three tenths of the lease or more, shows it already. A short lease may have no second one.
     fn has_maximum(&self) -> bool {
-        self.lease.is_some_and(|lease| lease.left.0 * 10 < self.first.left.0 * 7)
+        self.lease.is_some_and(|lease| lease.left.0 * 100 < self.first.left.0 * 74)
     }
 }
 
@@ -302,6 +302,11 @@ mod tests {
                 "the maximum is reached, and it was renewed only once",
                 vec![(20, Renewed(lease(20, 40))), (49, Tick), (50, Gone)],
                 "20: watchdog 59500, 49: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
+            ),
+            (
+                "the maximum is reached, and it was renewed once, early",
+                vec![(18, Renewed(lease(18, 43))), (50, Tick), (51, Gone)],
+                "18: watchdog 60500, 50: TERM CONT, lost: the maximum time of claim `lock/x@1` is over",
             ),
             (
                 "others renewed it before, so a renewal returns three quarters",

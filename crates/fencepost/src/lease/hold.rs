@@ -196,7 +196,8 @@ pub(crate) fn require<'s>(state: Option<&'s ClaimState>, token: &Token, now: Tim
         (Verdict::AlreadyFinished, _) => {
             let resource = &token.resource;
             let later = ended.filter(|last| last.fence > token.fence);
-            let under = later.map_or(String::new(), |last| format!(", under claim `{resource}@{}`", last.fence));
+            let under =
+                later.map_or(String::new(), |last| format!(", under claim `{resource}@{}`", last.fence));
             Error::new(Code::AlreadyFinished, format!("`{resource}` is already finished{under}"))
         }
         (Verdict::Cancelled, _) => Error::new(Code::Cancelled, format!("`{}` was cancelled", token.resource)),

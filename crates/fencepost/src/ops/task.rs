@@ -190,18 +190,17 @@ pub(crate) async fn change_under(
 pub(crate) async fn end_delays(tx: &mut Tx<'_>) -> Result<u64> {
     let due = tx
         .query(
-            unheld!(
-                "from task where task.delayed_until <= ?1 order by task.delayed_until limit ?2
-                 /*pg for update skip locked*/"
-            ),
+            "select seq, board, n, status, assignee, offered_to from task
+             where delayed_until <= ?1 order by delayed_until limit ?2 /*pg for update skip locked*/",
             params![tx.now, crate::lease::expiry::ITEMS],
         )
         .await?;
     if due.is_empty() {
         return Ok(0);
     }
-    let due = due.into_iter().map(Record::read).collect::<Result<Vec<_>>>()?;
-    let events = due.iter().map(|task| task.event("task.due", task.status())).collect();
+    // No claim is read: a run may hold a task for review while the task is delayed.
+    let due = due.iter().map(record::Brief::read).collect::<Result<Vec<_>>>()?;
+    let events = due.iter().map(|task| task.event("task.due")).collect();
     let events = Event::insert_many(tx, events)?;
     let keys = due.iter().map(|task| task.seq);
     let woken = "update task set delayed_until = null

@@ -176,6 +176,25 @@ on_both! {
         }
     }
 
+    /// A delayed task can be offered, and a run can hold it for review when the delay ends.
+    async fn the_end_of_a_delay_during_a_review_is_logged(world: World) {
+        world.story("
+            add one                                                  -> auth-1
+            claim auth-1 run=a                                       -> in_progress
+            fail task/auth-1@1 reason=flaky retry=true delay_ms=7000 -> unassigned
+            offer auth-1 to=bob                                      -> offered
+            claim auth-1 run=b agent=bob                             -> reviewing
+        ").await;
+        let logged = appended(&world, "+7s claim run=d board=auth -> refused none_ready").await;
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(logged, @"task.due task/auth-1 reviewing>reviewing -/- - -");
+        }
+        let topics = world.fleet.transaction(|tx| Box::pin(async move {
+            tx.query("select topic from event where kind = 'task.due'", vec![]).await?[0].get::<String>("topic")
+        }));
+        assert_eq!(topics.await.unwrap(), "task", "only a claim by name could be waiting for it");
+    }
+
     async fn locks_and_restores_are_logged(world: World) {
         let agent = world.fleet.as_agent("ann");
         let claim = || lock::Claim { agent: Some("bob".into()), ..lock::Claim::new("deploy", "r") };

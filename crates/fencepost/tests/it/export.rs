@@ -93,6 +93,16 @@ fn unheld(mut page: Page) -> Page {
 }
 
 on_both! {
+    /// An export is the way out of a damaged fleet.
+    async fn a_message_that_contradicts_itself_is_exported(world: World) {
+        world.fleet.call(mail::Push::new("box", "hello")).await.unwrap();
+        world.fleet.call(mail::Claim::next("box", "r")).await.unwrap();
+        world.sql("update message set run = null, claimed_at = null").await;
+        let (page, _) = export(&world, 1000, &[]).await;
+        assert_eq!(page.mail.iter().map(|message| message.status).collect::<Vec<_>>(), [MailState::Pending]);
+        world.sql("update message set status = 'pending'").await;
+    }
+
     async fn a_fleet_goes_to_either_database_and_back(world: World) {
         fill(&world).await;
         let (first, _) = export(&world, 1000, &[]).await;

@@ -14,7 +14,7 @@ pub struct Checkpoint {
 }
 
 /// The rule: the stored checkpoint, if it is kept instead of the new one.
-pub(crate) fn kept(stored: Option<Checkpoint>, new: &Checkpoint) -> Result<Option<Checkpoint>> {
+pub(crate) fn already_reached(stored: Option<Checkpoint>, new: &Checkpoint) -> Result<Option<Checkpoint>> {
     match stored {
         Some(stored) if stored.ordinal > new.ordinal || stored == *new => Ok(Some(stored)),
         Some(stored) if stored.ordinal == new.ordinal => Err(Error::invalid(
@@ -35,10 +35,10 @@ mod tests {
     #[test]
     fn ordinals_never_go_back() {
         let at = |ordinal, phase: &str| Checkpoint { ordinal, phase: phase.into(), data: None };
-        assert_eq!(kept(None, &at(1, "a")).unwrap(), None);
-        assert_eq!(kept(Some(at(1, "a")), &at(2, "b")).unwrap(), None);
-        assert_eq!(kept(Some(at(2, "b")), &at(1, "a")).unwrap(), Some(at(2, "b")));
-        assert_eq!(kept(Some(at(2, "b")), &at(2, "b")).unwrap(), Some(at(2, "b")));
-        assert!(kept(Some(at(2, "b")), &at(2, "c")).is_err());
+        assert_eq!(already_reached(None, &at(1, "a")).unwrap(), None);
+        assert_eq!(already_reached(Some(at(1, "a")), &at(2, "b")).unwrap(), None);
+        assert_eq!(already_reached(Some(at(2, "b")), &at(1, "a")).unwrap(), Some(at(2, "b")));
+        assert_eq!(already_reached(Some(at(2, "b")), &at(2, "b")).unwrap(), Some(at(2, "b")));
+        assert!(already_reached(Some(at(2, "b")), &at(2, "c")).is_err());
     }
 }

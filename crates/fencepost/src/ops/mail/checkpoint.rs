@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     lease::hold::{check_written, write_logged},
     limits::{BODY_MAX, NAME_MAX, check},
-    ops::claim::{Checkpoint, checkpoint::kept},
+    ops::claim::{Checkpoint, checkpoint::already_reached},
     params,
 };
 use schemars::JsonSchema;
@@ -62,8 +62,8 @@ impl Op for SaveCheckpoint {
         let stored = tx.query("select checkpoint from message_doc where message = ?1", params![id]).await?;
         let stored: Option<String> = stored.first().map_or(Ok(None), |row| row.get("checkpoint"))?;
         let stored = stored.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
-        if let Some(kept_checkpoint) = kept(stored, &new)? {
-            return Ok(Saved { checkpoint: kept_checkpoint });
+        if let Some(reached) = already_reached(stored, &new)? {
+            return Ok(Saved { checkpoint: reached });
         }
         let text = serde_json::to_string(&new).map_err(Error::internal)?;
         let details = serde_json::json!({ "ordinal": new.ordinal, "phase": new.phase });

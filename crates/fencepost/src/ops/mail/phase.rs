@@ -15,8 +15,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// The phase of a row. A row that contradicts itself (`admin/check` finds it) counts as free or finished; the next write
-    /// corrects it.
+    /// The phase of a row. A row that contradicts itself (`admin/check` finds it) is read as free or finished.
     pub fn read(status: Status, hold: Option<Hold>, finished_at: Time) -> Self {
         match (status, hold) {
             (Status::Pending, _) | (Status::Processing, None) => Phase::Pending,

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     lease::{Under, hold::check_written},
     limits::{BODY_MAX, NAME_MAX, check},
-    ops::claim::checkpoint::kept,
+    ops::claim::checkpoint::already_reached,
     params,
 };
 use schemars::JsonSchema;
@@ -62,8 +62,8 @@ impl Op for SaveCheckpoint {
         let stored = tx.query("select checkpoint from task_doc where task = ?1", params![found.seq]).await?;
         let stored: Option<String> = stored.first().map_or(Ok(None), |row| row.get("checkpoint"))?;
         let stored = stored.map(|text| serde_json::from_str(&text)).transpose().map_err(Error::internal)?;
-        if let Some(kept_checkpoint) = kept(stored, &new)? {
-            return Ok(Saved { checkpoint: kept_checkpoint });
+        if let Some(reached) = already_reached(stored, &new)? {
+            return Ok(Saved { checkpoint: reached });
         }
         let mut task = found.clone();
         task.updated_at = tx.now;

@@ -1,4 +1,4 @@
-use super::{Changed, Phase, Record, Status, load_locked, record, save};
+use super::{Changed, Phase, Record, load_locked, record::Brief, save};
 use crate::{
     caller::Access,
     clock::Time,
@@ -8,7 +8,7 @@ use crate::{
         prelude::Prelude,
     },
     error::{Code, Error, Result},
-    ids::{Resource, TaskId, Token},
+    ids::{TaskId, Token},
     lease::{
         Under,
         hold::{check_written, is_repeat, require},
@@ -120,10 +120,7 @@ pub(super) fn complete(task: Record, output: Option<&str>, now: Time) -> Record 
 /// A task that depends on completed ones.
 #[derive(Debug)]
 struct Dependent {
-    id: TaskId,
-    status: Status,
-    assignee: Option<String>,
-    offered_to: Option<String>,
+    task: Brief,
     has_tags: bool,
     waiting_on: i64,
     /// How many of its dependencies were completed now.
@@ -133,10 +130,7 @@ struct Dependent {
 impl Dependent {
     fn read(row: &Row) -> Result<Self> {
         Ok(Self {
-            id: TaskId { board: row.get("board")?, n: row.get("n")? },
-            status: Status::read(&row.get::<String>("status")?)?,
-            assignee: row.get("assignee")?,
-            offered_to: row.get("offered_to")?,
+            task: Brief::read(row)?,
             has_tags: row.get::<Option<String>>("tags")?.is_some(),
             waiting_on: row.get("waiting_on")?,
             completed: 0,
@@ -144,13 +138,7 @@ impl Dependent {
     }
 
     fn is_free(&self) -> bool {
-        self.waiting_on == self.completed && !self.status.is_finished()
-    }
-
-    fn unblocked(&self) -> Event {
-        let topic = record::topic(self.status, self.assignee.as_deref(), self.offered_to.as_deref());
-        let event = Event::new("task.unblocked", Resource::new("task", &self.id).to_string());
-        Event { topic: Some(topic), ..event.states(self.status.as_str(), self.status.as_str()) }
+        self.waiting_on == self.completed && !self.task.status.is_finished()
     }
 }
 
@@ -171,8 +159,8 @@ pub(super) fn dependents(tasks: &[i64]) -> Stmt {
 pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
     let mut dependents: BTreeMap<i64, Dependent> = BTreeMap::new();
     for row in rows {
-        let task = Dependent::read(&row)?;
-        dependents.entry(row.get("seq")?).or_insert(task).completed += 1;
+        let found = Dependent::read(&row)?;
+        dependents.entry(found.task.seq).or_insert(found).completed += 1;
     }
     if dependents.is_empty() {
         return Ok(());
@@ -190,8 +178,8 @@ pub(super) async fn unblock(tx: &mut Tx<'_>, rows: Vec<Row>) -> Result<()> {
     if !tagged.is_empty() {
         batch.add(save::sync_tags(crate::db::key_set(tagged)));
     }
-    let free = dependents.values().filter(|task| task.is_free());
-    let events: Vec<_> = free.map(Dependent::unblocked).collect();
+    let free = dependents.values().filter(|dependent| dependent.is_free());
+    let events: Vec<_> = free.map(|dependent| dependent.task.event("task.unblocked")).collect();
     if !events.is_empty() {
         batch.add(Event::insert_many(tx, events)?);
     }

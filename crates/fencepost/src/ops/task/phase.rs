@@ -29,7 +29,7 @@ pub(crate) enum Purpose {
 
 impl Phase {
     /// The phase of a row; `home` is where the task waits while nobody has it. A row that contradicts itself (`admin/check`
-    /// finds it) counts as free or finished; the next write corrects it.
+    /// finds it) is read as free or finished.
     pub fn read(status: Status, hold: Option<Hold>, finished_at: Time, home: Phase) -> Self {
         match (status, hold) {
             (Status::Unassigned, _) => Phase::Unassigned,

@@ -1,4 +1,4 @@
-//! A task's row: reading and writing it.
+//! Reading a task's row. `save.rs` writes it.
 
 use super::{Now, Phase, Status, Task, reopen::reopened};
 use crate::{
@@ -340,8 +340,37 @@ impl Record {
     }
 }
 
+/// The columns of a task that an event needs whose change concerns no claim: no run is read.
+#[derive(Debug)]
+pub(super) struct Brief {
+    pub seq: i64,
+    id: TaskId,
+    pub status: Status,
+    assignee: Option<String>,
+    offered_to: Option<String>,
+}
+
+impl Brief {
+    pub fn read(row: &Row) -> Result<Self> {
+        Ok(Self {
+            seq: row.get("seq")?,
+            id: TaskId { board: row.get("board")?, n: row.get("n")? },
+            status: Status::read(&row.get::<String>("status")?)?,
+            assignee: row.get("assignee")?,
+            offered_to: row.get("offered_to")?,
+        })
+    }
+
+    /// An event that leaves the status as it is.
+    pub fn event(&self, kind: &'static str) -> Event {
+        let event = Event::new(kind, Resource::new("task", &self.id).to_string());
+        let topic = topic(self.status, self.assignee.as_deref(), self.offered_to.as_deref());
+        Event { topic: Some(topic), ..event.states(self.status.as_str(), self.status.as_str()) }
+    }
+}
+
 /// The topic of the agents that could claim a task.
-pub(super) fn topic(status: Status, assignee: Option<&str>, offered_to: Option<&str>) -> Topic {
+fn topic(status: Status, assignee: Option<&str>, offered_to: Option<&str>) -> Topic {
     match (status, assignee, offered_to) {
         (Status::Unassigned, ..) => Topic::pool(),
         (Status::Pending, Some(agent), _) | (Status::Offered, _, Some(agent)) => Topic::agent(agent),

@@ -57,17 +57,10 @@ async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>
     ));
     let after = batch.add(by_keys!(read, keys, "select id, fence, status from message where id", ""));
     let mut answers = tx.send(batch).await?;
-    let records = Record::read_all(answers.take(records).rows)?;
-    let rows_after = answers.take(after).rows;
-    let mut after = HashMap::new();
-    for row in &rows_after {
-        after.insert(row.get::<i64>("id")?, (row.get::<i64>("fence")?, row.get::<String>("status")?));
-    }
-    let is_same = |message: &Record| {
-        after.get(&message.id).is_some_and(|(fence, status)| {
-            (message.fence, message.status().as_str()) == (*fence, status.as_str())
-        })
-    };
+    let records = answers.take(records).rows;
+    let (before, after) = (versions(&records)?, versions(&answers.take(after).rows)?);
+    let records = Record::read_all(records)?;
+    let is_same = |message: &Record| before.get(&message.id) == after.get(&message.id);
     let (same, changed): (Vec<_>, Vec<_>) = records.into_iter().partition(is_same);
     let mut found: HashMap<i64, MailItem> =
         mail::now(tx, same).await?.into_iter().map(|message| (message.id, item(message))).collect();
@@ -83,6 +76,11 @@ async fn read(tx: &mut Tx<'_>, keys: &[i64], items: &mut BTreeMap<i64, MailItem>
     }
     items.extend(found);
     Ok(changed.into_iter().map(|message| message.id).collect())
+}
+
+/// Fence and status of each row, as they are stored: a damaged row must not look like one that changes all the time.
+fn versions(rows: &[Row]) -> Result<HashMap<i64, (i64, String)>> {
+    rows.iter().map(|row| Ok((row.get("id")?, (row.get("fence")?, row.get("status")?)))).collect()
 }
 
 fn item(message: Record) -> MailItem {
