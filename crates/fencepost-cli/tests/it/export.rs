@@ -1,10 +1,11 @@
 //! Moving a fleet with `fence export` and `fence import jsonl`.
 
 use crate::{
-    filled, on_both,
+    on_both,
     sealed::{Sealed, Serving},
 };
 use fencepost::{Fleet, op};
+use fencepost_testing::sample_fleet;
 use serde_json::Value;
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -12,7 +13,7 @@ fn fill(sealed: &Sealed) {
     sealed.ok(&["init"]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let fleet = runtime.block_on(Fleet::open(&sealed.url())).expect("the fleet");
-    for (name, request) in filled::calls() {
+    for (name, request) in sample_fleet::calls() {
         // Keys are not exported, and with a key a server would refuse calls without one.
         if name == "key/add" {
             continue;

@@ -7,8 +7,6 @@ mod crash;
 mod docs;
 mod doctor;
 mod export;
-#[path = "../../../fencepost/tests/it/filled.rs"]
-mod filled;
 mod identity;
 mod import;
 mod import_agent_swarm;

@@ -6,57 +6,16 @@ use crate::{
 };
 use fencepost::{Code, Fleet, admin, event, task};
 use fencepost_client::Connection;
+use fencepost_testing::postgres::Cluster;
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Write},
-    path::PathBuf,
-    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-
-/// A private PostgreSQL for this test.
-struct Cluster {
-    dir: tempfile::TempDir,
-    url: String,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let started = script(&["start"], &dir);
-        let url =
-            started.lines().find_map(|line| line.strip_prefix("FENCE_TEST_POSTGRES=")).expect("its address");
-        Self { url: format!("{url}?sslmode=disable"), dir }
-    }
-
-    fn crash(&self) {
-        script(&["stop", "immediate"], &self.dir);
-    }
-
-    /// Starts it again on the same port.
-    fn bring_back(&self) {
-        script(&["restart"], &self.dir);
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        script(&["rm"], &self.dir);
-    }
-}
-
-/// Runs `scripts/postgres` with a verb and arguments.
-fn script(verb: &[&str], dir: &tempfile::TempDir) -> String {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
-    let ran =
-        Command::new(script).arg(verb[0]).arg(dir.path()).args(&verb[1..]).output().expect("the script");
-    assert!(ran.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    String::from_utf8(ran.stdout).expect("text")
-}
 
 /// A follower of the log that reconnects with its last id, as a browser does.
 struct Follower {
@@ -113,7 +72,7 @@ impl Follower {
 #[test]
 fn postgres_is_restarted_under_a_server() {
     let cluster = Cluster::start();
-    let sealed = Sealed::sqlite().over(&cluster.url);
+    let sealed = Sealed::sqlite().over(&cluster.url());
     sealed.ok(&["init"]);
     let server = Served::start(&sealed, &[]);
     let there = sealed.over(&format!("http://{}", server.address));
@@ -157,7 +116,7 @@ fn postgres_is_restarted_under_a_server() {
         let (status, said) = answer(server.send("task/claim", &waits("late")));
         assert!(status == 503 && said["error"]["hint"].is_string(), "who comes now is told: {status} {said}");
     }
-    cluster.bring_back();
+    cluster.restart();
     over.store(true, Ordering::SeqCst);
     let done: u64 = runtime.block_on(async {
         let mut sum = 0;
@@ -182,7 +141,7 @@ fn postgres_is_restarted_under_a_server() {
     assert!(status == 200 || unknown, "{status} {said}");
 
     // The follower has seen every event once, in order.
-    let fleet = runtime.block_on(Fleet::open(&cluster.url)).expect("the fleet");
+    let fleet = runtime.block_on(Fleet::open(&cluster.url())).expect("the fleet");
     let log = || {
         runtime.block_on(async {
             let (mut lines, mut list) = (

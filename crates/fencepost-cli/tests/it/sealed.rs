@@ -1,14 +1,12 @@
 //! A sealed environment: an empty git repository, no inherited variables, and a new fleet.
 
+use fencepost_testing::postgres;
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Mutex,
 };
 
 pub struct Sealed {
@@ -92,12 +90,7 @@ impl Sealed {
 
     /// A schema that no other test uses.
     pub fn postgres() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let base = std::env::var("FENCE_TEST_POSTGRES").expect(
-            "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
-        );
-        let schema = format!("cli{:08x}_{}", fastrand::u32(..), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { db: Some(format!("{base}?schema={schema}&sslmode=disable")), ..Self::sqlite() }
+        Self { db: Some(postgres::url(&postgres::fresh_schema())), ..Self::sqlite() }
     }
 
     /// An environment whose fleet is in another one, behind a server.

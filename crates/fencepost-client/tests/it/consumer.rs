@@ -1,16 +1,13 @@
 //! Consumers: what they claim, when they stop, and what becomes of the messages in flight.
 
-use crate::{
-    scripted_server::{Action, ScriptedServer},
-    story::Door,
-    world::{World, refused},
-};
+use crate::scripted_server::{Action, ScriptedServer};
 use fencepost::{Code, Fleet, Json, Result, mail, mail::Status};
 use fencepost_client::{
     Connection,
     consumer::{Activity, Consumer, Message, Options, Progress, Stop},
 };
 use fencepost_server::{App, Server, Settings};
+use fencepost_testing::{World, story::Target, world::refused};
 use std::{
     sync::{
         Arc,
@@ -34,7 +31,7 @@ macro_rules! on_every_fleet {
         mod $module {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let world = $crate::world::World::$database().await;
+                let world = fencepost_testing::World::$database().await;
                 super::$name($crate::consumer::Setup::$way(&world).await).await;
                 world.assert_sound().await;
             })*
@@ -72,7 +69,7 @@ impl Setup {
     }
 
     pub async fn story(&self, text: &str) {
-        self.world.story_through(&self.fleet, text).await;
+        self.world.story_through(&Through(&self.fleet), text).await;
     }
 
     /// Pushes messages with these payloads and returns their ids.
@@ -119,9 +116,12 @@ impl Setup {
     }
 }
 
-impl Door for Connection {
+/// A connection as the target of a story.
+struct Through<'a>(&'a Connection);
+
+impl Target for Through<'_> {
     async fn ask(&self, name: &str, request: &serde_json::Value) -> Result<serde_json::Value> {
-        self.call_by_name(name, &request.to_string()).await
+        self.0.call_by_name(name, &request.to_string()).await
     }
 }
 

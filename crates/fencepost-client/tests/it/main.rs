@@ -2,7 +2,6 @@
 
 mod consumer;
 mod http;
-#[path = "../../../fencepost-server/tests/it/layers.rs"]
 mod layers;
 mod messages;
 mod polling;
@@ -10,10 +9,4 @@ mod prompts;
 mod retry;
 mod scripted_server;
 mod session_worker;
-#[expect(dead_code, reason = "the engine's own stories have more than is needed here")]
-#[path = "../../../fencepost/tests/it/story.rs"]
-mod story;
 mod triggers;
-#[expect(dead_code, reason = "the engine's own world has more than is needed here")]
-#[path = "../../../fencepost/tests/it/world.rs"]
-mod world;

@@ -4,13 +4,13 @@ use crate::{
     consumer::{LIMIT, Setup, reach, receive, text},
     on_every_fleet,
     scripted_server::{Action, ScriptedServer},
-    world::{World, refused},
 };
 use fencepost::{BoxFuture, Code, Error, Json, Result, Tx, claim, mail, mail::Status, params};
 use fencepost_client::{
     Connection,
     consumer::{Activity, Options},
 };
+use fencepost_testing::{World, world::refused};
 use serde_json::json;
 use std::{
     sync::{

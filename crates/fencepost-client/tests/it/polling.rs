@@ -1,12 +1,13 @@
 //! Polls that race: every trigger reaches exactly one run, whichever server it asks.
 
-use crate::{consumer::LIMIT, on_every_fleet, world::code};
+use crate::{consumer::LIMIT, on_every_fleet};
 use fencepost::{
     Code, Fleet,
     agent::{self, Poll, Role, Trigger, Type},
     channel, claim, inbox, run, task,
 };
 use fencepost_client::Connection;
+use fencepost_testing::world::code;
 use futures_util::future::join_all;
 use std::{
     collections::BTreeSet,

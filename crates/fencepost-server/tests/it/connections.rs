@@ -1,7 +1,8 @@
 //! Connections: limits on their number, and the write timeout for slow readers.
 
-use crate::{LIMIT, world::World};
+use crate::world::World;
 use fencepost_server::{App, Server, Settings};
+use fencepost_testing::PATIENCE;
 use serde_json::json;
 use std::{net::SocketAddr, time::Duration};
 use tokio::{
@@ -59,12 +60,12 @@ impl Serving {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(LIMIT, reached).await.expect("this many are connected");
+        tokio::time::timeout(PATIENCE, reached).await.expect("this many are connected");
     }
 
     async fn end(self) {
         let _ = self.stop.send(());
-        tokio::time::timeout(LIMIT, self.ended).await.expect("it ends").expect("no panic");
+        tokio::time::timeout(PATIENCE, self.ended).await.expect("it ends").expect("no panic");
     }
 }
 
@@ -75,14 +76,14 @@ fn get_request(path: &str) -> String {
 /// Reads the first line of an answer and no more.
 async fn read_first_line(stream: &mut TcpStream) {
     let mut line = [0; 15];
-    tokio::time::timeout(LIMIT, stream.read_exact(&mut line)).await.expect("in time").expect("an answer");
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut line)).await.expect("in time").expect("an answer");
     assert_eq!(&line, b"HTTP/1.1 200 OK");
 }
 
 /// Reads to the end of the connection.
 async fn read_to_end(mut stream: TcpStream) -> String {
     let mut answer = String::new();
-    let read = tokio::time::timeout(LIMIT, stream.read_to_string(&mut answer)).await;
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
     read.expect("it ends").expect("text");
     answer
 }
@@ -120,7 +121,7 @@ async fn a_client_that_does_not_read_does_not_delay_a_stop() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, closed).await.expect("it is disconnected");
+    tokio::time::timeout(PATIENCE, closed).await.expect("it is disconnected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

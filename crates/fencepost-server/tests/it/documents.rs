@@ -1,11 +1,9 @@
 //! The OpenAPI document, the documentation page, and the metrics.
 
-use crate::{
-    LIMIT, on_both,
-    world::{self, World, get, text},
-};
+use crate::world::{self, World, get, text};
 use axum::body::Body;
 use fencepost::op;
+use fencepost_testing::{PATIENCE, on_both};
 use serde_json::{Value, json};
 
 async fn document() -> Value {
@@ -221,7 +219,7 @@ async fn metrics_once(world: &World, line: &str) -> String {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(LIMIT, once).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {line}"))
+    tokio::time::timeout(PATIENCE, once).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {line}"))
 }
 
 #[tokio::test]

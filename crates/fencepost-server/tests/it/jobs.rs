@@ -1,8 +1,9 @@
 //! Background jobs.
 
-use crate::{LIMIT, on_both, world::World};
+use crate::world::World;
 use fencepost::lock;
 use fencepost_server::App;
+use fencepost_testing::{eventually, on_both};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -40,15 +41,6 @@ async fn kinds(world: &World, resource: &'static str) -> Vec<String> {
     rows.await.expect("the log")
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, waiting).await.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"));
-}
-
 on_both! {
     async fn a_dead_runs_task_becomes_free_without_a_claim(world: World) {
         world.ok("task/add", json!({ "board": "auth", "title": "one" })).await;
@@ -57,8 +49,8 @@ on_both! {
         let status = async || -> Value { world.ok("task/show", json!({ "task": "auth-1" })).await["task"]["status"].clone() };
         assert_eq!(status().await, "in_progress");
         world.clock.advance(Duration::from_secs(2));
-        until("the task is free again", async || status().await == "unassigned").await;
-        until("nothing is due any more", async || world.ok("admin/due", json!({})).await["due"] == false).await;
+        eventually("the task is free again", async || status().await == "unassigned").await;
+        eventually("nothing is due any more", async || world.ok("admin/due", json!({})).await["due"] == false).await;
         stop(servers).await;
         assert_eq!(kinds(&world, "task/auth-1").await.iter().filter(|kind| *kind == "task.lapsed").count(), 1);
         let left = world.ok("claim/list", json!({})).await;
@@ -83,7 +75,7 @@ on_both! {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(world.post("task/show", json!({ "task": "auth-1" })).await.0, 200, "the other server prunes");
         world.ok("claim/release", json!({ "token": held })).await;
-        until("the old task is gone", async || world.post("task/show", json!({ "task": "auth-1" })).await.0 == 404).await;
+        eventually("the old task is gone", async || world.post("task/show", json!({ "task": "auth-1" })).await.0 == 404).await;
         stop(servers).await;
     }
 }

@@ -1,7 +1,6 @@
 //! Keys: who may call, and which ops.
 
 use crate::{
-    on_both,
     router::readiness,
     world::{World, get, post, request, text},
 };
@@ -9,6 +8,7 @@ use axum::{body::Body, http::Request};
 use bytes::Bytes;
 use fencepost::{Access, key, op};
 use fencepost_server::{App, Server, Settings};
+use fencepost_testing::on_both;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -11,6 +11,3 @@ mod router;
 mod waiting;
 mod webhooks;
 mod world;
-
-/// Nothing takes this long, on any machine, unless it hangs.
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,12 +1,10 @@
 //! Requests and replies: paths, methods, bodies, and errors.
 
-use crate::{
-    LIMIT, on_both,
-    world::{World, get, post, request},
-};
+use crate::world::{World, get, post, request};
 use axum::body::Body;
 use bytes::Bytes;
 use fencepost::op;
+use fencepost_testing::{PATIENCE, on_both};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::{convert::Infallible, time::Duration};
@@ -183,7 +181,7 @@ async fn the_memory_for_large_bodies_is_limited() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        tokio::time::timeout(LIMIT, reached).await.expect("it is in memory");
+        tokio::time::timeout(PATIENCE, reached).await.expect("it is in memory");
     };
     buffered(1).await;
     let large = || request(Body::from([&piece[..], b"{}"].concat()));
@@ -215,7 +213,7 @@ async fn the_memory_for_large_replies_is_limited() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, given_back).await.expect("nothing stays claimed");
+    tokio::time::timeout(PATIENCE, given_back).await.expect("nothing stays claimed");
     // A write was carried out: its client must retry to know.
     let plan = json!({ "board": "more", "tasks": plan });
     let (status, unknown) = world.post("task/plan", plan).await;
@@ -243,5 +241,5 @@ pub async fn readiness(world: &World) -> (u16, serde_json::Value) {
             }
         }
     };
-    tokio::time::timeout(LIMIT, answered).await.expect("it answers")
+    tokio::time::timeout(PATIENCE, answered).await.expect("it answers")
 }

@@ -1,11 +1,9 @@
 //! Requests that wait and followers of the log: woken, dropped, refused.
 
-use crate::{
-    LIMIT, on_both,
-    world::{World, get, post, text},
-};
+use crate::world::{World, get, post, text};
 use axum::{body::Body, http::Request, response::Response};
 use fencepost::{Access, key, task};
+use fencepost_testing::{PATIENCE, on_both};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -30,7 +28,7 @@ async fn until_waiting(world: &World, n: u64) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, reached).await.expect("they wait");
+    tokio::time::timeout(PATIENCE, reached).await.expect("they wait");
 }
 
 on_both! {
@@ -244,7 +242,7 @@ async fn until_given_back(world: &World) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LIMIT, given_back).await.expect("all is given back");
+    tokio::time::timeout(PATIENCE, given_back).await.expect("all is given back");
 }
 
 struct Follower {
@@ -279,7 +277,7 @@ impl Follower {
                 }
                 continue;
             }
-            let frame = tokio::time::timeout(LIMIT, self.body.frame()).await;
+            let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await;
             let frame = frame.expect("something comes").expect("it goes on").unwrap();
             self.text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
         }
@@ -287,7 +285,7 @@ impl Follower {
 
     /// The rest of the stream, to its end.
     async fn rest(self) -> String {
-        let rest = tokio::time::timeout(LIMIT, self.body.collect()).await;
+        let rest = tokio::time::timeout(PATIENCE, self.body.collect()).await;
         let rest = rest.expect("it ends").unwrap().to_bytes();
         self.text + std::str::from_utf8(&rest).unwrap()
     }
@@ -305,7 +303,7 @@ async fn a_slow_follower_is_disconnected_and_can_continue() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, gave_up).await.expect("the server gives up");
+    tokio::time::timeout(PATIENCE, gave_up).await.expect("the server gives up");
     let text = slow.rest().await;
     let (seen, last) = text.rsplit_once("event: error\n").expect("a last message");
     insta::assert_snapshot!(last.trim_end());

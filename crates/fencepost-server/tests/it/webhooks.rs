@@ -1,9 +1,6 @@
 //! Webhooks: a signed event of Slack or GitHub is accepted once; everything else is refused.
 
-use crate::{
-    LIMIT, on_both,
-    world::{World, get, post, text},
-};
+use crate::world::{World, get, post, text};
 use axum::{
     body::Body,
     http::{HeaderName, Request},
@@ -11,6 +8,7 @@ use axum::{
 use bytes::Bytes;
 use fencepost::{Fleet, Time, inbox, key, route};
 use fencepost_server::{Secret, Settings};
+use fencepost_testing::{PATIENCE, on_both};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -487,7 +485,7 @@ async fn a_database_that_does_not_answer_is_a_503() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LIMIT, finished).await.expect("the call runs to its end");
+    tokio::time::timeout(PATIENCE, finished).await.expect("the call runs to its end");
     // The retry is a repeat.
     assert_eq!(with_secrets(&world).send_webhook(slack(&post_of("Ev1", "hello"))).await, ok("repeated"));
     assert_eq!(kept().await, 1);

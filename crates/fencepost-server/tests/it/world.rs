@@ -1,78 +1,41 @@
 //! A served fleet of its own for every test, on either database.
 
 use axum::{Router, body::Body, http::Request, response::Response};
-use fencepost::{Clock, Fleet, ManualClock, Options, Time, admin};
 use fencepost_server::{App, Settings, router};
+use fencepost_testing::PATIENCE;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::ops::Deref;
 use tower::ServiceExt;
 
-/// Defines each test once and runs it on both databases.
-#[macro_export]
-macro_rules! on_both {
-    ($($(#[$doc:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {
-        $($(#[$doc])* async fn $name($world: $crate::world::World) $body)*
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let world = $crate::world::World::sqlite().await;
-                super::$name(world.clone()).await;
-                world.assert_sound().await;
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let world = $crate::world::World::postgres().await;
-                super::$name(world.clone()).await;
-                world.assert_sound().await;
-            })*
-        }
-    };
-}
-
+/// A fleet and its router. The fleet and the clock are those of [`fencepost_testing::World`].
 #[derive(Clone)]
 pub struct World {
-    pub fleet: Fleet,
-    pub clock: ManualClock,
+    world: fencepost_testing::World,
     pub app: App,
     pub router: Router,
-    _dir: Option<Arc<tempfile::TempDir>>,
+}
+
+impl Deref for World {
+    type Target = fencepost_testing::World;
+
+    fn deref(&self) -> &Self::Target {
+        &self.world
+    }
 }
 
 impl World {
     pub async fn sqlite() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let url = dir.path().join("fence.db").display().to_string();
-        Self::open(&url, Some(Arc::new(dir))).await
+        Self::of(fencepost_testing::World::sqlite().await)
     }
 
-    /// A schema that no other test uses. It has a random part, because PostgreSQL keeps the schemas of earlier runs and
-    /// process ids repeat.
     pub async fn postgres() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let base = std::env::var("FENCE_TEST_POSTGRES").expect(
-            "FENCE_TEST_POSTGRES is not set: run the tests with `make test`, which starts a private PostgreSQL",
-        );
-        let (process, random) = (std::process::id(), fastrand::u64(..));
-        let schema = format!("srv{process}_{random:016x}_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        Self::open(&format!("{base}?schema={schema}&sslmode=disable"), None).await
+        Self::of(fencepost_testing::World::postgres().await)
     }
 
-    async fn open(url: &str, dir: Option<Arc<tempfile::TempDir>>) -> Self {
-        let clock = ManualClock::at("2026-01-01T12:00:00Z".parse::<Time>().expect("a time"));
-        let mut options = Options::default();
-        options.clock = Clock::Manual(clock.clone());
-        let fleet = Fleet::open_with(url, options).await.expect("the fleet opens");
-        let app = App::new(fleet.clone(), settings());
-        Self { fleet, clock, router: router(app.clone()), app, _dir: dir }
+    fn of(world: fencepost_testing::World) -> Self {
+        let app = App::new(world.fleet.clone(), settings());
+        Self { world, router: router(app.clone()), app }
     }
 
     /// The same fleet, served with other settings.
@@ -83,26 +46,8 @@ impl World {
         Self { router: router(app.clone()), app, ..self.clone() }
     }
 
-    /// Moves the clock as if the fleet had been used in every hour. Retention counts only time in use.
-    pub async fn pass_in_use(&self, seconds: u64) {
-        self.clock.advance(Duration::from_secs(seconds));
-        let at = Clock::Manual(self.clock.clone()).read().0;
-        let used = self.fleet.transaction(move |tx| {
-            Box::pin(async move {
-                tx.execute("update fleet set seen_at = ?1", fencepost::params![at]).await?;
-                tx.execute("delete from gap where at = ?1", fencepost::params![at]).await
-            })
-        });
-        used.await.expect("time passes");
-    }
-
-    pub async fn assert_sound(&self) {
-        let report = self.fleet.call(admin::Check {}).await.expect("the check runs");
-        assert!(report.ok, "{:#?}", report.violations);
-    }
-
     pub async fn send(&self, request: Request<Body>) -> Response {
-        let answer = tokio::time::timeout(crate::LIMIT, self.router.clone().oneshot(request)).await;
+        let answer = tokio::time::timeout(PATIENCE, self.router.clone().oneshot(request)).await;
         answer.expect("an answer in time").expect("the router never fails")
     }
 

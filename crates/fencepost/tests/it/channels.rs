@@ -1,10 +1,10 @@
-//! Channels: posts in order, mentions as rows, a cursor that moves exactly to what was read.
+//! Channels: posts in order, mentions as rows, and a cursor that moves to the last post that was read.
 
-use crate::on_both;
 use fencepost::{admin, agent, channel};
+use fencepost_testing::{World, on_both};
 
 on_both! {
-    /// A post must not wake runs without end: after three that came to nothing it is left alone, until the next mention.
+    /// A post must not start runs for ever: after three failed runs it triggers none, until the next mention.
     async fn mentions_are_not_tried_for_ever(world: World) {
         world.story("
             agent/join bob                              -> agent.name=bob
@@ -26,8 +26,8 @@ on_both! {
         assert_eq!(world.times("mentions.failed").await, 1);
     }
 
-    /// `@Lead` is lead, wherever it stands as a word; names that nobody has are told.
-    async fn mentions_are_words_whatever_their_capitals(world: World) {
+    /// `@Lead` means `lead`, wherever it stands as a word. The reply lists names that no agent has.
+    async fn mentions_ignore_case(world: World) {
         world.story("
             agent/join lead                             -> agent.name=lead
             agent/join Bob                              -> agent.name=Bob
@@ -53,8 +53,8 @@ on_both! {
         ").await;
     }
 
-    /// Of a conversation the beginning goes, as far as all have read who are still there.
-    async fn old_posts_are_pruned_when_nobody_waits_for_them(world: World) {
+    /// Pruning removes the oldest posts, up to the first that a present agent has not read.
+    async fn old_posts_are_pruned_once_read(world: World) {
         world.story("
             agent/join bob                              -> agent.name=bob
             agent/join eve                              -> agent.name=eve
@@ -96,8 +96,8 @@ on_both! {
         world.assert_sound().await;
     }
 
-    /// A claim's own end is the end, also for who settles.
-    async fn mentions_are_not_settled_after_their_time(world: World) {
+    /// A claim past its cap cannot be settled.
+    async fn mentions_are_not_settled_after_their_cap(world: World) {
         world.story("
             agent/join bob                              -> agent.name=bob
             channel/create c                            -> existing=false
@@ -108,8 +108,8 @@ on_both! {
         ").await;
     }
 
-    /// Its holder died over it: that is not to be kept from the leads because it was one itself.
-    async fn a_lead_that_died_over_a_task_does_not_hide_it(world: World) {
+    /// The leads are notified of a lost task even if its holder was a lead.
+    async fn leads_hear_of_a_task_that_a_lead_lost(world: World) {
         world.story("
             agent/join lead role=lead                   -> agent.role=lead
             add risky max_attempts=1                    -> auth-1
@@ -140,7 +140,7 @@ on_both! {
         assert_eq!((unread[0].posts, unread[0].mentions), (3, 0));
     }
 
-    /// The first read ever; one that arrives while another is handled; two in one post; another run of the same agent.
+    /// The first read; a mention during another; two mentions in one post; another run of the same agent.
     async fn mentions_are_claimed_and_trigger_again(world: World) {
         world.story("
             agent/join bob                               -> agent.name=bob
@@ -175,7 +175,7 @@ on_both! {
         ").await;
     }
 
-    /// Reading under the claim, or beside it, moves nothing: if the run dies, another is given the mention.
+    /// Reading with or without the claim does not move the cursor: if the run dies, another run gets the mention.
     async fn a_mention_that_was_read_is_not_lost_with_its_run(world: World) {
         world.story("
             agent/join bob                                    -> agent.name=bob
@@ -203,7 +203,7 @@ on_both! {
         assert_eq!(world.times("mentions.read").await, 2, "by a settling, and by a read of what nobody held");
     }
 
-    /// The trigger says what was said, also when it is asked for again; of very much as much as fits.
+    /// The trigger carries the posts, also when the poll is repeated. Long conversations are cut to the limit.
     async fn a_trigger_carries_the_posts(world: World) {
         world.story("
             agent/join bob                     -> agent.name=bob

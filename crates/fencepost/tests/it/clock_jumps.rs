@@ -1,10 +1,7 @@
-//! A clock that was too far ahead once: nothing is forgotten early, and it can be put right.
+//! A clock that was once too far ahead: nothing is pruned early, and the clock can be corrected.
 
-use crate::{
-    on_both,
-    world::{START, World},
-};
 use fencepost::{Fleet, Millis, Time, admin, agent, claim::Verdict, event, task};
+use fencepost_testing::{World, on_both, world::START};
 use std::time::Duration;
 
 const JUMP: Duration = Duration::from_secs(40 * 86_400);
@@ -13,43 +10,42 @@ fn asked() -> task::Add {
     task::Add { request: Some("q".into()), ..task::Add::new("auth", "once") }
 }
 
-impl World {
-    /// Something to be remembered: a request id and the key of a message, both of something finished, and a delivery.
-    async fn begin(&self) {
-        self.fleet.call(asked()).await.unwrap();
-        self.story(
+/// Creates what must be remembered: a request id of a finished task, the key of a finished message, and a delivery.
+async fn begin(world: &World) {
+    world.fleet.call(asked()).await.unwrap();
+    world
+        .story(
             "
-            mail/push s key=k payload=one -> id=1 existing=false
-            mail/take s                   -> messages=1
-        ",
+        mail/push s key=k payload=one -> id=1 existing=false
+        mail/take s                   -> messages=1
+    ",
         )
         .await;
-        let token = self.claim_next("a").await.unwrap();
-        self.done(&token).await.unwrap();
-        self.end("a").await;
-    }
+    let token = world.claim_next("a").await.unwrap();
+    world.done(&token).await.unwrap();
+    world.end("a").await;
+}
 
-    /// All that may be forgotten is.
-    async fn prune(&self) -> (u64, admin::prune::Pruned) {
-        self.follow(event::List::default()).await;
-        let events = event::Prune { older_than_ms: Some(Millis(0)) };
-        let week = admin::Prune { older_than_ms: Some(Millis::days(7)) };
-        let rest = self.fleet.call(week).await.unwrap();
-        (self.fleet.call(events).await.unwrap().removed, rest)
-    }
+/// Prunes everything that may be pruned.
+async fn prune(world: &World) -> (u64, admin::prune::Pruned) {
+    world.follow(event::List::default()).await;
+    let events = event::Prune { older_than_ms: Some(Millis(0)) };
+    let week = admin::Prune { older_than_ms: Some(Millis::days(7)) };
+    let rest = world.fleet.call(week).await.unwrap();
+    (world.fleet.call(events).await.unwrap().removed, rest)
+}
 
-    async fn assert_remembered(&self) {
-        self.story("mail/push s key=k payload=one -> id=1 existing=true").await;
-        assert_eq!(self.fleet.call(asked()).await.unwrap().task.id, "auth-1");
-        assert_eq!(self.times("task.added").await, 1);
-    }
+async fn assert_remembered(world: &World) {
+    world.story("mail/push s key=k payload=one -> id=1 existing=true").await;
+    assert_eq!(world.fleet.call(asked()).await.unwrap().task.id, "auth-1");
+    assert_eq!(world.times("task.added").await, 1);
+}
 
-    /// The wall clock is wrong for one call.
-    async fn jump(&self) {
-        self.clock.set_ahead(JUMP);
-        self.story("mail/push other payload=wrong -> existing=false").await;
-        self.clock.set_back(JUMP);
-    }
+/// Makes one call under a wrong clock.
+async fn jump(world: &World) {
+    world.clock.set_ahead(JUMP);
+    world.story("mail/push other payload=wrong -> existing=false").await;
+    world.clock.set_back(JUMP);
 }
 
 async fn time(fleet: &Fleet) -> (Millis, Millis) {
@@ -58,47 +54,47 @@ async fn time(fleet: &Fleet) -> (Millis, Millis) {
 }
 
 on_both! {
-    async fn nothing_grows_old_by_a_jump(world: World) {
-        world.begin().await;
-        world.jump().await;
+    async fn a_clock_jump_ages_nothing(world: World) {
+        begin(&world).await;
+        jump(&world).await;
         world.pass(2);
-        let pruned = world.prune().await.1;
+        let pruned = prune(&world).await.1;
         assert_eq!((pruned.tasks, pruned.messages, pruned.runs), (0, 0, 0));
-        world.assert_remembered().await;
-        world.reopened().await.assert_remembered().await;
+        assert_remembered(&world).await;
+        assert_remembered(&world.reopened().await).await;
     }
 
-    /// The prune is the first call under it: on PostgreSQL nothing of the jump is stored yet.
-    async fn a_prune_under_a_wrong_clock_forgets_nothing(world: World) {
-        world.begin().await;
+    /// The prune is the first call after the jump: on PostgreSQL the jump is not stored yet.
+    async fn a_prune_under_a_wrong_clock_removes_nothing(world: World) {
+        begin(&world).await;
         world.clock.set_ahead(JUMP);
         let pruned = world.fleet.call(admin::Prune::default()).await.unwrap();
         assert_eq!((pruned.tasks, pruned.messages, pruned.runs), (0, 0, 0));
         world.clock.set_ahead(JUMP);
-        world.prune().await;
-        world.assert_remembered().await;
+        prune(&world).await;
+        assert_remembered(&world).await;
     }
 
-    async fn of_days_in_which_nobody_calls_an_hour_counts(world: World) {
-        world.begin().await;
+    async fn idle_days_count_as_an_hour(world: World) {
+        begin(&world).await;
         world.pass(40 * 86_400);
-        world.prune().await;
-        world.assert_remembered().await;
-        // A call in every hour, until a week has been in use.
+        prune(&world).await;
+        assert_remembered(&world).await;
+        // One call in every hour, until the fleet was in use for a week.
         for _ in 1..7 * 24 {
             world.pass(3600);
             world.story("mail/push other payload=hourly -> existing=false").await;
         }
-        let pruned = world.prune().await.1;
+        let pruned = prune(&world).await.1;
         assert_eq!((pruned.tasks, pruned.messages), (0, 0));
-        world.assert_remembered().await;
+        assert_remembered(&world).await;
         world.pass(1);
-        let (_, pruned) = world.prune().await;
+        let (_, pruned) = prune(&world).await;
         assert_eq!((pruned.tasks, pruned.runs > 0), (1, true));
         assert_eq!(world.fleet.call(asked()).await.unwrap().task.id, "auth-2", "the id is forgotten");
     }
 
-    async fn the_clock_is_put_right(world: World) {
+    async fn the_clock_is_corrected(world: World) {
         world.story("
             agent/join bob -> agent.name=bob
             add one        -> auth-1
@@ -114,7 +110,7 @@ on_both! {
         ").await;
         let wrong = world.claim("auth-2", "new").await.unwrap();
         world.clock.set_back(JUMP);
-        // On PostgreSQL time stands still until a node comes to know that the clock was set back.
+        // On PostgreSQL time stands still until a node notices that the clock was set back.
         world.fleet.call(task::Add::new("other", "three")).await.unwrap();
         world.pass(10);
         let ahead = Millis::from(JUMP);
@@ -134,7 +130,7 @@ on_both! {
         }
         assert_eq!(world.times("fleet.clock_set").await, 1);
 
-        // Leases are as long as they say, deadlines come as late as they would have.
+        // Leases and deadlines have their full length.
         let token = world.claim("auth-2", "b").await.unwrap();
         world.pass(29);
         assert_eq!(world.guard(&token).await, Verdict::Ok);
@@ -145,7 +141,7 @@ on_both! {
             +17s mail/claim s run=m -> refused none_ready
             +1s mail/claim s run=m  -> claims=message/1@1
         ").await;
-        // Both agents are heard by the right time: who joined before the jump, and who joined under it.
+        // The corrected time applies to both agents: one joined before the jump, one during it.
         world.pass(86_400);
         let agents = world.fleet.call(agent::List::default()).await.unwrap().agents;
         assert_eq!(agents.iter().filter(|agent| agent.online).count(), 0);
@@ -153,11 +149,11 @@ on_both! {
         assert_eq!((again.was_ahead_ms, again.ended), (Millis(0), 0));
     }
 
-    /// A node that began before the clock was put right stores nothing of its time after.
-    async fn a_clock_that_was_put_right_stays_right(world: World) {
+    /// A node that started before the correction stores none of the wrong times after it.
+    async fn a_corrected_clock_stays_correct(world: World) {
         world.add("one").await;
         let nodes = [world.again().await, world.again().await];
-        world.jump().await;
+        jump(&world).await;
         for node in &nodes {
             node.call(task::Add::new("auth", "more")).await.unwrap();
         }

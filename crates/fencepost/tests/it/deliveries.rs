@@ -1,10 +1,7 @@
-//! A claim whose reply does not arrive goes back, unless who asked has asked again.
+//! A claim whose reply does not arrive is given back, unless the caller has repeated the request.
 
-use crate::{
-    on_both,
-    world::{code, eventually},
-};
 use fencepost::{Code, Fleet, Millis, claim::Verdict, lock, mail, op, task};
+use fencepost_testing::{World, eventually, on_both, world::code};
 use std::time::Duration;
 
 fn next(run: &str, request: &str) -> task::Claim {
@@ -20,8 +17,8 @@ async fn claims_of(fleet: &Fleet) -> usize {
 }
 
 on_both! {
-    /// It was stored before such JSON was refused.
-    async fn a_reply_that_cannot_be_read_gives_its_claims_back(world: World) {
+    /// An earlier version stored such JSON.
+    async fn the_claims_of_an_unreadable_reply_go_back(world: World) {
         for json in [r#""\ud83d""#.to_owned(), "1e999".into(), "[".repeat(1000) + &"]".repeat(1000)] {
             world.push("s", "fine").await;
             let store = world.fleet.transaction(move |tx| {
@@ -33,7 +30,7 @@ on_both! {
             let error = op::find("mail/claim").unwrap().call(&world.fleet, claim).await.expect_err("unreadable");
             assert!(error.message().contains("cannot be read"), "{error}");
             assert_eq!(claims_of(&world.fleet).await, 0);
-            // Its payload is carried, not read: whoever calls with types gets it.
+            // A typed caller gets the payload as bytes, without parsing it.
             let token = world.claim_mail("s", "b", 1).await.unwrap().remove(0);
             let message = world.fleet.call(mail::Done::new(token)).await.unwrap().message;
             assert_eq!(message.attempts, 1, "the lost claim was no attempt");
@@ -41,7 +38,7 @@ on_both! {
         assert_eq!(world.times("message.undelivered").await, 3);
     }
 
-    async fn what_was_not_delivered_goes_back_and_is_not_an_attempt(world: World) {
+    async fn an_undelivered_claim_goes_back_without_an_attempt(world: World) {
         world.add("first").await;
         let (lost, delivery) = world.fleet.deliver(next("a", "r1")).await.unwrap();
         assert!(!delivery.is_empty());
@@ -51,7 +48,7 @@ on_both! {
         assert_eq!(world.guard(&lost.claim.token).await, Verdict::LeaseExpired);
         assert_eq!(world.times("task.undelivered").await, 1);
 
-        // Nothing came of the request, so it starts over; and its new claim is told apart from the lost one.
+        // The request had no effect, so it starts over, and its new claim differs from the lost one.
         let (again, delivery) = world.fleet.deliver(next("a", "r1")).await.unwrap();
         delivery.delivered();
         assert_eq!(again.claim.token, "task/auth-1@2");
@@ -60,7 +57,7 @@ on_both! {
         assert_eq!(repeat.claim.token, again.claim.token);
     }
 
-    async fn asking_again_is_a_new_delivery(world: World) {
+    async fn a_repeated_request_is_a_new_delivery(world: World) {
         world.add("first").await;
         let other = world.again().await;
         let (first, lost) = world.fleet.deliver(next("a", "r1")).await.unwrap();
@@ -84,8 +81,8 @@ on_both! {
         assert_eq!(anew.claim.token, "lock/deploy@2");
     }
 
-    /// Who resumes may have been at work all the time: a lost reply takes nothing from it.
-    async fn a_token_given_again_is_kept(world: World) {
+    /// A caller that resumes may have been working all the time: a lost reply must not take its claim.
+    async fn a_claim_that_was_delivered_again_is_kept(world: World) {
         world.add("first").await;
         let (claimed, lost) = world.fleet.deliver(next("a", "r1")).await.unwrap();
         let resume = task::Claim { resume: true, ..task::Claim::of("auth-1", "a") };
@@ -102,7 +99,7 @@ on_both! {
         assert_eq!(world.guard(&claimed.claim.token).await, Verdict::Ok);
     }
 
-    async fn of_many_the_rest_goes_back(world: World) {
+    async fn undelivered_claims_of_a_batch_go_back(world: World) {
         for title in ["one", "two", "three"] {
             world.add(title).await;
         }
@@ -115,12 +112,12 @@ on_both! {
         let statuses = [world.show("auth-1").await, world.show("auth-2").await, world.show("auth-3").await];
         assert_eq!(statuses.map(|task| task.status.as_str()), ["unassigned", "completed", "unassigned"]);
         assert_eq!(claims_of(&world.fleet).await, 0);
-        // What was finished is still the answer to this request.
+        // The finished task is still the reply to this request.
         let repeat = world.fleet.call(many).await.unwrap();
         assert_eq!(repeat.claims.iter().map(|claimed| claimed.task.id.as_str()).collect::<Vec<_>>(), ["auth-2"]);
     }
 
-    async fn an_offer_and_a_claim_of_the_dead(world: World) {
+    async fn undelivered_reviews_and_claims_after_a_lapse_go_back(world: World) {
         let offer = task::Add { offer: Some("bob".into()), ..task::Add::new("auth", "one") };
         world.fleet.call(offer).await.unwrap();
         let review = task::Claim { agent: Some("bob".into()), ..task::Claim::of("auth-1", "a") };
@@ -128,7 +125,7 @@ on_both! {
         assert_eq!(delivery.undelivered().await.unwrap(), 1);
         assert_eq!(world.show("auth-1").await.status.as_str(), "offered");
 
-        // A dead run's task, named, and not delivered: the request's lapse is no answer to it either.
+        // A dead run's task, claimed by name and not delivered: the lapse that the request caused is no reply either.
         world.add("two").await;
         world.claim("auth-2", "dead").await.unwrap();
         world.pass(31);
@@ -139,8 +136,8 @@ on_both! {
         assert_eq!(world.fleet.call(take).await.unwrap().claim.token, "task/auth-2@3");
     }
 
-    /// What is no longer held as it was handed out is left alone.
-    async fn too_late_to_give_back(world: World) {
+    /// A claim that changed since its delivery is left alone.
+    async fn a_claim_that_changed_since_is_left_alone(world: World) {
         world.add("first").await;
         let (claimed, lost) = world.fleet.deliver(next("a", "r1")).await.unwrap();
         world.fleet.call(fencepost::claim::Release::new(&claimed.claim.token)).await.unwrap();
@@ -153,7 +150,7 @@ on_both! {
         assert_eq!(code(world.fleet.call(deploy("r2")).await), Code::LeaseExpired);
     }
 
-    /// Callers hang up at every moment of a claim, for real: nothing stays with them.
+    /// Callers hang up at every moment of a claim, in real time: they keep nothing.
     async fn hanging_up_while_the_claim_is_committed(world: World) {
         world.add("first").await;
         let claim = op::find("task/claim").unwrap();
@@ -164,11 +161,11 @@ on_both! {
             let request = format!(r#"{{"board":"auth","run":"r{rounds}","request":"q{rounds}"}}"#);
             let patience = Duration::from_micros(50 * (rounds % 100));
             let hung_up = tokio::time::timeout(patience, claim.serve(&world.fleet, request.as_bytes())).await;
-            // Too slow to hang up: the reply gets lost on its way.
+            // It was too slow to hang up, so its reply is dropped instead.
             drop(hung_up);
             eventually("nothing stays with who hung up", async || claims_of(&world.fleet).await == 0).await;
         }
-        // The last of them may still be on its way to its commit.
+        // The last of them may not have committed yet.
         eventually("every claim went back", async || {
             let task = world.show("auth-1").await;
             (task.status.as_str(), task.attempts) == ("unassigned", 0)

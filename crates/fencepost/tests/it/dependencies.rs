@@ -1,9 +1,9 @@
-//! What waits for what.
+//! Dependencies between tasks.
 
-use crate::on_both;
+use fencepost_testing::{World, on_both};
 
 on_both! {
-    async fn a_task_waits_until_what_it_depends_on_is_completed(world: World) {
+    async fn a_task_waits_for_its_dependencies(world: World) {
         world.story("
             add base                   -> auth-1 unassigned
             add next after=auth-1      -> auth-2 unassigned waiting_on=1 after=auth-1
@@ -41,7 +41,7 @@ on_both! {
         ").await;
     }
 
-    async fn edges_come_and_go(world: World) {
+    async fn edges_are_added_and_removed(world: World) {
         world.story("
             add a                          -> auth-1 unassigned
             add b                          -> auth-2 unassigned
@@ -65,7 +65,7 @@ on_both! {
         ").await;
     }
 
-    /// No verb is refused because of a dead holder.
+    /// A dead holder's claim causes no refusal.
     async fn a_dead_holder_does_not_keep_an_edge_away(world: World) {
         world.story("
             add a                           -> auth-1 unassigned
@@ -117,7 +117,7 @@ on_both! {
         ").await;
     }
 
-    async fn many_are_done_at_once_each_on_its_own(world: World) {
+    async fn a_batch_of_completions_is_decided_one_by_one(world: World) {
         world.story("
             add a                                 -> auth-1 unassigned
             add b                                 -> auth-2 unassigned
@@ -154,8 +154,8 @@ on_both! {
         assert_eq!(world.call("task/done_many", &twice).await.unwrap_err().field("field").unwrap(), "tasks");
     }
 
-    /// Old tasks are pruned, but not while somebody's count still stands on them.
-    async fn pruning_keeps_what_a_blocked_task_waits_for(world: World) {
+    /// Old tasks are pruned, but not while a blocked task counts them.
+    async fn pruning_keeps_the_dependencies_of_blocked_tasks(world: World) {
         world.story("
             add fails                    -> auth-1 unassigned
             add next after=auth-1        -> auth-2 unassigned

@@ -1,7 +1,10 @@
-//! Disks that fill up, files that are not ours, directories that cannot be written.
+//! Full disks, files that are not fleets, directories that cannot be written.
 
-use crate::world::{World, options, patient};
 use fencepost::{Code, Fleet, Options, Result, task};
+use fencepost_testing::{
+    World,
+    world::{options, patient},
+};
 use futures_util::future::join_all;
 use std::{
     collections::BTreeSet,
@@ -13,8 +16,8 @@ async fn add(fleet: &Fleet, title: &str) -> Result<String> {
     Ok(fleet.call(task::Add::new("auth", title)).await?.task.title)
 }
 
-/// Small tasks, and between them notes that fill the disk. (SQLite undoes a statement over a set alone, and
-/// the whole transaction when it was a single insert, as a note's is, that found no room.)
+/// Adds small tasks, and notes that fill the disk. (If a statement over a set finds no room, SQLite undoes only that. If a
+/// single insert does, such as a note's, it undoes the whole transaction.)
 async fn many(fleet: &Fleet, round: usize) -> Vec<Result<String>> {
     let calls = (0..32).map(async |n| {
         let name = format!("{round}-{n}");
@@ -28,7 +31,7 @@ async fn many(fleet: &Fleet, round: usize) -> Vec<Result<String>> {
     join_all(calls).await
 }
 
-/// Every task and note that is stored, by another's reading.
+/// Every stored task and note, read by another process.
 fn stored(url: &str) -> BTreeSet<String> {
     let conn = rusqlite::Connection::open(url).unwrap();
     let sql = "select title from task union all select substr(body, 1, instr(body, ' ') - 1) from note";
@@ -36,7 +39,7 @@ fn stored(url: &str) -> BTreeSet<String> {
     rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// Runs a test of this file in a process of its own, through a shell.
+/// Runs a test of this file in its own process, through a shell.
 fn child(name: &str, script: &str, url: &str) -> String {
     let exe = std::env::current_exe().unwrap();
     let child = Command::new("sh")
@@ -55,13 +58,13 @@ fn child_url() -> String {
     std::env::var("FENCE_TEST_CHILD_URL").expect("this is not a test: it is run by one")
 }
 
-/// What follows a word at the start of each line.
+/// The rest of each line that starts with this word.
 fn said<'o>(output: &'o str, word: &str) -> Vec<&'o str> {
     output.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')).collect()
 }
 
 #[tokio::test]
-async fn whoever_was_told_done_is_done_after_the_disk_filled_up_and_nobody_else() {
+async fn only_acknowledged_writes_survive_a_full_disk() {
     let world = World::sqlite().await;
     let mut options = options(&world.clock);
     options.max_pages = Some(400);
@@ -87,9 +90,9 @@ async fn whoever_was_told_done_is_done_after_the_disk_filled_up_and_nobody_else(
 }
 
 #[tokio::test]
-async fn whoever_was_told_done_is_done_after_the_system_refused_to_write_and_nobody_else() {
+async fn only_acknowledged_writes_survive_a_file_size_limit() {
     let world = World::sqlite().await;
-    // 1 MiB, in the blocks of 512 bytes that POSIX has here.
+    // 1 MiB: `ulimit -f` counts in blocks of 512 bytes.
     let output = child("fills_its_disk", "trap '' XFSZ; ulimit -f 2048; exec \"$@\"", &world.url);
     let told: BTreeSet<String> = said(&output, "told").into_iter().map(str::to_owned).collect();
     let failed = said(&output, "failed");
@@ -132,7 +135,7 @@ fn listing(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_not_a_fleet_is_named_and_left_alone() {
+async fn files_that_are_not_fleets_are_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
     let hidden = |text: String| text.replace(&dir.path().display().to_string(), "DIR");
@@ -178,7 +181,7 @@ async fn what_is_not_a_fleet_is_named_and_left_alone() {
     assert_eq!(listing(dir.path()), ["folder", "notes.txt", "other.db"]);
 }
 
-/// Permissions do not bind root, unless it gives up the power that says so.
+/// Root ignores permissions unless it drops the capability to do so.
 fn bound_by_permissions() -> &'static str {
     if rustix::process::geteuid().is_root() {
         "exec setpriv --bounding-set=-dac_override,-dac_read_search -- \"$@\""
@@ -248,7 +251,7 @@ async fn opens_and_adds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixteen_may_create_one_fleet_at_once() {
+async fn sixteen_processes_create_one_fleet_at_once() {
     for round in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         let url = dir.path().join("fence.db").display().to_string();

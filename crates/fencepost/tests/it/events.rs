@@ -1,42 +1,28 @@
-//! The log: every change appends one line, a refused one none, and a follower misses nothing.
+//! The log: every change appends one event, a refused op appends none, and a follower misses nothing.
 
-use crate::{
-    on_both,
-    steps::open,
-    world::{World, code, eventually, refused},
-};
+use crate::open_transactions::open;
 use fencepost::{
     Code, Fleet, Millis, Op, Time, agent, claim, event, key, lock, mail, params, route, run, task,
+};
+use fencepost_testing::{
+    World, eventually, on_both,
+    world::{code, refused},
 };
 use futures_util::future::join_all;
 use std::time::Duration;
 
-impl World {
-    /// What a line of a story, or several, appended to the log.
-    async fn appended(&self, story: &str) -> String {
-        let before = self.log().await.len();
-        self.story(story).await;
-        self.log().await.split_off(before).join("\n")
-    }
-
-    /// Reads the log to its end. A follower on PostgreSQL waits for the oldest transaction that runs, which may
-    /// be another test's: the end has come when all that is stored was read.
-    pub async fn follow(&self, from: event::List) -> Vec<event::Entry> {
-        let stored = self.log().await.len();
-        eventually("the log is readable", async || {
-            let all = event::List { limit: Some(1000), ..event::List::default() };
-            self.fleet.call(all).await.unwrap().events.len() == stored
-        })
-        .await;
-        self.fleet.call(from).await.unwrap().events
-    }
+/// Runs a story and returns the events that it appended.
+async fn appended(world: &World, story: &str) -> String {
+    let before = world.log().await.len();
+    world.story(story).await;
+    world.log().await.split_off(before).join("\n")
 }
 
 fn resources(events: &[event::Entry]) -> Vec<String> {
     events.iter().map(|event| format!("{} {}", event.kind, event.resource)).collect()
 }
 
-/// Calls an op that takes something away, and says which of its events have no reason.
+/// Calls an op that takes something away, and returns those of its events that have no reason.
 async fn without_reason<O: Op>(world: &World, op: O) -> Vec<String> {
     let before = world.log().await.len();
     world.fleet.call(op).await.unwrap();
@@ -46,8 +32,8 @@ async fn without_reason<O: Op>(world: &World, op: O) -> Vec<String> {
 }
 
 on_both! {
-    /// Wherever a person takes something away, the log keeps why.
-    async fn what_is_taken_away_has_its_reason(world: World) {
+    /// When a person takes something away, the log keeps the reason.
+    async fn taking_something_away_logs_the_reason(world: World) {
         let reason = Some("it hangs".to_owned());
         let (bob, task) = (|| "bob".to_owned(), |n: i64| format!("auth-{n}"));
         world.story("
@@ -124,7 +110,7 @@ on_both! {
             "end b                            -> run.alive=false",
         ] {
             let verb = story.split_whitespace().next().unwrap();
-            let appended = world.appended(story).await;
+            let appended = appended(&world, story).await;
             told += &format!("{verb}: {}\n", if appended.is_empty() { "nothing" } else { &appended });
         }
         insta::allow_duplicates! {
@@ -166,7 +152,7 @@ on_both! {
         }
     }
 
-    async fn what_comes_back_by_itself_is_told_too(world: World) {
+    async fn lapses_are_logged(world: World) {
         world.story("
             add one max_attempts=1       -> auth-1
             add two offer=bob            -> auth-2
@@ -176,7 +162,7 @@ on_both! {
             claim auth-3 run=c max_ms=20000 -> in_progress
         ").await;
         world.fleet.call(lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new("deploy", "a") }).await.unwrap();
-        let told = world.appended("+30s claim run=d board=web -> refused not_found").await;
+        let told = appended(&world, "+30s claim run=d board=web -> refused not_found").await;
         insta::allow_duplicates! {
             insta::assert_snapshot!(told, @r#"
             run.ended run/a alive>ended a/eve - {"reason":"lapsed"}
@@ -190,7 +176,7 @@ on_both! {
         }
     }
 
-    async fn locks_and_restores_are_told(world: World) {
+    async fn locks_and_restores_are_logged(world: World) {
         let agent = world.fleet.as_agent("ann");
         let claim = || lock::Claim { agent: Some("bob".into()), ..lock::Claim::new("deploy", "r") };
         agent.call(claim()).await.unwrap();
@@ -210,7 +196,7 @@ on_both! {
         }
     }
 
-    /// Whoever writes on a task that another holds is not the holder.
+    /// The event of a write on a held task names the caller, not the holder.
     async fn the_line_names_who_did_it(world: World) {
         world.story("
             add one                      -> auth-1
@@ -237,7 +223,7 @@ on_both! {
             done task/auth-3@1 -> completed
             claim auth-1 run=r -> in_progress
         ").await;
-        let told = world.appended("
+        let told = appended(&world, "
             add bad priority=101             -> refused invalid
             add bad after=auth-99            -> refused not_found
             claim run=s                      -> refused none_ready
@@ -312,7 +298,7 @@ on_both! {
         assert_eq!(world.follow(from).await, all[3..5]);
     }
 
-    async fn the_last_so_many_are_read_oldest_first(world: World) {
+    async fn the_last_events_are_read_oldest_first(world: World) {
         world.story("
             add one     -> auth-1
             add two     -> auth-2
@@ -342,7 +328,7 @@ on_both! {
         }
     }
 
-    /// Found by halving: every time between, at, before and after events.
+    /// The position is found by bisection: tried for times between, at, before and after events.
     async fn the_log_is_read_from_a_time_on(world: World) {
         let none = world.fleet.call(event::List { within_ms: Some(Millis(0)), ..event::List::default() }).await.unwrap();
         assert_eq!(none.events, [], "there is nothing to search yet");
@@ -388,7 +374,7 @@ on_both! {
         }
     }
 
-    /// By one statement for the whole page, and only if they are asked for.
+    /// One statement reads them for the whole page, and only on request.
     async fn events_have_the_titles_of_their_tasks(world: World) {
         world.story("
             add one            -> auth-1
@@ -404,8 +390,8 @@ on_both! {
         assert_eq!(titles(world.follow(with).await), told);
     }
 
-    /// What a filter passes over was looked at, too: nobody reads it again, and it may be pruned.
-    async fn a_filter_ends_where_the_log_does(world: World) {
+    /// The position moves past events that the filter skips: they are not read again, and may be pruned.
+    async fn a_filtered_read_moves_the_position_to_the_end(world: World) {
         world.story("
             add one            -> auth-1
             claim auth-1 run=r -> task/auth-1@1
@@ -437,7 +423,7 @@ on_both! {
         assert_eq!(world.fleet.call(on).await.unwrap().events, [], "it missed nothing");
     }
 
-    async fn a_position_that_was_never_given_out_is_refused(world: World) {
+    async fn an_invented_position_is_refused(world: World) {
         for since in ["", "x", "1", "-1.2", "1.x", "0.1.2", "1.2.3.4", "99999999999999999999.1"] {
             let list = event::List { since: Some(since.into()), ..event::List::default() };
             let error = refused(world.fleet.call(list).await);
@@ -505,10 +491,9 @@ async fn settled(world: &World) {
 mod on_postgres {
     use super::*;
 
-    /// A transaction that took its number first and commits last: a follower that read past it would never
-    /// see it.
+    /// One transaction takes its number first and commits last: a follower that read past it would never see it.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_follower_does_not_miss_who_began_first_and_commits_last() {
+    async fn a_follower_does_not_miss_a_late_commit() {
         let world = World::postgres().await;
         let (began, has_begun) = tokio::sync::watch::channel(false);
         let (go, may_go) = tokio::sync::watch::channel(false);
@@ -555,9 +540,9 @@ mod on_postgres {
         world.assert_sound().await;
     }
 
-    /// A transaction takes its number, as a poll does that renews its run; what it then claims is added meanwhile.
+    /// A transaction takes its number, as a poll does that renews its run. The task that it then claims is added meanwhile.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_resource_is_added_before_it_is_claimed_whoever_began_first() {
+    async fn a_resource_is_logged_as_added_before_it_is_claimed() {
         let world = World::postgres().await;
         let mut follower = Follower::of(&world);
         let number = "select cast(pg_current_xact_id() as text) as xact";
@@ -593,8 +578,8 @@ mod on_postgres {
         world.assert_sound().await;
     }
 
-    /// Many who take the same few locks and wait for each other, in transactions that took their numbers before: a
-    /// follower that pages sees each event once, and those of each lock in order.
+    /// Many callers take the same few locks and wait for each other, in transactions that took their numbers before. A
+    /// follower that pages sees each event once, and the events of each lock in order.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_follower_that_pages_sees_every_resource_in_order_and_nothing_twice() {
         let world = World::postgres().await;
@@ -645,7 +630,7 @@ mod on_postgres {
         }
     }
 
-    /// Reads the log in pages of two, on from where it was.
+    /// Reads on from the last position, in pages of two.
     struct Follower {
         fleet: Fleet,
         position: Option<String>,
@@ -671,7 +656,7 @@ mod on_postgres {
         }
     }
 
-    /// The number of an event is taken when it is written; the order is that of the transactions.
+    /// An event gets its number when it is written; the log's order is that of the transactions.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_rolled_back_event_leaves_no_gap_to_wait_for() {
         let world = World::postgres().await;

@@ -1,11 +1,12 @@
-//! Expiry never waits and never fails anybody: what one transaction has locked, or one bad row, stops nobody else.
+//! Expiry never waits and never fails a caller: a locked row or a bad row stops nobody else.
 
-use crate::{
-    on_both,
-    steps::{hold, start},
-    world::{PATIENCE, World, code, eventually, fresh_schema, patient, postgres_url, refused},
-};
+use crate::open_transactions::{hold, start};
 use fencepost::{Code, Fleet, Millis, admin, agent, claim::Verdict, lock, mail, params, run, task};
+use fencepost_testing::{
+    PATIENCE, World, eventually, on_both,
+    postgres::{fresh_schema, url as postgres_url},
+    world::{code, patient, refused},
+};
 use std::{
     sync::{
         Arc, Mutex,
@@ -19,7 +20,7 @@ fn lock_for_30s(name: &str, run: &str) -> lock::Claim {
     lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new(name, run) }
 }
 
-/// Tasks of one run that is dead, and how many of them have a tag: they are the last to be given back.
+/// Tasks of one dead run. The last ones, which are given back last, have a tag.
 async fn dead_run(world: &World, tasks: usize, tagged: usize) {
     let item = |tags: &[&str]| task::plan::Item {
         title: "one of many".into(),
@@ -41,8 +42,8 @@ async fn dead_run(world: &World, tasks: usize, tagged: usize) {
 }
 
 on_both! {
-    /// A poll says that there is nothing by an answer, not by an error: it goes on looking all the same.
-    async fn a_poll_that_comes_away_empty_looks_again_while_expiry_goes_on(world: World) {
+    /// An empty poll is a reply, not an error: it repeats batch and search all the same.
+    async fn an_empty_poll_repeats_while_expiry_goes_on(world: World) {
         let join = agent::Join { agent: "bob".into(), ..agent::Join::default() };
         world.fleet.call(join).await.unwrap();
         dead_run(&world, 600, 1).await;
@@ -53,8 +54,8 @@ on_both! {
         assert_eq!(trigger.claims[0].token, "task/auth-600@2");
     }
 
-    /// A batch fails, and is tried again and again; whoever claims is not told.
-    async fn a_bad_row_of_a_dead_run_fails_nobody(world: World) {
+    /// A batch keeps failing and is retried; claims do not fail with it.
+    async fn a_bad_row_of_a_dead_run_fails_no_caller(world: World) {
         world.push("s", "bad").await;
         world.claim_mail("s", "dead", 1).await.unwrap();
         world.push("s", "good").await;
@@ -76,7 +77,7 @@ on_both! {
 
 /// A claim that must wait for many batches lets others in between.
 #[tokio::test]
-async fn others_come_in_between_batches_of_expiry() {
+async fn other_calls_run_between_batches_of_expiry() {
     let world = World::sqlite().await;
     dead_run(&world, 1000, 0).await;
     let order = Mutex::new(Vec::new());
@@ -89,15 +90,15 @@ async fn others_come_in_between_batches_of_expiry() {
         world.push("s", "in between").await;
         order.lock().unwrap().push("push");
     };
-    // The claim is asked for first: four batches are due, and the push comes after one.
+    // The claim comes first: four batches are due, and the push gets in after one.
     tokio::join!(biased; claim, push);
     assert_eq!(*order.lock().unwrap(), ["push", "claim"]);
     assert!(!world.fleet.call(admin::Due {}).await.unwrap().due);
 }
 
-/// A node that froze has one row of each kind locked.
+/// A frozen node has locked one row of each kind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_frozen_node_has_locked_stops_nobody_else() {
+async fn rows_locked_by_a_frozen_node_stop_nobody_else() {
     let world = World::postgres().await;
     let strict = mail::Configure { mailbox: "strict".into(), strict: Some(true), ..Default::default() };
     world.fleet.call(strict).await.unwrap();
@@ -128,7 +129,7 @@ async fn what_a_frozen_node_has_locked_stops_nobody_else() {
         "select 1",
     )
     .await;
-    // Not what is locked, but everything else, of each kind. None of it waits for the frozen node.
+    // Everything that is not locked comes back, of each kind, without waiting for the frozen node.
     let claims = start(&world.fleet, task::Claim::next("auth", "a"));
     assert!(!frozen.holds_up(&world, &claims).await);
     assert_eq!(claims.await.unwrap().unwrap().claim.token, "task/auth-2@2");
@@ -149,7 +150,7 @@ async fn what_a_frozen_node_has_locked_stops_nobody_else() {
     world.assert_sound().await;
 }
 
-/// As many dead runs as a batch looks at hold nothing but locked items; the one after them is not hidden.
+/// A whole batch of dead runs holds only locked items. The run after them is still found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_whose_items_are_locked_do_not_hide_the_next() {
     let world = World::postgres().await;
@@ -166,9 +167,9 @@ async fn runs_whose_items_are_locked_do_not_hide_the_next() {
     world.assert_sound().await;
 }
 
-/// A name whose lease is over must end before it begins anew. That is the one wait, and it is short.
+/// A run whose lease is over must be ended before its name can be used again. This is the only wait, and it is short.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lapsed_name_waits_a_second_for_who_has_it() {
+async fn a_lapsed_name_waits_a_second_for_its_locked_row() {
     let world = World::postgres().await;
     world.add("first").await;
     world.claim_next("a").await.unwrap();
@@ -177,7 +178,7 @@ async fn a_lapsed_name_waits_a_second_for_who_has_it() {
     let refusal = refused(world.claim_next("a").await);
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(refusal.message().contains("another transaction is using the run"), "{refusal}");
-    // In an embedder's transaction too; and what comes after it there waits as long as ever.
+    // In an embedder's transaction, too; later statements there keep the normal time limit.
     let embedded = world.fleet.transaction(|tx| Box::pin(tx.call(task::Claim::next("auth", "a")))).await;
     assert_eq!(code(embedded), Code::Unavailable);
     frozen.commit().await.unwrap();
@@ -192,9 +193,9 @@ async fn a_lapsed_name_waits_a_second_for_who_has_it() {
     world.assert_sound().await;
 }
 
-/// The server ends it, and its locks with it. Nothing of it was committed, so it runs again.
+/// The server ends the transaction and releases its locks. Nothing was committed, so it runs again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_stands_still_is_ended_and_runs_again() {
+async fn an_idle_transaction_is_ended_and_runs_again() {
     let url = postgres_url(&fresh_schema());
     let mut options = patient();
     options.idle_limit = Duration::from_millis(200);
@@ -235,9 +236,9 @@ async fn a_transaction_that_stands_still_is_ended_and_runs_again() {
     assert_eq!(tries.load(Ordering::SeqCst), 2);
 }
 
-/// A node that vanishes without a word is found out by the server.
+/// The server notices a node that vanished.
 #[tokio::test]
-async fn the_server_is_told_when_to_give_up_on_a_node() {
+async fn the_server_gets_keepalive_settings() {
     let fleet = Fleet::open(&postgres_url(&fresh_schema())).await.unwrap();
     let setting = async |name: &'static str| {
         let sql = "select current_setting(?1) as value";

@@ -1,9 +1,5 @@
-//! The whole fleet out, and into another one.
+//! Exporting a whole fleet and importing it into another.
 
-use crate::{
-    filled, on_both,
-    world::{World, refused},
-};
 use fencepost::{
     Code, Millis,
     admin::{
@@ -14,9 +10,10 @@ use fencepost::{
     op::Access,
     task,
 };
+use fencepost_testing::{World, on_both, sample_fleet, world::refused};
 use serde_json::{Value, json};
 
-/// All pages as one, and how many they were.
+/// All pages as one, and their number.
 async fn export(world: &World, limit: i64, boards: &[&str]) -> (Page, usize) {
     let (mut all, mut pages, mut after) = (Page::default(), 0, None);
     loop {
@@ -40,7 +37,7 @@ async fn export(world: &World, limit: i64, boards: &[&str]) -> (Page, usize) {
     }
 }
 
-/// How many things of each kind were new; what was there as it is; and what was there and is another way.
+/// For each kind: how many were new, how many were there already, and how many were there but differ.
 async fn import(world: &World, page: Page, dry_run: bool) -> (usize, usize, Vec<String>) {
     let tasks = task::Import { tasks: page.tasks, dry_run, request: None };
     let rest = Import {
@@ -76,7 +73,7 @@ async fn import(world: &World, page: Page, dry_run: bool) -> (usize, usize, Vec<
 }
 
 async fn fill(world: &World) {
-    for (name, request) in filled::calls() {
+    for (name, request) in sample_fleet::calls() {
         let entry = op::find(name).expect("an op");
         entry
             .serve(&world.fleet, request.as_bytes())
@@ -87,7 +84,7 @@ async fn fill(world: &World) {
     }
 }
 
-/// What an export of the copy says, if the original says this: nobody holds anything there.
+/// The expected export of the copy: the same without holders.
 fn unheld(mut page: Page) -> Page {
     let owned = page.tasks.iter().filter(|task| task.owner.is_some()).map(|task| task.id.clone());
     assert_eq!(owned.collect::<Vec<_>>(), ["auth-9", "auth-11", "auth-14"]);
@@ -106,7 +103,7 @@ on_both! {
             insta::assert_snapshot!("export", lines(&first));
         }
         for other in [World::sqlite().await, World::postgres().await] {
-            // A day later, so that no time is still to come.
+            // A day later, so that no time is in the future.
             other.pass(86_400 / 2);
             let (new, there, _) = import(&other, first.clone(), true).await;
             assert_eq!(there, 0);
@@ -124,14 +121,14 @@ on_both! {
             let claimed = other.claim("auth-9", "there").await.unwrap();
             assert_eq!(claimed, format!("task/auth-9@{}", first.floor.unwrap() + 1));
 
-            // And back to where it came from: all of it is there.
+            // Importing it back into the original finds everything there.
             let log = world.log().await;
             assert_eq!(import(&world, copy, false).await.0, 0);
             assert_eq!(world.log().await, log);
         }
     }
 
-    /// What is not in it: secrets, claims, and who asked what.
+    /// An export has no secrets, no claims and no requests.
     async fn no_secret_and_no_claim_leaves_the_fleet(world: World) {
         fill(&world).await;
         let secret = world.fleet.call(key::Add::new("hidden-key", Access::Admin)).await.unwrap().secret;
@@ -153,7 +150,7 @@ on_both! {
     }
 
     /// A completion clears the payload and adds the outputs in one transaction: an export sees both, or neither.
-    async fn a_message_that_is_completed_meanwhile_is_exported_whole(world: World) {
+    async fn a_message_completed_during_an_export_is_exported_whole(world: World) {
         const MESSAGES: i64 = 300;
         let push = |n| mail::push_many::Item { mailbox: "box".into(), payload: Some("x".into()), key: Some(format!("k{n}")), ..Default::default() };
         world.fleet.call(mail::PushMany { messages: (0..MESSAGES).map(push).collect(), request: None }).await.unwrap();
@@ -191,7 +188,7 @@ on_both! {
         assert_eq!(export(&world, 3, &["nosuch"]).await.0.tasks, []);
     }
 
-    /// Long texts make short pages, so that no reply is large because many items are.
+    /// Long texts make short pages, so that the size of a reply is bounded.
     async fn a_page_is_bounded_by_its_bytes(world: World) {
         let body = "x".repeat(250_000);
         for n in 0..9 {
@@ -218,8 +215,8 @@ on_both! {
         assert_eq!((page.tasks.len(), page.posts.len(), page.mail.len()), (9, 9, 9));
     }
 
-    /// Two fleets with the same names and numbers are two fleets.
-    async fn what_another_fleet_calls_alike_is_not_taken_for_ours(world: World) {
+    /// Items of another fleet with the same names and numbers are different items.
+    async fn same_names_in_another_fleet_are_other_items(world: World) {
         let other = World::sqlite().await;
         other.pass(60);
         for world in [&world, &other] {
@@ -230,7 +227,7 @@ on_both! {
         let (mut page, _) = export(&other, 1000, &[]).await;
         world.pass(120);
         page.tasks = vec![task::import::Item { id: "x-1".into(), title: "x".into(), ..Default::default() }];
-        // The channel and the mailbox are there; the post and the message are others, and so is the task.
+        // The channel and the mailbox exist; the post, the message and the task differ.
         assert_eq!(import(&world, page, false).await, (3, 2, vec![]));
         world.add("mine").await;
         other.add("theirs").await;
@@ -239,8 +236,8 @@ on_both! {
         assert_eq!(error.field("task").unwrap(), "auth-1");
     }
 
-    /// A number that was used is not used again, also if its task is gone.
-    async fn boards_count_on_from_where_they_were(world: World) {
+    /// A used number is not used again, even if its task is gone.
+    async fn boards_continue_their_numbers_after_an_import(world: World) {
         let boards = json!({ "source": "x", "boards": [{ "name": "auth", "next": 8 }] });
         world.call("admin/import", &boards).await.unwrap();
         assert_eq!(world.add("eighth").await, "auth-8");
@@ -249,7 +246,7 @@ on_both! {
         assert_eq!(world.add("ninth").await, "auth-9");
     }
 
-    async fn what_an_import_cannot_take_is_refused_and_named(world: World) {
+    async fn an_invalid_import_is_refused_by_field(world: World) {
         world.call("mail/configure", &json!({ "mailbox": "loose" })).await.unwrap();
         let before = world.log().await;
         let mut said = Vec::new();
@@ -302,7 +299,7 @@ on_both! {
     }
 }
 
-/// One item a line, in letters that everybody can see.
+/// One item per line, with invisible characters escaped.
 fn lines(page: &Page) -> String {
     let page = serde_json::to_value(page).unwrap();
     let mut lines = Vec::new();
@@ -317,13 +314,13 @@ fn lines(page: &Page) -> String {
 }
 
 #[test]
-fn it_takes_an_admin() {
+fn export_needs_an_admin() {
     let entry = op::find("admin/export").unwrap();
     assert_eq!((entry.access, entry.reads), (Access::Admin, true));
 }
 
 #[tokio::test]
-async fn a_place_that_no_page_gave_is_refused() {
+async fn an_invented_page_position_is_refused() {
     let world = World::sqlite().await;
     for after in ["", "nonsense", "tasks:x", "mail:1@2", "posts:general", "posts:general/x", "cursors:bob"] {
         let error = refused(world.call("admin/export", &json!({ "after": after })).await);

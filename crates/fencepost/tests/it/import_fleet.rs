@@ -1,17 +1,14 @@
-//! Bringing agents, inboxes and channels along, and tasks that are somebody's.
+//! Importing agents, inboxes and channels, and tasks that are assigned.
 
-use crate::{
-    on_both,
-    world::{World, refused},
-};
 use fencepost::{
     Code, admin,
     admin::import::{Import, Imported},
 };
+use fencepost_testing::{World, on_both, world::refused};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// One of everything, as it was elsewhere a day ago.
+/// One of everything, as another system had it a day ago.
 fn fleet() -> Value {
     json!({ "source": "swarm",
         "agents": [
@@ -41,25 +38,23 @@ fn request(value: Value) -> Import {
     serde_json::from_value(value).expect("an import")
 }
 
-impl World {
-    async fn bring(&self, value: Value) -> Imported {
-        self.fleet.call(request(value)).await.expect("imported")
-    }
+async fn bring(world: &World, value: Value) -> Imported {
+    world.fleet.call(request(value)).await.expect("imported")
 }
 
-/// How much of each kind is new, and how much was there.
+/// For each kind: how many were new, and how many existed.
 fn counts(reply: &Imported) -> [(usize, usize); 5] {
     [&reply.agents, &reply.channels, &reply.posts, &reply.cursors, &reply.messages]
         .map(|taken| (taken.imported.len(), taken.existing.len()))
 }
 
 on_both! {
-    async fn a_fleet_comes_as_it_is_elsewhere(world: World) {
+    async fn an_imported_fleet_keeps_its_state(world: World) {
         let mut dry = fleet();
         dry["dry_run"] = true.into();
-        assert_eq!(counts(&world.bring(dry).await), [(2, 0), (1, 0), (3, 0), (2, 0), (4, 0)]);
+        assert_eq!(counts(&bring(&world, dry).await), [(2, 0), (1, 0), (3, 0), (2, 0), (4, 0)]);
         assert!(world.log().await.is_empty(), "nothing was changed");
-        assert_eq!(counts(&world.bring(fleet()).await), [(2, 0), (1, 0), (3, 0), (2, 0), (4, 0)]);
+        assert_eq!(counts(&bring(&world, fleet()).await), [(2, 0), (1, 0), (3, 0), (2, 0), (4, 0)]);
         let mut shown = Vec::new();
         for (op, ask) in [
             ("agent/list", json!({})),
@@ -74,15 +69,15 @@ on_both! {
             insta::assert_snapshot!(shown.join("\n"));
         }
         let before = world.log().await;
-        let again = world.bring(fleet()).await;
+        let again = bring(&world, fleet()).await;
         assert_eq!(counts(&again), [(0, 2), (0, 1), (0, 3), (0, 2), (0, 4)]);
         assert!(!format!("{again:?}").contains("here,"), "nothing differs: {again:?}");
         assert_eq!(world.log().await, before);
     }
 
-    /// Mentions that were read elsewhere are not given; those that were not are, once.
-    async fn what_was_not_dealt_with_elsewhere_triggers_here(world: World) {
-        world.bring(fleet()).await;
+    /// Mentions that were read in the other system trigger nothing; unread ones trigger once.
+    async fn unread_items_of_the_other_system_trigger_here(world: World) {
+        bring(&world, fleet()).await;
         world.story("
             agent/poll lead run=l1     -> type=inbox_message claims=message/1@1 count=1
             agent/poll lead run=l2     -> trigger=none
@@ -92,8 +87,8 @@ on_both! {
             run/settle b1              -> settled=mentions/bob/general@1
             agent/poll bob run=b3      -> trigger=none
         ").await;
-        // Dealt with here meanwhile: told of, and left alone.
-        let again = world.bring(fleet()).await;
+        // Handled here meanwhile: reported, and left unchanged.
+        let again = bring(&world, fleet()).await;
         assert_eq!(again.messages.existing[0].differs, ["status: read here, unread there"]);
         assert_eq!(counts(&again)[4], (0, 4));
         world.story("
@@ -102,9 +97,9 @@ on_both! {
         ").await;
     }
 
-    /// The other system went on for a while: only what is new comes, after what was said here.
-    async fn a_second_import_brings_what_is_new(world: World) {
-        world.bring(fleet()).await;
+    /// The other system went on for a while: a second import adds only new items, after the posts that were made here.
+    async fn a_second_import_adds_only_new_items(world: World) {
+        bring(&world, fleet()).await;
         world.story("
             agent/poll bob run=b1                         -> channels=general:3-3
             channel/post general body=@bob author=eve     -> post.n=4
@@ -114,11 +109,11 @@ on_both! {
             let post = json!({ "id": id, "channel": "general", "body": id, "mentions": ["bob"], "reply_to": "p3", "at": at });
             later["posts"].as_array_mut().unwrap().push(post);
         }
-        // Later than all that was said here so far.
+        // Later than every post here so far.
         later["cursors"][1]["read_until"] = "2026-01-01T12:30:00Z".into();
         later["agents"][1]["capabilities"] = json!(["rust", "db"]);
         later["agents"][1]["role"] = json!("lead");
-        let reply = world.bring(later).await;
+        let reply = bring(&world, later).await;
         assert_eq!(counts(&reply), [(0, 2), (0, 1), (2, 3), (0, 2), (0, 4)]);
         let held = "read_until: a run holds the mentions; import again once it is settled";
         assert_eq!(reply.cursors.existing[1].differs, [held]);
@@ -126,8 +121,7 @@ on_both! {
             reply.agents.existing[1].differs,
             ["role: worker here, lead there", "capabilities: rust here, rust db there"]
         );
-        // Post 3 was read elsewhere in the meantime, but a run holds it here; post 4 was said here, and nobody has read it
-        // there.
+        // Post 3 was read in the other system meanwhile, but a run holds it here; post 4 was made here, and is unread there.
         world.story("
             guard mentions/bob/general@1   -> ok=true
             run/settle b1                  -> settled=mentions/bob/general@1
@@ -135,7 +129,7 @@ on_both! {
         ").await;
     }
 
-    async fn tasks_come_with_who_they_are_for(world: World) {
+    async fn imported_tasks_keep_their_agents(world: World) {
         let tasks = json!({ "tasks": [
             { "id": "s-1", "title": "mine", "to": "bob", "accepted_at": "2025-12-31T10:00:00Z" },
             { "id": "s-2", "title": "maybe", "offer": "bob", "offered_at": "2025-12-31T10:00:00Z" },
@@ -148,8 +142,8 @@ on_both! {
             { "id": "s-9", "title": "gone", "status": "cancelled", "to": "bob" },
         ]});
         world.call("task/import", &tasks).await.unwrap();
-        world.bring(fleet()).await;
-        // Finished long ago elsewhere: kept until a lead was told.
+        bring(&world, fleet()).await;
+        // Finished long ago in the other system: kept until a lead is notified.
         world.fleet.call(admin::Prune::default()).await.unwrap();
         world.story("
             show s-1 -> pending assignee=bob accepted_at=2025-12-31T10:00:00.000Z
@@ -166,14 +160,14 @@ on_both! {
         ").await;
     }
 
-    /// Agents that were never heard here are not silent yet; but nobody waits for one for ever.
-    async fn what_is_assigned_waits_for_the_first_poll(world: World) {
+    /// An imported agent that never polled here is not silent yet, but its tasks do not wait for ever.
+    async fn assigned_tasks_wait_for_the_agents_first_poll(world: World) {
         let tasks = json!({ "tasks": [
             { "id": "s-1", "title": "bob's", "to": "bob" },
             { "id": "s-2", "title": "the lead's", "to": "lead" },
         ]});
         world.call("task/import", &tasks).await.unwrap();
-        world.bring(fleet()).await;
+        bring(&world, fleet()).await;
         let settle = async || for _ in 0..3 {
             world.fleet.call(admin::Expire::default()).await.unwrap();
         };
@@ -196,7 +190,7 @@ on_both! {
         world.story("show s-2 -> unassigned").await;
     }
 
-    async fn what_does_not_fit_is_refused_whole(world: World) {
+    async fn an_invalid_fleet_is_refused_whole(world: World) {
         let but = |path: &str, value: Value| {
             let mut request = fleet();
             *request.pointer_mut(path).unwrap() = value;
@@ -234,9 +228,9 @@ on_both! {
         }
     }
 
-    /// Two who import the same at once, and somebody who posts.
-    async fn imports_that_race_bring_everything_once(world: World) {
-        world.bring(json!({ "source": "swarm", "channels": [{ "name": "general" }] })).await;
+    /// Two imports of the same fleet at once, and a post meanwhile.
+    async fn racing_imports_add_everything_once(world: World) {
+        bring(&world, json!({ "source": "swarm", "channels": [{ "name": "general" }] })).await;
         let mut racing = JoinSet::new();
         for _ in 0..4 {
             let at = world.fleet.clone();

@@ -1,11 +1,9 @@
-//! The races that went wrong in an experiment, driven step by step on PostgreSQL. Each test goes on whether or
-//! not the second call waits, so that without its rule the harm itself is what fails.
+//! The races that went wrong in an experiment, step by step on PostgreSQL. Each test goes on whether or not the second
+//! call waits, so that without the rule the test fails by the actual damage.
 
-use crate::{
-    steps::{hold, meet, run_to_commit, start},
-    world::{PATIENCE, World, code},
-};
+use crate::open_transactions::{hold, meet, run_to_commit, start};
 use fencepost::{Code, Millis, Op, claim, claim::Verdict, lock, run, task};
+use fencepost_testing::{PATIENCE, World, world::code};
 
 fn end(run: &str) -> run::End {
     run::End { run: run.into(), ..run::End::default() }
@@ -15,7 +13,7 @@ fn lock_for_30s(name: &str, run: &str) -> lock::Claim {
     lock::Claim { ttl_ms: Some(Millis::seconds(30)), ..lock::Claim::new(name, run) }
 }
 
-/// Without the lock on the run's row, ending does not see the claim, and the task is held for ever.
+/// Without the lock on the run's row, ending would miss the claim, and the task would be held for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_races_the_end_of_its_run_leaves_nothing_held() {
     let world = World::postgres().await;
@@ -51,7 +49,7 @@ async fn a_lock_claim_that_races_the_end_of_its_run_leaves_nothing_held() {
     }
 }
 
-/// The first claim of a run opens it; that row, too, must not be ended under the claim.
+/// The first claim of a run creates its row, and that row must not be ended under the claim either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_first_claims_of_one_name_share_one_run() {
     let world = World::postgres().await;
@@ -67,9 +65,9 @@ async fn two_first_claims_of_one_name_share_one_run() {
     assert_eq!(world.guard(&second).await, Verdict::LeaseExpired);
 }
 
-/// The sweep skips a run that a claim is using; whoever sweeps next ends it, and gives everything back.
+/// Expiry skips a run that a claim has locked. The next batch ends it and gives everything back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_races_the_lapse_of_its_run_is_given_back_after() {
+async fn a_claim_that_races_the_lapse_of_its_run_goes_back_later() {
     let world = World::postgres().await;
     let id = world.add("first").await;
     world.fleet.call(lock_for_30s("deploy", "a")).await.unwrap();
@@ -107,7 +105,7 @@ async fn a_renewal_that_comes_after_the_end_revives_nobody() {
     world.assert_sound().await;
 }
 
-/// Its lease was over while it waited, and others were told so.
+/// Its lease ended while it waited, and others have seen that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_that_waited_past_the_lease_revives_nobody() {
     let world = World::postgres().await;
@@ -138,7 +136,7 @@ async fn a_renewal_before_the_end_is_ended_with_it() {
     world.assert_sound().await;
 }
 
-/// The end is uncommitted while the completion reads: its write must look again.
+/// The end is uncommitted while the completion reads, so the completion's write must check again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completion_that_comes_after_the_end_is_refused() {
     let world = World::postgres().await;
@@ -151,9 +149,9 @@ async fn a_completion_that_comes_after_the_end_is_refused() {
     world.assert_sound().await;
 }
 
-/// The run ends after the op has read that it is alive, and before it writes: the write itself looks.
+/// The run ends after the op has read it as alive and before it writes: the write itself checks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_under_a_claim_checks_it_in_the_same_statement() {
+async fn writes_under_a_claim_check_it_in_the_same_statement() {
     async fn refused_by_the_write<O: Op>(world: &World, op: impl FnOnce(String) -> O) {
         let id = world.add("first").await;
         let token = world.claim(&id, "a").await.unwrap();
@@ -197,7 +195,7 @@ async fn a_completion_before_the_end_stands() {
     world.assert_sound().await;
 }
 
-/// Adding an edge locks what it depends on; otherwise the new task would wait for ever for what is done.
+/// Adding an edge locks the dependency. Otherwise the new task would wait for ever for a completed task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_added_after_one_that_is_being_completed_is_ready() {
     let world = World::postgres().await;
@@ -271,7 +269,7 @@ async fn a_retry_waits_for_its_uncommitted_first_try() {
 /// While another node gives back what a dead run held, a claim does not wait for that node: only one that asked to wait
 /// does, and it is woken when the task is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_meets_another_sweep_waits_only_if_it_asked_to() {
+async fn a_claim_does_not_wait_for_another_nodes_expiry() {
     let world = World::postgres().await;
     world.add("first").await;
     world.claim_next("dead").await.unwrap();

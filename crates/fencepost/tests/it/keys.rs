@@ -1,17 +1,18 @@
-//! Keys: what each may call, and whose claims it may touch.
+//! Keys: which ops each may call, and whose claims it may change.
 
-use crate::{on_both, registry::least_request, world::eventually};
+use crate::registry::least_request;
 use fencepost::{
     Access, Code, Error, Fleet, Millis, Result, admin, claim, event, inbox, key, lock, mail, op, run, task,
 };
+use fencepost_testing::{World, eventually, on_both};
 
-/// A key with this role, as whoever shows its secret finds it.
+/// The fleet as called with a new key of this role.
 async fn key_of(fleet: &Fleet, name: &str, role: Access) -> key::Key {
     let secret = fleet.call(key::Add::new(name, role)).await.unwrap().secret;
     fleet.key(&secret).await.unwrap().expect("it was just added")
 }
 
-/// The fleet as this agent's own key opens it.
+/// The fleet as called with this agent's key.
 async fn as_agent_key(fleet: &Fleet, agent: &str) -> Fleet {
     fleet.as_key(&key_of(fleet, agent, Access::Agent).await)
 }
@@ -26,7 +27,7 @@ fn forbidden<T: std::fmt::Debug>(result: Result<T>) -> Error {
     refused(Code::Forbidden, result)
 }
 
-/// Until so many wait.
+/// Waits until this many calls wait.
 async fn until(fleet: &Fleet, waiting: u64) {
     eventually("they wait", async || fleet.stats().waiting == waiting).await;
 }
@@ -44,7 +45,7 @@ on_both! {
         assert!(world.fleet.asks_for_key().await.unwrap(), "the fleet knows that it had one");
     }
 
-    async fn a_fleet_that_ever_had_a_key_asks_for_one(world: World) {
+    async fn a_fleet_that_ever_had_a_key_requires_one(world: World) {
         assert!(!world.fleet.asks_for_key().await.unwrap());
         world.fleet.call(key::Add::new("eye", Access::Reader)).await.unwrap();
         world.fleet.call(key::Revoke::new("eye")).await.unwrap();
@@ -56,7 +57,7 @@ on_both! {
         for (name, role) in [("kim", Access::Admin), ("lee", Access::Admin), ("eye", Access::Reader)] {
             world.fleet.call(key::Add::new(name, role)).await.unwrap();
         }
-        // Each the other's, at the same moment: one stays.
+        // Two admins revoke each other's key at the same moment: one key stays.
         let both = tokio::join!(revoke("kim"), revoke("lee"));
         let (last, refusal) = match both {
             (Ok(_), Err(refusal)) => ("lee", refusal),
@@ -66,7 +67,7 @@ on_both! {
         assert_eq!((refusal.code(), refusal.field("field")), (Code::Forbidden, Some(&"force".into())));
         assert!(refusal.hint_text().unwrap().contains(&format!("fence key revoke {last} --force")), "{refusal}");
         revoke("eye").await.expect("nobody needs a reader");
-        // With another there, or by force; twice is as good as once.
+        // It works with another admin key, or by force. Repeating it changes nothing.
         world.fleet.call(key::Add::new("pat", Access::Admin)).await.unwrap();
         revoke(last).await.expect("it is not the last");
         forbidden(revoke("pat").await);
@@ -75,17 +76,17 @@ on_both! {
             assert!(forced.key.revoked_at.is_some());
         }
         revoke("pat").await.expect("it is revoked already");
-        // Where the database is, there is a way back in.
+        // Opening the database directly always works.
         let secret = world.fleet.call(key::Add::new("kim", Access::Admin)).await.unwrap().secret;
         assert!(world.fleet.key(&secret).await.unwrap().is_some());
     }
 
-    async fn a_secret_opens_until_it_is_revoked(world: World) {
+    async fn a_secret_works_until_it_is_revoked(world: World) {
         let added = world.fleet.call(key::Add::new("ci", Access::Reader)).await.unwrap();
         assert!(added.secret.starts_with("fence_") && added.secret.len() == 6 + 64, "{}", added.secret.len());
         assert!(!format!("{added:?}").contains(&added.secret));
         assert_eq!(world.fleet.key(&added.secret).await.unwrap(), Some(added.key.clone()));
-        // Another process, and nothing but the very secret.
+        // In another process, only the exact secret works.
         assert_eq!(world.again().await.key(&added.secret).await.unwrap(), Some(added.key.clone()));
         for wrong in ["", "fence_", &added.secret[..69], &format!("{}0", added.secret), &added.secret.to_uppercase()] {
             assert_eq!(world.fleet.key(wrong).await.unwrap(), None, "{wrong}");
@@ -100,7 +101,7 @@ on_both! {
         }
         refused(Code::NotFound, world.fleet.call(key::Revoke::new("cj")).await);
 
-        // The name can be used again, and the old secret stays dead.
+        // The name can be used again; the old secret stays revoked.
         let anew = world.fleet.call(key::Add::new("ci", Access::Admin)).await.unwrap();
         assert_ne!(anew.secret, added.secret);
         assert_eq!(world.fleet.key(&added.secret).await.unwrap(), None);
@@ -109,13 +110,13 @@ on_both! {
         let all = world.fleet.call(key::List { all: true, limit: None }).await.unwrap().keys;
         assert_eq!(all.len(), 2);
 
-        // Nothing that can be read holds a secret, or what is stored of it.
+        // No read returns a secret or its digest.
         let log = world.log().await.join("\n");
         assert!(log.contains("key.added key/ci") && log.contains("key.revoked key/ci"), "{log}");
         assert!(!log.contains("fence_"), "{log}");
     }
 
-    /// Where it waits, a key is asked for again before anything is taken or told.
+    /// A waiting call checks its key again before it claims or replies.
     async fn a_key_that_is_revoked_while_it_waits_gets_nothing(world: World) {
         world.add("held").await;
         world.fleet.call(task::Claim::of("auth-1", "other")).await.unwrap();
@@ -130,13 +131,13 @@ on_both! {
             tokio::spawn(async move { ann.call(claim).await.map(drop) })
         };
         let follows = {
-            // Of the task that is added last: on PostgreSQL, others' transactions may hold back what was before `since`.
+            // It waits for the event of the last task: on PostgreSQL others' transactions may hold back the events before `since`.
             let resource = Some("task/auth-2".into());
             let list = event::List { since: Some(since), resource, wait_ms, ..event::List::default() };
             tokio::spawn(async move { eye.call(list).await.map(drop) })
         };
         until(&world.fleet, 2).await;
-        // The name is another's by then.
+        // By then the name has another key.
         for name in ["ann", "eye"] {
             world.fleet.call(key::Revoke::new(name)).await.unwrap();
             world.fleet.call(key::Add::new(name, Access::Admin)).await.unwrap();
@@ -149,8 +150,8 @@ on_both! {
         assert_eq!((task.status.as_str(), task.attempts), ("unassigned", 0), "nobody took it for a revoked key");
     }
 
-    /// Nor does one who came without a key, when there was none.
-    async fn who_waits_without_a_key_gets_nothing_once_there_is_one(world: World) {
+    /// A call that waits without a key gets nothing once the fleet has a key.
+    async fn a_waiter_without_a_key_gets_nothing_once_there_is_one(world: World) {
         world.add("held").await;
         world.fleet.call(task::Claim::of("auth-1", "other")).await.unwrap();
         let claim = task::Claim { wait_ms: Some(Millis::minutes(10)), ..task::Claim::next("auth", "r") };
@@ -185,7 +186,7 @@ on_both! {
         insta::allow_duplicates! {
             insta::assert_snapshot!(error.message(), @"key `eyes` has the role reader, and task/add needs agent");
         }
-        // Before the request is even read.
+        // The refusal comes before the request is parsed.
         let entry = op::find("task/add").unwrap();
         forbidden(entry.call(&reader, "nonsense").await);
     }
@@ -197,7 +198,7 @@ on_both! {
         let posed = task::Add { creator: Some("bob".into()), ..task::Add::new("auth", "two") };
         forbidden(ann.call(posed).await);
 
-        // The agent need not be said, and no other can be; not by as_agent either.
+        // The agent may be left out, and no other can be named, not even with `as_agent`.
         let claimed = ann.as_agent("bob").call(task::Claim::of("auth-1", "r-ann")).await.unwrap().claim;
         assert_eq!(claimed.agent.as_deref(), Some("ann"));
         let posing = task::Claim { agent: Some("bob".into()), ..task::Claim::next("auth", "r-2") };
@@ -207,7 +208,7 @@ on_both! {
         }
         forbidden(ann.call(task::Ready { agent: Some("bob".into()), ..task::Ready::default() }).await);
 
-        // What is assigned to ann is what her key is shown and given.
+        // Ann's key lists and claims the tasks that are assigned to ann.
         for to in ["ann", "bob"] {
             let add = task::Add { to: Some(to.into()), ..task::Add::new("auth", format!("for {to}")) };
             world.fleet.call(add).await.unwrap();
@@ -248,25 +249,25 @@ on_both! {
             forbidden(ann.call(run::End { run: run.into(), ..run::End::default() }).await);
             forbidden(ann.call(lock::Claim::new("other", run)).await);
         }
-        // A refusal is not being heard from.
+        // A refused call does not renew the agent.
         let after = world.fleet.call(run::List::default()).await.unwrap();
         let ends = |runs: &run::list::Runs| runs.runs.iter().map(|run| run.expires_at).collect::<Vec<_>>();
         assert_eq!(ends(&after), ends(&before));
 
-        // Of many, her own are taken and the others refused.
+        // In a batch, her own claims are accepted and the others refused.
         let tasks = [&mine, &his].map(|token| task::done_many::Completion { token: token.clone(), output: None });
         let many = ann.call(task::DoneMany { tasks: tasks.to_vec() }).await.unwrap().results;
         assert_eq!((many[0].code(), many[1].code()), (None, Some(Code::Forbidden)));
         for token in [&his, &lock] {
             assert_eq!(world.guard(token).await, claim::Verdict::Ok);
         }
-        // An admin's key may do all of it.
+        // An admin's key may do all of this.
         let admin = world.fleet.as_key(&key_of(&world.fleet, "root", Access::Admin).await);
         admin.call(task::Done::new(&his)).await.unwrap();
         admin.call(run::End { run: "r-nobody".into(), ..run::End::default() }).await.unwrap();
     }
 
-    async fn an_offer_is_its_agents_to_decide(world: World) {
+    async fn only_its_agent_decides_an_offer(world: World) {
         let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
         for title in ["one", "two"] {
             let offer = task::Add { offer: Some("bob".into()), ..task::Add::new("auth", title) };
@@ -284,7 +285,7 @@ on_both! {
         bob.call(task::Reject { task: "auth-2".into(), ..reject }).await.unwrap();
     }
 
-    async fn a_name_that_lapsed_can_begin_anew_for_another_agent(world: World) {
+    async fn a_lapsed_run_name_can_be_reused_by_another_agent(world: World) {
         let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
         ann.call(lock::Claim::new("deploy", "shell")).await.unwrap();
         forbidden(bob.call(lock::Claim::new("other", "shell")).await);
@@ -295,7 +296,7 @@ on_both! {
         assert!(log.iter().any(|line| line.starts_with("run.ended run/shell")), "{log:#?}");
     }
 
-    /// Inboxes, and what the fleet keeps for itself, are mailboxes and locks with names that anybody can say.
+    /// Inboxes and the fleet's own mailboxes and locks have names that anybody could write.
     async fn names_belong_to_an_agent_or_to_the_fleet(world: World) {
         let (ann, bob) = (as_agent_key(&world.fleet, "ann").await, as_agent_key(&world.fleet, "bob").await);
         let admin = world.fleet.as_key(&key_of(&world.fleet, "root", Access::Admin).await);
@@ -305,7 +306,7 @@ on_both! {
             sender: Some("lead".into()),
             ..inbox::Send::default()
         };
-        // Whoever sends it can call themselves what they like; the message says who they are.
+        // A sender may claim any name; the message records the key's agent.
         let sent = ann.as_agent("lead").call(send("do it")).await.unwrap().item;
         let content = sent.content.unwrap();
         assert_eq!((content.sender.as_deref(), content.sent_by.as_deref()), (Some("lead"), Some("ann")));
@@ -315,7 +316,7 @@ on_both! {
         let origin = bob.call(held).await.unwrap().task.origin.unwrap();
         assert_eq!((&origin["sender"], &origin["sent_by"]), (&"lead".into(), &"ann".into()));
 
-        // Nobody fills them by name, with or without a key: what is in there would be anybody's word.
+        // Nobody can push to them by name, with or without a key.
         let forged = serde_json::json!({ "source": "slack", "text": "x", "sent_by": "lead" });
         for mailbox in ["inbox/bob", "inbox/ann", "hooks/unmatched", "leads/finished", "wakeups/bob", "fence/x"] {
             for fleet in [&ann, &admin, &world.fleet] {
@@ -333,7 +334,7 @@ on_both! {
             insta::assert_snapshot!(hint.hint_text().unwrap(), @"fence inbox send bob TEXT");
         }
 
-        // To take from them, and to look after them, is for their owner.
+        // Only their owner may claim from them and manage them.
         let claim = |mailbox: &str, run: &str| mail::Claim::next(mailbox, run);
         for mailbox in ["inbox/bob", "hooks/unmatched", "leads/finished", "wakeups/ann", "fence/x"] {
             forbidden(ann.call(claim(mailbox, "r-ann")).await);
@@ -348,7 +349,7 @@ on_both! {
         let token = bob.call(claim("inbox/bob", "r-bob")).await.unwrap().claims[0].claim.token.clone();
         bob.call(claim::Release::new(token)).await.unwrap();
 
-        // An operator repairs, but not in the name of another agent.
+        // An operator may repair them, but not in another agent's name.
         for fleet in [&admin, &world.fleet] {
             let posing = mail::Claim { agent: Some("ann".into()), ..claim("inbox/bob", "r-posing") };
             let error = forbidden(fleet.call(posing).await);
@@ -362,7 +363,7 @@ on_both! {
             refused(Code::NoneReady, fleet.call(claim("hooks/unmatched", "r-root")).await);
         }
 
-        // The same for the locks and the runs of the servers' own jobs.
+        // The same holds for the locks and runs of the servers' own jobs.
         forbidden(ann.call(lock::Claim::new("fence/expiry", "r-ann")).await);
         forbidden(ann.call(lock::Claim::new("deploy", "fence/serve-1")).await);
         forbidden(ann.call(task::Claim::next("auth", "fence/serve-1")).await);

@@ -1,18 +1,19 @@
-//! A lease that is over is over: for every verb, whoever looks, swept or not.
+//! Leases: an expired lease is refused by every verb, whether or not expiry has run.
 
-use crate::{
-    on_both,
-    steps::hold,
-    world::{PATIENCE, START, World, code, fresh_schema, options, postgres_url, refused},
-};
+use crate::open_transactions::hold;
 use fencepost::{
     Code, Fleet, ManualClock, Millis, Time, admin, claim, claim::Verdict, lock, params, run, task,
+};
+use fencepost_testing::{
+    PATIENCE, World, on_both,
+    postgres::{fresh_schema, url as postgres_url},
+    world::{START, code, options, refused},
 };
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Every verb under a claim refuses this token, with this code.
+/// Every verb refuses this token with this code.
 async fn refused_everywhere(world: &World, token: &str, expected: Code) {
     let fleet = &world.fleet;
     let checkpoint = task::SaveCheckpoint {
@@ -48,7 +49,7 @@ fn renew_run(run: &str, ttl: Option<i64>) -> run::Renew {
     run::Renew { run: run.into(), ttl_ms: ttl.map(Millis::seconds) }
 }
 
-/// A claim that finds nothing, but settles what is due.
+/// A claim that finds nothing, but runs expiry.
 async fn sweep(world: &World) {
     assert_eq!(code(world.fleet.call(task::Claim::next("nowhere", "sweeper")).await), Code::NotFound);
 }
@@ -70,7 +71,7 @@ async fn held_by(fleet: &Fleet, run: &str) -> Vec<String> {
 }
 
 on_both! {
-    /// A renewal is not always written; after a suspicion it is, whichever way it happens.
+    /// Most renewals are not written. After a suspicion every kind of renewal is.
     async fn a_suspected_run_ends_only_if_nobody_renewed_it(world: World) {
         for n in 1..=4 {
             world.add(&format!("t{n}")).await;
@@ -96,14 +97,14 @@ on_both! {
         assert_eq!(world.fleet.call(doubt(Some(doubted))).await.unwrap().run.lease(), doubted);
         let ended = world.fleet.call(end(Some(doubted))).await.unwrap().run;
         assert!(!ended.alive);
-        // The name came back: that is somebody else.
+        // A run of the same name that came back is another run.
         world.claim("auth-3", "a").await.unwrap();
         assert_eq!(code(world.fleet.call(end(Some(doubted))).await), Code::NotReady);
         world.done("task/auth-3@1").await.unwrap();
         assert_eq!(code(world.fleet.call(run::Suspect { run: "nobody".into(), lease: None }).await), Code::LeaseExpired);
     }
 
-    /// Three closed tabs are nobody's failure; ten are, because a task may be what closes them. A lapse counts as ever.
+    /// Three closed tabs cost no attempt; ten do, because the task may be what closes them. A lapse always counts.
     async fn an_owner_that_is_gone_costs_no_attempt(world: World) {
         world.story("add one max_attempts=2             -> auth-1").await;
         for fence in 1..=10 {
@@ -136,7 +137,7 @@ on_both! {
         assert_eq!(world.times("task.unclaimed").await, 11);
     }
 
-    /// A run that lapsed before its keeper came to end it has lost what it held: the attempts count.
+    /// If the run lapsed before its keeper ended it, its attempts count.
     async fn an_owner_that_is_gone_after_its_lease_costs_an_attempt(world: World) {
         world.story("
             add one                                    -> auth-1
@@ -146,7 +147,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_lease_that_is_not_shortened_is_told(world: World) {
+    async fn a_claim_reports_a_longer_lease_that_is_kept(world: World) {
         world.story("
             add one                                    -> auth-1
             add two                                    -> auth-2
@@ -165,7 +166,7 @@ on_both! {
         ").await;
     }
 
-    /// Its lease ends earlier now, and whoever waits for that must not sleep past it.
+    /// The lease ends earlier now, and a waiter must not sleep past that.
     async fn a_waiter_for_a_lease_is_woken_when_its_run_is_suspected(world: World) {
         world.add("t").await;
         world.claim("auth-1", "a").await.unwrap();
@@ -184,9 +185,8 @@ on_both! {
         assert_eq!(claimed.unwrap().unwrap().claim.token, "task/auth-1@2");
     }
 
-    /// Whoever supervises a process under a claim counts its lease on a clock of its own, and must tell its own
-    /// completion from a loss.
-    async fn a_renewal_says_what_is_left_and_a_refusal_what_ended_it(world: World) {
+    /// A supervisor counts the lease on its own clock, and must tell its own completion from a loss.
+    async fn a_renewal_reports_the_rest_of_the_lease_and_a_refusal_its_end(world: World) {
         let fleet = &world.fleet;
         let left = async |token: &str| fleet.call(claim::Renew::new(token)).await.unwrap().lease_ms;
         let claim = lock::Claim { ttl_ms: Some(Millis::seconds(60)), ..lock::Claim::new("deploy", "a") };
@@ -307,7 +307,7 @@ on_both! {
         world.claim(&id, "b").await.unwrap();
     }
 
-    /// What the node saw before the clock was set back, the others need not have seen.
+    /// Other nodes need not have seen the time that this node saw before the clock was set back.
     async fn a_clock_set_back_keeps_no_dead_holder_alive(world: World) {
         let id = world.add("first").await;
         let old = world.claim(&id, "a").await.unwrap();
@@ -327,7 +327,7 @@ on_both! {
         assert_eq!(world.guard(&new).await, Verdict::LeaseExpired);
     }
 
-    async fn a_crash_before_the_first_heartbeat_is_an_attempt(world: World) {
+    async fn a_crash_before_the_first_renewal_is_an_attempt(world: World) {
         let id = world.add("poison").await;
         for attempt in 1..=3 {
             world.claim(&id, &format!("r{attempt}")).await.unwrap();
@@ -436,8 +436,8 @@ on_both! {
         assert_eq!(code(world.fleet.call(unknown).await), Code::NotFound);
     }
 
-    /// The rule behind `before.rs`: a refused op's savepoint would undo the giving back, each time.
-    async fn refused_claims_do_not_undo_the_giving_back(world: World) {
+    /// The reason for `prelude.rs`: the savepoint of a refused op would undo the expiry each time.
+    async fn refused_claims_do_not_undo_expiry(world: World) {
         let id = world.add("first").await;
         world.claim(&id, "a").await.unwrap();
         world.pass(30);
@@ -449,7 +449,7 @@ on_both! {
         assert_eq!(world.times("task.lapsed").await, 1);
     }
 
-    async fn what_a_dead_run_held_is_given_back_in_bounded_batches(world: World) {
+    async fn a_dead_runs_claims_go_back_in_bounded_batches(world: World) {
         dead_run_with_600(&world).await;
         world.claim_next("b").await.unwrap();
         let left = not_given_back(&world).await;
@@ -467,8 +467,8 @@ on_both! {
         assert!(not_given_back(&world).await > 0);
     }
 
-    /// One batch, so that it does not keep everyone else waiting.
-    async fn inside_a_transaction_a_dead_run_is_no_obstacle_either(world: World) {
+    /// A named claim runs one batch, so that other callers do not wait.
+    async fn a_dead_run_does_not_block_an_embedders_transaction(world: World) {
         dead_run_with_600(&world).await;
         let claim = async |board: &'static str| {
             let claim =
@@ -483,7 +483,7 @@ on_both! {
     }
 }
 
-/// How many tasks the dead run has, as it is stored.
+/// How many tasks the stored rows show for the dead run.
 async fn not_given_back(world: &World) -> i64 {
     let held = "select count(*) as n from run join task on task.run = run.key where run.name = 'dead'";
     world.fleet.transaction(move |tx| Box::pin(tx.query(held, params![]))).await.unwrap()[0].get("n").unwrap()
@@ -505,10 +505,10 @@ async fn dead_run_with_600(world: &World) {
     world.pass(30);
 }
 
-mod heard {
+mod renewals {
     use super::*;
 
-    /// A run with a lease of 40 s, so that a quarter is 10 s, and what it holds.
+    /// A run with a lease of 40 s, so that a quarter is 10 s, and its claims.
     async fn run_of_40(world: &World, tasks: usize) -> Vec<String> {
         for n in 0..tasks {
             world.add(&format!("task {n}")).await;
@@ -554,7 +554,7 @@ mod heard {
             ];
         }
 
-        async fn guards_and_reads_do_not(world: World) {
+        async fn guards_and_reads_do_not_renew(world: World) {
             let tokens = run_of_40(&world, 1).await;
             world.pass(20);
             assert_eq!(world.guard(&tokens[0]).await, Verdict::Ok);
@@ -577,7 +577,7 @@ mod heard {
             assert_eq!(lease_end(&world, "a").await, 50);
         }
 
-        async fn a_refused_call_is_heard_all_the_same(world: World) {
+        async fn a_refused_call_renews_its_run(world: World) {
             let tokens = run_of_40(&world, 1).await;
             world.pass(10);
             assert_eq!(code(world.claim_next("a").await), Code::NoneReady);
@@ -622,9 +622,9 @@ mod heard {
     }
 }
 
-/// No node lives to tell that the database's clock was set back: the fleet itself knows how late it was.
+/// No node was running when the database's clock was set back: the fleet stores the latest time it has seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_databases_clock_set_back_while_nobody_looks_keeps_no_dead_holder_alive() {
+async fn a_databases_clock_set_back_while_no_node_runs_keeps_no_dead_holder_alive() {
     let start: Time = START.parse().unwrap();
     let url = postgres_url(&fresh_schema());
     let node = async |wall: Time| {
@@ -642,7 +642,7 @@ async fn a_databases_clock_set_back_while_nobody_looks_keeps_no_dead_holder_aliv
     assert_eq!(code(second.call(claim("b")).await), Code::AlreadyClaimed);
     clock.advance(Duration::from_secs(3));
     assert_eq!(second.call(claim("b")).await.unwrap().claim.fence, 2);
-    // Once more: the next node goes on from where this one was.
+    // Once more: the next node goes on from this one's time.
     drop(second);
     let (third, clock) = node(Time(start.0 - 2 * hour.0)).await;
     assert_eq!(code(third.call(claim("c")).await), Code::AlreadyClaimed);
@@ -651,9 +651,9 @@ async fn a_databases_clock_set_back_while_nobody_looks_keeps_no_dead_holder_aliv
     assert!(third.call(admin::Check {}).await.unwrap().ok);
 }
 
-/// A call does not write the time that was just written, and waits for nobody who has the row.
+/// A call does not write the time if it was just written, and does not wait for the row's lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_is_stored_once_a_second_and_waits_for_nobody() {
+async fn the_time_is_stored_once_a_second_without_waiting() {
     let world = World::postgres().await;
     let stored = async || {
         let sql = "select cast(xmin as text) as version, seen_at from fleet";
@@ -682,8 +682,8 @@ async fn the_time_is_stored_once_a_second_and_waits_for_nobody() {
     assert_eq!(second.since(first.1.unwrap()), Millis(10_999));
 }
 
-/// The file knows when it was last written: a machine that starts anew with its clock an hour behind does not
-/// give a dead holder that hour.
+/// The file stores when it was last written: if the machine restarts with its clock an hour behind, a dead holder does not
+/// gain that hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn across_a_reboot_a_dead_holder_lives_no_longer_than_its_ttl() {
     let world = World::sqlite().await;

@@ -1,12 +1,8 @@
-//! Calls that write a set lock it in one order, whatever order they were given: none of them ever waits for one that
-//! waits for it.
+//! Calls that write several rows lock them in one order, whatever the order of the request, so that they never deadlock.
 
-use crate::{
-    on_both,
-    steps::{Open, hold, run_to_rollback, undo},
-    world::{World, code, eventually},
-};
+use crate::open_transactions::{Open, hold, run_to_rollback, undo};
 use fencepost::{Code, Op, Result, mail, params, task};
+use fencepost_testing::{World, eventually, on_both, world::code};
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
@@ -51,13 +47,13 @@ fn import(board: &str, keys: &[&str]) -> task::Import {
     task::Import { tasks: keys.iter().enumerate().map(item).collect(), ..task::Import::default() }
 }
 
-/// An op in a transaction that is undone at its end. It runs once, unless a deadlock made it begin anew.
+/// An op in a transaction that is rolled back at its end. It runs once, unless a deadlock makes it start again.
 struct Racer {
     runs: Arc<AtomicU32>,
     task: JoinHandle<Result<()>>,
 }
 
-/// Starts it, and goes on when it waits for another.
+/// Starts it, and returns when it waits for another.
 async fn start_and_wait<O: Op>(world: &World, op: O) -> Racer {
     let fleet = world.again().await;
     let runs = Arc::new(AtomicU32::new(0));
@@ -91,7 +87,7 @@ async fn start_and_wait<O: Op>(world: &World, op: O) -> Racer {
     Racer { runs, task }
 }
 
-/// Both wait for the one that is open, or for each other. When that is over both get through, at the first try.
+/// Both wait for the open transaction, or for each other. When that ends both succeed at the first try.
 async fn both_get_through<R>(open: Open<R>, racers: [Racer; 2]) {
     let _ = open.commit().await;
     for racer in racers {
@@ -100,7 +96,7 @@ async fn both_get_through<R>(open: Open<R>, racers: [Racer; 2]) {
     }
 }
 
-/// Whoever writes `a` first comes to wait at `m`; so does whoever writes `z` first, if it may.
+/// A call that writes `a` first waits at `m`. So would a call that wrote `z` first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_keys_pushed_in_two_orders() {
     let world = World::postgres().await;
@@ -129,8 +125,8 @@ async fn the_same_keys_imported_in_two_orders() {
     both_get_through(open, [first, second]).await;
 }
 
-/// The older depends on the younger. Completing the younger locks the older after it; a plan that depends on both locks
-/// them in the order of age.
+/// The older task depends on the younger one. Completing the younger locks it and then the older; a plan that depends on
+/// both locks them by age.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_after_a_task_and_the_one_that_it_waits_for() {
     let world = World::postgres().await;

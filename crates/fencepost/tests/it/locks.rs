@@ -1,11 +1,11 @@
-//! Named locks, and the promise that a fence is never given out twice: not by a name that was pruned, not by a
-//! backup that was put back, not after a power cut.
+//! Named locks. A fence is never given out twice: not after the name was pruned, not after a backup was restored, not
+//! after a power cut.
 
-use crate::{
-    on_both,
-    world::{World, code, options, refused},
-};
 use fencepost::{Code, Durability, Fleet, Millis, admin, claim, claim::Verdict, lock};
+use fencepost_testing::{
+    World, on_both,
+    world::{code, options, refused},
+};
 use std::path::Path;
 
 async fn take(fleet: &Fleet, name: &str, run: &str) -> claim::Claim {
@@ -16,7 +16,7 @@ async fn give_back(fleet: &Fleet, claim: &claim::Claim) {
     fleet.call(claim::Release::new(&claim.token)).await.expect("released");
 }
 
-/// Takes a lock and gives it back, some times; the last fence.
+/// Claims and releases a lock this many times. Returns the last fence.
 async fn use_lock(fleet: &Fleet, name: &str, times: usize) -> i64 {
     let mut fence = 0;
     for _ in 0..times {
@@ -72,7 +72,7 @@ on_both! {
         assert_eq!(world.claim(&id, "a").await.unwrap(), "task/auth-1@1");
     }
 
-    async fn a_pruned_locks_name_comes_back_above_what_it_had(world: World) {
+    async fn a_pruned_locks_fence_goes_on(world: World) {
         let last = use_lock(&world.fleet, "deploy", 5).await;
         let held = take(&world.fleet, "held", "a").await;
         let id = world.add("first").await;
@@ -111,7 +111,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_is_put_back_gives_out_no_fence_again() {
+async fn a_restored_backup_gives_out_no_fence_again() {
     let world = World::sqlite().await;
     let id = world.add("first").await;
     world.claim(&id, "a").await.unwrap();
@@ -142,9 +142,9 @@ async fn a_backup_that_is_put_back_gives_out_no_fence_again() {
     assert_eq!(use_lock(&reopened.fleet, "deploy", 1).await, next + 1, "it jumps once, not at every start");
 }
 
-/// `NORMAL` may lose the last commits when the machine goes down, and the fences in them with it.
+/// With `NORMAL` a power cut may lose the last commits, and the fences in them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_normal_durability_fences_jump_when_the_machine_starts_anew() {
+async fn under_normal_durability_fences_jump_after_a_reboot() {
     let world = World::sqlite().await;
     let normal = || {
         let mut options = options(&world.clock);

@@ -1,9 +1,9 @@
-//! A trigger whose run is lost comes back as one; lost again, in halves, until the item that is to blame is alone.
+//! A trigger whose run is lost comes back whole. Lost again, it is split in halves, until the poison item is alone.
 
-use crate::{on_both, world::World};
 use fencepost::{agent, mail, task};
+use fencepost_testing::{World, on_both};
 
-/// Has a worker finish so many tasks.
+/// A worker finishes this many tasks.
 async fn finish(world: &World, board: &str, count: usize) {
     let item = |n| task::plan::Item { title: format!("task {n}"), ..Default::default() };
     let plan =
@@ -29,7 +29,7 @@ fn poll(agent: &str, run: &str) -> agent::Poll {
 }
 
 on_both! {
-    /// The first message kills every run that has it. It alone fails; nobody who came later is drawn in.
+    /// The first message kills every run that has it. Only that message fails; later ones are unaffected.
     async fn a_poison_message_is_found_by_halves(world: World) {
         world.story("
             agent/join bob                     -> agent.name=bob
@@ -61,7 +61,7 @@ on_both! {
         }
     }
 
-    /// A lead that crashes once over what it was told starts one more process, however much that was.
+    /// A lead that crashes once over its notices starts one more process, however many notices there were.
     async fn one_crash_starts_at_most_two_processes(world: World) {
         world.story("agent/join lead role=lead -> agent.role=lead").await;
         for count in [12, 50] {
@@ -69,7 +69,7 @@ on_both! {
             let run = |n| format!("lead-{count}-{n}");
             let first = world.fleet.call(poll("lead", &run(1))).await.unwrap().trigger.expect("notices");
             assert_eq!((first.claims.len(), first.tasks.len()), (count, count));
-            // More that came meanwhile is told of separately.
+            // Notices that came meanwhile are a separate trigger.
             finish(&world, &format!("more{count}"), 3).await;
             world.pass(61);
             let second = world.fleet.call(poll("lead", &run(2))).await.unwrap().trigger.expect("notices");
@@ -86,8 +86,8 @@ on_both! {
         }
     }
 
-    /// What was dealt with before the crash does not come back, and a poll whose answer was lost splits nothing.
-    async fn the_rest_comes_back_as_one(world: World) {
+    /// Items that were settled before the crash do not come back, and a lost reply splits nothing.
+    async fn unsettled_items_come_back_as_one_trigger(world: World) {
         world.story("
             agent/join bob                     -> agent.name=bob
             inbox/send bob text=x              -> item.id=1
@@ -109,8 +109,8 @@ on_both! {
         ").await;
     }
 
-    /// Who says that a message may be tried once means it.
-    async fn one_attempt_is_one_attempt(world: World) {
+    /// A message with one attempt is tried once.
+    async fn a_message_with_one_attempt_is_tried_once(world: World) {
         world.story("
             agent/join bob                     -> agent.name=bob
             mail/configure inbox/bob max_attempts=1 -> settings.max_attempts=1
@@ -122,7 +122,7 @@ on_both! {
         ").await;
     }
 
-    /// Mentions in several channels are one trigger, too; the last try is made channel by channel.
+    /// Mentions in several channels are one trigger; the last attempt is made channel by channel.
     async fn a_poison_mention_is_found(world: World) {
         world.story("
             agent/join bob                     -> agent.name=bob

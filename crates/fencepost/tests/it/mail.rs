@@ -1,39 +1,16 @@
 //! Mailboxes: claim, process, complete; nothing lost and nothing done twice.
 
-use crate::{
-    on_both,
-    world::{World, code, refused},
+use fencepost::{Code, Json, Millis, claim::Verdict, mail, run};
+use fencepost_testing::{
+    World, on_both,
+    world::{claim_mail, code, refused},
 };
-use fencepost::{Code, Fleet, Json, Millis, Result, claim::Verdict, mail, run};
 use serde_json::json;
 
-impl World {
-    pub async fn push(&self, mailbox: &str, payload: &str) -> i64 {
-        self.fleet.call(mail::Push::new(mailbox, payload)).await.expect("pushed").message.id
-    }
-
-    /// Claims up to this many messages for a run with a lease of 30 s, and gives the tokens.
-    pub async fn claim_mail(&self, mailbox: &str, run: &str, count: i64) -> Result<Vec<String>> {
-        claim_mail(&self.fleet, mailbox, run, count).await
-    }
-
-    pub async fn message(&self, id: i64) -> mail::Message {
-        self.fleet.call(mail::Show { message: id }).await.expect("the message").message
-    }
-}
-
-pub async fn claim_mail(fleet: &Fleet, mailbox: &str, run: &str, count: i64) -> Result<Vec<String>> {
-    let claim = mail::Claim {
-        count: Some(count),
-        ttl_ms: Some(Millis::seconds(30)),
-        ..mail::Claim::next(mailbox, run)
-    };
-    Ok(fleet.call(claim).await?.claims.into_iter().map(|claimed| claimed.claim.token).collect())
-}
-
 on_both! {
-    /// A message whose last holder is dead is shown as failed or held before anybody wrote that, and can be brought back.
-    async fn what_is_shown_as_given_up_can_be_brought_back(world: World) {
+    /// Reads show a message as failed or held as soon as its last holder is dead, before expiry writes it. Then it can be
+    /// redriven.
+    async fn a_message_shown_as_failed_can_be_redriven(world: World) {
         world.story("
             mail/configure hold replay=hold          -> name=hold
             mail/push s payload=x max_attempts=1     -> id=1
@@ -54,8 +31,8 @@ on_both! {
         ").await;
     }
 
-    /// However many: what a batch of expiry leaves for later is brought back all the same.
-    async fn all_that_is_shown_as_given_up_is_brought_back(world: World) {
+    /// Also if there are more than one batch of expiry writes.
+    async fn all_messages_shown_as_failed_are_redriven(world: World) {
         let push = |_| mail::push_many::Item { mailbox: "s".into(), max_attempts: Some(1), ..Default::default() };
         world.fleet.call(mail::PushMany { messages: (0..700).map(push).collect(), request: None }).await.unwrap();
         assert_eq!(world.claim_mail("s", "a", 700).await.unwrap().len(), 700);
@@ -72,7 +49,7 @@ on_both! {
         assert_eq!(back, (1..=700).collect::<Vec<i64>>());
     }
 
-    /// The life of a message, and who is refused what.
+    /// The life of a message, and its refusals.
     async fn a_message_is_claimed_processed_and_completed(world: World) {
         world.story("
             mail/push s payload=one type=obs         -> id=1 pending type=obs
@@ -118,8 +95,8 @@ on_both! {
         assert_eq!(world.times("message.lapsed").await, 1);
     }
 
-    /// The seed's five minutes, for who neither says otherwise nor renews.
-    async fn without_renewal_it_comes_back_after_five_minutes(world: World) {
+    /// The default is five minutes, as in the system that mailboxes were taken from.
+    async fn an_unrenewed_message_comes_back_after_five_minutes(world: World) {
         world.story("
             mail/push s payload=one    -> id=1
             mail/claim s run=a         -> claims=message/1@1
@@ -233,7 +210,7 @@ on_both! {
         assert_eq!(world.message(1).await.payload, Some("one".into()));
     }
 
-    async fn asking_again_with_a_request_gives_the_first_answer(world: World) {
+    async fn a_repeated_mail_request_returns_the_first_reply(world: World) {
         world.push("s", "one").await;
         world.push("s", "two").await;
         let claim = mail::Claim { request: Some("r1".into()), ..mail::Claim::next("s", "a") };
@@ -250,7 +227,7 @@ on_both! {
         assert_eq!(world.fleet.call(take).await.unwrap(), taken, "a lost answer is not a lost message");
     }
 
-    /// Batch users: at most once.
+    /// For batch consumers: at most once.
     async fn taking_completes_on_delivery(world: World) {
         world.story("
             mail/push s payload=one -> id=1
@@ -265,7 +242,7 @@ on_both! {
         assert_eq!(world.times("message.taken").await, 3);
     }
 
-    async fn what_was_not_delivered_goes_back(world: World) {
+    async fn undelivered_messages_go_back(world: World) {
         world.push("s", "one").await;
         world.push("s", "two").await;
         let claim = mail::Claim { count: Some(5), request: Some("r".into()), ..mail::Claim::next("s", "a") };
@@ -281,8 +258,8 @@ on_both! {
         assert_eq!(third.claims[1].claim.token, "message/2@2");
     }
 
-    /// For a restart that is meant: at once, and no attempt is counted.
-    async fn reset_gives_back_what_a_run_or_a_mailbox_holds(world: World) {
+    /// For a planned restart: at once, and no attempt is counted.
+    async fn reset_returns_the_messages_of_a_run_or_a_mailbox(world: World) {
         world.story("
             mail/push s payload=one   -> id=1
             mail/push s payload=two   -> id=2
@@ -325,7 +302,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_run_that_ends_and_a_claim_whose_time_is_up_give_back(world: World) {
+    async fn ending_a_run_or_reaching_a_cap_returns_the_message(world: World) {
         world.story("
             mail/push s payload=one            -> id=1
             mail/push s payload=two            -> id=2
@@ -348,7 +325,7 @@ on_both! {
         let first = world.claim_mail("s", "a", 1).await.unwrap();
         let second = claim_mail(&other, "s", "a", 2).await.unwrap();
         assert_eq!((first.as_slice(), second.as_slice()), (&["message/1@1".to_owned()][..], &["message/2@1".into(), "message/3@1".into()][..]));
-        // What one does keeps the other's alive, too.
+        // A call of one consumer renews the lease of both.
         for _ in 0..3 {
             world.pass(20);
             world.fleet.call(fencepost::claim::Renew::new(&first[0])).await.unwrap();
@@ -360,7 +337,7 @@ on_both! {
         assert_eq!(world.guard(&second[0]).await, Verdict::LeaseExpired);
     }
 
-    async fn many_are_completed_at_once_each_on_its_own(world: World) {
+    async fn a_batch_of_messages_is_completed_one_by_one(world: World) {
         for payload in ["one", "two", "three"] {
             world.push("s", payload).await;
         }
@@ -381,7 +358,7 @@ on_both! {
         assert_eq!(code(world.fleet.call(twice).await), Code::Invalid);
     }
 
-    async fn what_is_too_large_or_malformed_is_refused_by_field(world: World) {
+    async fn invalid_messages_are_refused_by_field(world: World) {
         let big = "x".repeat(10 * 1024 * 1024);
         let error = refused(world.fleet.call(mail::Push::new("s", big.as_str())).await);
         assert_eq!((error.code(), error.field("field").unwrap().as_str()), (Code::TooLarge, Some("payload")));
@@ -417,7 +394,7 @@ on_both! {
         ").await;
     }
 
-    async fn the_numbers_of_a_mailbox(world: World) {
+    async fn stats_count_a_mailbox(world: World) {
         world.story("
             mail/push s payload=1              -> id=1
             mail/push s payload=2 delay_ms=9000 -> id=2
@@ -439,8 +416,8 @@ on_both! {
         assert_eq!(world.fleet.call(fencepost::claim::List::default()).await.unwrap().claims[0].token, "message/4@1");
     }
 
-    /// What the dead hold is lost, and neither given back nor in the way of what the living hold.
-    async fn reset_and_discard_see_who_is_dead(world: World) {
+    /// Messages of dead holders count as lost: they are not reset, and do not block those of live holders.
+    async fn reset_and_discard_skip_dead_holders(world: World) {
         world.story("
             mail/push s payload=one                  -> id=1
             mail/push s payload=two                  -> id=2
@@ -453,7 +430,7 @@ on_both! {
         ").await;
     }
 
-    async fn all_that_failed_is_brought_back_batch_by_batch(world: World) {
+    async fn failed_messages_are_redriven_in_batches(world: World) {
         let item = mail::push_many::Item { mailbox: "s".into(), ..Default::default() };
         world.fleet.call(mail::PushMany { messages: vec![item; 501], request: None }).await.unwrap();
         let ids: Vec<i64> = (1..=501).collect();
@@ -465,8 +442,8 @@ on_both! {
         assert_eq!((rest.messages.len(), rest.more), (1, false));
     }
 
-    /// So many are handed out as an answer may carry, and at least one.
-    async fn an_answer_has_a_limit(world: World) {
+    /// A claim returns as many messages as the size of a reply allows, and at least one.
+    async fn a_reply_has_a_size_limit(world: World) {
         let large = "x".repeat(1000 * 1024);
         for _ in 0..10 {
             world.push("s", &large).await;
@@ -478,7 +455,7 @@ on_both! {
         assert_eq!(world.fleet.call(take).await.unwrap().messages.len(), 2);
     }
 
-    /// A push whose message was finished and removed since is not pushed again.
+    /// A repeated push does not push again, even if its message was finished and removed.
     async fn a_request_outlives_its_message(world: World) {
         world.fleet.call(mail::Configure { mailbox: "s".into(), retain_ms: Some(Millis(0)), ..Default::default() }).await.unwrap();
         let push = mail::Push { request: Some("r1".into()), ..mail::Push::new("s", "x") };
@@ -488,7 +465,7 @@ on_both! {
         assert_eq!(code(world.fleet.call(push).await), Code::AlreadyFinished);
     }
 
-    /// Many at once are no way round it.
+    /// A batch cannot avoid it.
     async fn a_repeat_in_an_embedders_transaction_is_an_error_of_the_batch(world: World) {
         world.push("s", "one").await;
         let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);
@@ -503,7 +480,7 @@ on_both! {
         assert_eq!(refused(complete().await).field("repeat"), Some(&true.into()));
     }
 
-    /// An embedder completes in its own transaction with its own tables: both, or neither.
+    /// An embedder completes a message and writes its own table in one transaction: both, or neither.
     async fn an_embedder_completes_with_its_own_rows(world: World) {
         world.push("s", "one").await;
         let token = world.claim_mail("s", "a", 1).await.unwrap().remove(0);

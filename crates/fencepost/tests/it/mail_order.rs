@@ -1,7 +1,7 @@
-//! Strict mailboxes, and what is kept of finished messages.
+//! Strict mailboxes, and the retention of finished messages.
 
-use crate::on_both;
 use fencepost::{Code, Millis, admin, event, mail};
+use fencepost_testing::{World, on_both, world::code};
 
 on_both! {
     async fn strict_is_one_at_a_time_of_each_lane(world: World) {
@@ -25,7 +25,7 @@ on_both! {
         ").await;
     }
 
-    /// The head blocks its lane through backoff and hold; once it has failed for good, the next has its turn.
+    /// The head blocks its lane during backoff and hold. Once it has failed for good, the next message can be claimed.
     async fn the_head_blocks_its_lane_until_it_is_finished(world: World) {
         world.story("
             mail/configure s strict=true replay=hold max_attempts=2 backoff_ms=5000 -> settings.strict=true
@@ -72,7 +72,7 @@ on_both! {
         ").await;
     }
 
-    async fn what_is_finished_is_kept_by_age_and_by_number(world: World) {
+    async fn finished_messages_are_kept_by_age_and_number(world: World) {
         world.fleet.call(mail::Configure { mailbox: "n".into(), retain_count: Some(2), ..Default::default() }).await.unwrap();
         world.fleet.call(mail::Configure { mailbox: "short".into(), retain_ms: Some(Millis::seconds(60)), ..Default::default() }).await.unwrap();
         for mailbox in ["n", "n", "n", "n", "short", "long"] {
@@ -88,7 +88,7 @@ on_both! {
             all.iter().map(|message| message.id).collect::<Vec<_>>()
         };
         assert_eq!(left().await, [2, 3, 4, 5, 6, 7], "two of `n` stay, and what is pending");
-        // Finished at one moment, and what failed is not counted.
+        // All were finished at the same moment, and failed messages are not counted.
         world.story("
             mail/push tied payload=1 -> id=8
             mail/push tied payload=2 -> id=9
@@ -110,6 +110,6 @@ on_both! {
         world.pass_in_use(24 * 86_400).await;
         assert_eq!(left().await, [4]);
         world.fleet.call(event::Prune::default()).await.unwrap();
-        assert_eq!(crate::world::code(world.fleet.call(mail::Show { message: 2 }).await), Code::NotFound);
+        assert_eq!(code(world.fleet.call(mail::Show { message: 2 }).await), Code::NotFound);
     }
 }

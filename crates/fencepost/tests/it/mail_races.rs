@@ -1,11 +1,7 @@
-//! Consumers that race for real.
+//! Consumers that race in real time.
 
-use crate::{
-    mail::claim_mail,
-    on_both,
-    world::{PATIENCE, World},
-};
 use fencepost::{Code, Error, Fleet, Millis, mail, params};
+use fencepost_testing::{PATIENCE, World, on_both, world::claim_mail};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -28,7 +24,7 @@ async fn push_many(world: &World, mailbox: &str, count: usize, lane: impl Fn(usi
     }
 }
 
-/// Claims until there is nothing, and completes each batch; gives what it completed.
+/// Claims and completes batches until nothing is left. Returns the completed messages.
 async fn drain(fleet: Fleet, mailbox: &str, run: String, count: i64) -> Vec<String> {
     let mut done = Vec::new();
     loop {
@@ -66,8 +62,8 @@ on_both! {
         assert_eq!(world.times("message.completed").await, 300);
     }
 
-    /// Eight consumers, five lanes, failures and releases at random: in each lane the completions are in order, and
-    /// never are two of a lane in flight.
+    /// Eight consumers, five lanes, random failures and releases: in each lane the completions are in order, and at most one
+    /// message is in flight.
     async fn strict_order_holds_under_many_consumers(world: World) {
         let strict = mail::Configure {
             mailbox: "s".into(), strict: Some(true), max_attempts: Some(1000), backoff_ms: Some(Millis(0)),
@@ -79,7 +75,7 @@ on_both! {
         let flying: Arc<Mutex<BTreeMap<String, i64>>> = Arc::default();
         let left = Arc::new(AtomicU64::new(100));
         let other = world.again().await;
-        // Pushers at the same time: a lane that runs empty must not get stuck.
+        // Others push meanwhile: a lane that runs empty must not get stuck.
         let pusher = {
             let (world, other) = (world.clone(), other.clone());
             tokio::spawn(async move {
@@ -106,7 +102,7 @@ on_both! {
                             let (token, lane) = (claimed.claim.token, claimed.message.lane.unwrap());
                             let before = flying.lock().unwrap().insert(lane.clone(), claimed.message.id);
                             assert_eq!(before, None, "two of {lane} are in flight");
-                            // A real call, while which another could be given the next of this lane.
+                            // A real call: during it another consumer could be given the next message of this lane.
                             assert!(fleet.call(fencepost::claim::Guard::new(&token)).await.unwrap().ok);
                             flying.lock().unwrap().remove(&lane);
                             match fastrand::u8(..) % 4 {
@@ -134,7 +130,7 @@ on_both! {
         }
     }
 
-    /// All of them, in steps whose size is bounded.
+    /// Expiry gives all of them back, in bounded steps.
     async fn a_run_that_held_five_thousand_messages_lapses(world: World) {
         push_many(&world, "s", 5000, |_| None).await;
         for _ in 0..5 {
@@ -181,8 +177,8 @@ on_both! {
         assert_eq!(ids.len(), 4);
     }
 
-    /// A push wakes who waits for its mailbox, and leaves the others alone: each look costs statements.
-    async fn a_push_wakes_only_those_whom_it_concerns(world: World) {
+    /// A push wakes only the waiters of its mailbox, because each wake costs statements.
+    async fn a_push_wakes_only_the_waiters_of_its_mailbox(world: World) {
         let wait = |i: i64| {
             let fleet = world.fleet.clone();
             tokio::spawn(async move {
@@ -207,7 +203,7 @@ on_both! {
         }
     }
 
-    /// A waiter is woken by a push, by the end of a delay, by a lease, by a turn that is passed on, and by a resume.
+    /// A push, the end of a delay, the end of a lease, a lane that becomes free and a resume each wake a waiter.
     async fn waiting_for_the_next_message(world: World) {
         let wait = |mailbox: &'static str| {
             let fleet = world.fleet.clone();
@@ -215,7 +211,7 @@ on_both! {
                 let claim = mail::Claim {
                     wait_ms: Some(Millis::minutes(5)), ttl_ms: Some(Millis::seconds(30)), ..mail::Claim::next(mailbox, "w")
                 };
-                // Real time: so that a wake that does not come is a failure, and not a hang.
+                // Real time, so that a missing wake fails the test and does not hang it.
                 let woken = tokio::time::timeout(PATIENCE, fleet.call(claim)).await;
                 woken.expect("it is woken").map(|claimed| claimed.claims[0].claim.token.clone())
             })
@@ -265,13 +261,11 @@ fn expire() -> fencepost::admin::Expire {
     fencepost::admin::Expire {}
 }
 
-/// Driven step by step on PostgreSQL: the first is held at its commit while the second runs.
-mod steps {
-    use crate::{
-        steps::{meet, run_to_commit},
-        world::{World, code},
-    };
+/// Two calls on PostgreSQL, step by step: the first is stopped before its commit while the second runs.
+mod step_by_step {
+    use crate::open_transactions::{meet, run_to_commit};
     use fencepost::{Code, claim::Verdict, mail, run};
+    use fencepost_testing::{World, world::code};
 
     async fn strict(world: &World) {
         let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
@@ -312,7 +306,7 @@ mod steps {
         world.claim_mail("s", "a", 1).await.unwrap();
     }
 
-    /// To take is to finish.
+    /// A take finishes the message at once.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_push_that_races_a_take_is_not_stuck() {
         let world = World::postgres().await;
@@ -329,7 +323,7 @@ mod steps {
         world.assert_sound().await;
         assert_eq!(world.fleet.call(take.clone()).await.unwrap().messages[0].id, 3);
 
-        // What is free does not wait for what is not.
+        // A free lane does not wait for a held one.
         let push_to = |lane: &str| mail::Push { lane: Some(lane.into()), ..mail::Push::new("s", "next") };
         world.fleet.call(push_to("busy")).await.unwrap();
         world.fleet.call(push_to("free")).await.unwrap();
@@ -341,9 +335,9 @@ mod steps {
         world.assert_sound().await;
     }
 
-    /// Fleets in one database have lanes and requests of their own, also under the same names.
+    /// Two fleets in one database have separate lanes and requests, even under the same names.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn one_fleet_does_not_hold_up_another() {
+    async fn one_fleet_does_not_delay_another() {
         let (world, other) = (World::postgres().await, World::postgres().await);
         strict(&world).await;
         strict(&other).await;
@@ -353,9 +347,9 @@ mod steps {
         open.commit().await.unwrap();
     }
 
-    /// Two who find the lane empty: one has the turn.
+    /// Two pushes find the lane empty: only one message may be claimed.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn two_first_messages_of_a_lane_do_not_both_have_the_turn() {
+    async fn two_first_messages_of_a_lane_are_not_both_claimable() {
         let world = World::postgres().await;
         strict(&world).await;
         let (first, second) = meet(&world, mail::Push::new("s", "one"), mail::Push::new("s", "two")).await;
@@ -381,9 +375,9 @@ mod steps {
         assert_eq!(world.claim_mail("s", "b", 1).await.unwrap(), ["message/2@1"]);
     }
 
-    /// Who comes second finds it strict, or is told that it is not.
+    /// The second call finds the mailbox strict, or is refused.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_mailbox_that_is_made_twice_at_once_is_one_or_the_other() {
+    async fn a_mailbox_created_twice_at_once_has_one_setting() {
         let world = World::postgres().await;
         let strict = mail::Configure { mailbox: "s".into(), strict: Some(true), ..Default::default() };
         let (made, pushed) = meet(&world, strict.clone(), mail::Push::new("s", "one")).await;
@@ -397,7 +391,7 @@ mod steps {
         world.assert_sound().await;
     }
 
-    /// Given back or completed, never both.
+    /// The message is given back or completed, never both.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_reset_that_races_a_completion_decides_once() {
         let world = World::postgres().await;

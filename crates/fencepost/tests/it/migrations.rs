@@ -1,7 +1,11 @@
-//! From every earlier version to this one: the same schema, the same rows, once.
+//! Migrations from every earlier version: the same schema as a new fleet, and the same rows.
 
-use crate::world::{PATIENCE, World, eventually, fresh_schema, patient, postgres_url, refused};
 use fencepost::{Code, Fleet, Options, lock, task};
+use fencepost_testing::{
+    PATIENCE, World, eventually,
+    postgres::{connect, fresh_schema, url as postgres_url},
+    world::{patient, refused},
+};
 use futures_util::future::join_all;
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -17,14 +21,14 @@ fn database(dir: &tempfile::TempDir, name: &str) -> (PathBuf, String) {
     (path.clone(), path.display().to_string())
 }
 
-/// A connection of our own. A fleet that was just dropped may still be closing the file.
+/// A connection without the engine. A fleet that was just dropped may still be closing the file.
 fn file(path: &Path) -> Connection {
     let conn = Connection::open(path).unwrap();
     conn.busy_timeout(PATIENCE).unwrap();
     conn
 }
 
-/// Every table and index, as SQLite keeps them.
+/// Every table and index, as SQLite stores them.
 fn sqlite_schema(path: &Path) -> Vec<String> {
     let conn = file(path);
     let mut rows = conn
@@ -37,7 +41,7 @@ fn sqlite_version(path: &Path) -> i64 {
     file(path).query_row("pragma user_version", [], |row| row.get(0)).unwrap()
 }
 
-/// Waits until everyone else has closed the file: only then can it be taken out of WAL mode.
+/// Waits until all others have closed the file: only then can WAL mode be switched off.
 async fn closed(path: &Path) {
     let conn = file(path);
     conn.busy_timeout(std::time::Duration::ZERO).unwrap();
@@ -48,17 +52,17 @@ async fn closed(path: &Path) {
     .await;
 }
 
-/// What a fleet of the first version can hold: a run, a lock it held once, an event.
+/// Rows of the first version: a run, a lock that it held, an event.
 const OLD_ROWS: &str = "
     insert into run(name, ttl_ms, opened_at, expires_at, ended_at, settled) values ('old', 1000, 1, 1001, 500, 1);
     insert into lock(name, fence, updated_at) values ('deploy', 41, 500);
     insert into event(at, kind, resource, run, fence) values (1, 'lock.claimed', 'lock/deploy', 'old', 41);";
 
-/// They are still there, and the numbers go on from them.
+/// The rows are still there, and the numbers continue.
 async fn assert_kept(fleet: &Fleet) {
     let claimed = fleet.call(lock::Claim::new("deploy", "new")).await.unwrap().claim;
     assert_eq!(claimed.token, "lock/deploy@42");
-    // On PostgreSQL what is newer than the oldest transaction of any test is held back.
+    // On PostgreSQL events newer than the oldest transaction of any test are held back.
     let mut events = Vec::new();
     eventually("the log is readable", async || {
         events = fleet.call(fencepost::event::List::default()).await.unwrap().events;
@@ -88,9 +92,9 @@ async fn every_earlier_sqlite_version_becomes_the_fresh_schema_and_keeps_its_row
     }
 }
 
-/// A server asks for a key where there ever was one, also if it was revoked before the fleet could remember it.
+/// A fleet that ever had a key requires one, even if the key was revoked before the version that remembers that.
 #[tokio::test]
-async fn a_fleet_from_before_remembers_its_keys() {
+async fn a_migrated_fleet_remembers_its_keys() {
     let dir = tempfile::tempdir().unwrap();
     for (name, keys, keyed) in [
         ("none.db", "", false),
@@ -112,14 +116,14 @@ async fn a_fleet_from_before_remembers_its_keys() {
 
         let schema = fresh_schema();
         drop(Fleet::open_with(&postgres_url(&schema), at_version(13)).await.unwrap());
-        postgres(&schema).await.batch_execute(keys).await.unwrap();
+        connect(&schema).await.batch_execute(keys).await.unwrap();
         let fleet = Fleet::open(&postgres_url(&schema)).await.unwrap();
         assert_eq!(fleet.asks_for_key().await.unwrap(), keyed, "{name}");
     }
 }
 
 #[tokio::test]
-async fn sixteen_may_migrate_one_old_fleet_at_once() {
+async fn sixteen_processes_migrate_one_fleet_at_once() {
     for _ in 0..5 {
         let dir = tempfile::tempdir().unwrap();
         let (path, url) = database(&dir, "fence.db");
@@ -153,7 +157,7 @@ async fn the_backup_can_be_put_back_and_no_fence_is_given_out_twice() {
     drop(Fleet::open(&url).await.unwrap());
     assert!(std::fs::read(&backup).unwrap() == made, "opened twice, migrated once");
 
-    // The way back: everyone stops, and the backup takes the place of the database.
+    // The way back: all processes stop, and the backup replaces the database.
     drop(fleet);
     closed(&path).await;
     std::fs::copy(&backup, &path).unwrap();
@@ -194,18 +198,9 @@ async fn a_newer_sqlite_fleet_is_refused() {
     insta::assert_snapshot!(error.hint_text().unwrap(), @"use the newer fence that made it, or restore the backup it left beside the database");
 }
 
-/// A connection of our own, in the schema.
-async fn postgres(schema: &str) -> tokio_postgres::Client {
-    let url = std::env::var("FENCE_TEST_POSTGRES").unwrap();
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client.batch_execute(&format!("set search_path = {schema}")).await.unwrap();
-    client
-}
-
 /// Every column, constraint, index and function of a schema, without the schema's name.
 async fn postgres_schema(schema: &str) -> Vec<String> {
-    let rows = postgres(schema)
+    let rows = connect(schema)
         .await
         .query(
             "select concat_ws(' ', 'column', table_name, column_name, ordinal_position, data_type, collation_name,
@@ -228,7 +223,7 @@ async fn postgres_schema(schema: &str) -> Vec<String> {
 }
 
 async fn postgres_version(schema: &str) -> i64 {
-    let row = postgres(schema).await.query_one("select max(version) from migration", &[]).await.unwrap();
+    let row = connect(schema).await.query_one("select max(version) from migration", &[]).await.unwrap();
     row.get(0)
 }
 
@@ -241,7 +236,7 @@ async fn every_earlier_postgres_version_becomes_the_fresh_schema_and_keeps_its_r
         drop(Fleet::open_with(&postgres_url(&schema), at_version(version)).await.unwrap());
         assert_eq!(postgres_version(&schema).await, version);
         assert_ne!(postgres_schema(&schema).await, postgres_schema(&fresh).await);
-        postgres(&schema).await.batch_execute(OLD_ROWS).await.unwrap();
+        connect(&schema).await.batch_execute(OLD_ROWS).await.unwrap();
         let fleet = Fleet::open(&postgres_url(&schema)).await.unwrap();
         assert_eq!(postgres_version(&schema).await, postgres_version(&fresh).await);
         assert_eq!(postgres_schema(&schema).await, postgres_schema(&fresh).await);
@@ -250,7 +245,7 @@ async fn every_earlier_postgres_version_becomes_the_fresh_schema_and_keeps_its_r
 }
 
 #[tokio::test]
-async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
+async fn many_processes_create_or_migrate_one_postgres_fleet_at_once() {
     for from in [None, Some(1)] {
         let schema = fresh_schema();
         let url = postgres_url(&schema);
@@ -261,7 +256,7 @@ async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
         let fleets: Vec<_> = fleets.into_iter().map(Result::unwrap).collect();
         assert_eq!(fleets[5].call(task::Add::new("auth", "first")).await.unwrap().task.id, "auth-1");
         let applied =
-            postgres(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
+            connect(&schema).await.query("select version from migration order by 1", &[]).await.unwrap();
         assert_eq!(applied.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), (1..=15).collect::<Vec<_>>());
     }
 }
@@ -270,7 +265,7 @@ async fn many_may_create_or_migrate_one_postgres_fleet_at_once() {
 async fn a_newer_postgres_fleet_is_refused() {
     let schema = fresh_schema();
     drop(Fleet::open(&postgres_url(&schema)).await.unwrap());
-    postgres(&schema).await.batch_execute("insert into migration(version) values (99)").await.unwrap();
+    connect(&schema).await.batch_execute("insert into migration(version) values (99)").await.unwrap();
     let error = refused(Fleet::open(&postgres_url(&schema)).await);
     assert_eq!(error.code(), Code::Unavailable);
     insta::assert_snapshot!(error.message(), @"the fleet has schema version 99, and this fence knows versions up to 15");

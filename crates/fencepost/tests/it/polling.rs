@@ -1,12 +1,11 @@
-//! Polls: who may, what they cost, what they wait for, and answers that never arrive.
+//! Polls: access, cost, waiting, lost replies and races.
 
 use crate::{
-    grown::rows_read,
-    on_both,
-    steps::{meet, run_to_commit, start},
-    world::{PATIENCE, World, code},
+    large_tables::rows_read,
+    open_transactions::{meet, run_to_commit, start},
 };
 use fencepost::{Access, Code, Fleet, Millis, agent, channel, inbox, key, params, run, task};
+use fencepost_testing::{PATIENCE, World, on_both, world::code};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -36,7 +35,7 @@ async fn as_agent_key(fleet: &Fleet, agent: &str) -> Fleet {
     fleet.as_key(&fleet.key(&secret).await.unwrap().expect("it was just added"))
 }
 
-/// A poll that waits, once it does.
+/// Starts a poll, and returns when it waits.
 async fn parked(world: &World, agent: &str) -> JoinHandle<Option<agent::Trigger>> {
     let (fleet, before) = (world.fleet.clone(), world.fleet.stats().waiting);
     let run = format!("parked-{}", fastrand::u64(..));
@@ -58,8 +57,8 @@ async fn woken(polled: JoinHandle<Option<agent::Trigger>>) -> String {
 }
 
 on_both! {
-    /// More runs have lapsed than one call ends: an agent's own may be among those that are left, and keeps no place.
-    async fn what_has_lapsed_keeps_no_place(world: World) {
+    /// More runs have lapsed than one call ends. An agent's own may be among the rest, and must not count against its limit.
+    async fn lapsed_runs_do_not_count_against_the_limit(world: World) {
         for n in 0..66 {
             let agent = format!("a{n}");
             let join = agent::Join { agent: agent.clone(), max_concurrent: Some(1), ..Default::default() };
@@ -95,7 +94,7 @@ on_both! {
             ("agent/poll", r#"{"agent": "bob", "run": "e"}"#),
             ("agent/poll", r#"{"agent": "bob", "run": "e", "accept": []}"#),
             ("agent/poll", r#"{"agent": "bob", "run": "b1"}"#),
-            // A run of another's, although it would be for oneself.
+            // A run of another agent.
             ("agent/poll", r#"{"agent": "eve", "run": "b1"}"#),
             ("agent/join", r#"{"agent": "bob"}"#),
             ("agent/leave", r#"{"agent": "bob"}"#),
@@ -125,8 +124,8 @@ on_both! {
         ").await;
     }
 
-    /// What could change the answer of one who waits wakes it.
-    async fn a_poll_that_waits_sees_its_agent_change(world: World) {
+    /// A change of its agent wakes a waiting poll.
+    async fn a_waiting_poll_notices_changes_of_its_agent(world: World) {
         world.story("
             agent/join a capabilities=go              -> agent.name=a
             agent/join b role=lead                    -> agent.name=b
@@ -155,7 +154,7 @@ on_both! {
         world.story("run/settle c1 -> run.alive=false").await;
         assert_eq!(woken(polled).await, "task/auth-4@1");
 
-        // As a worker it has nothing to do; there is something to tell a lead.
+        // A worker has nothing to do; a lead has a notice.
         let polled = parked(&world, "b").await;
         world.story("agent/join b role=lead -> agent.role=lead").await;
         assert_eq!(woken(polled).await, "message/1@1");
@@ -171,8 +170,8 @@ on_both! {
         assert_eq!(woken(polled).await, "message/2@1");
     }
 
-    /// An answer that did not arrive is as if nobody had asked, for every kind of trigger.
-    async fn a_trigger_that_did_not_arrive_goes_back(world: World) {
+    /// A trigger whose reply did not arrive is given back, for every kind of trigger.
+    async fn an_undelivered_trigger_goes_back(world: World) {
         world.story("
             agent/join bob max_concurrent=1             -> agent.name=bob
             agent/join lead role=lead                   -> agent.name=lead
@@ -203,7 +202,7 @@ on_both! {
             let (lost, delivery) = world.fleet.deliver(poll.clone()).await.unwrap();
             assert_eq!(delivery.undelivered().await.unwrap(), items, "{kind:?}");
             assert_eq!(code(world.fleet.call(settle(run)).await), Code::LeaseExpired);
-            // Asked again, also of another: it is the latest answer that counts.
+            // After a repeated poll, also through another fleet, only the latest delivery counts.
             let (again, first) = world.fleet.deliver(poll.clone()).await.unwrap();
             let (_, second) = other.deliver(poll.clone()).await.unwrap();
             let (lost, again) = (lost.trigger.unwrap(), again.trigger.unwrap());
@@ -218,7 +217,7 @@ on_both! {
         assert_eq!(world.show("auth-4").await.attempts, 1, "what was not delivered is no attempt");
     }
 
-    /// What has a million tags that a worker does not, and what begins like what it can do, is not looked at.
+    /// The search skips tasks with tags that the worker does not have, and tags that only begin like its own.
     async fn a_worker_finds_its_task_among_many_that_do_not_fit(world: World) {
         let lists = |i: usize| match i % 3 {
             0 => vec!["go".to_owned(), format!("u{i}")],
@@ -268,7 +267,7 @@ on_both! {
         ").await;
     }
 
-    /// The longest waiting kind goes first once it has waited too long, whatever its place in the order.
+    /// A kind of trigger that has waited too long goes first, whatever the order.
     async fn nothing_starves(world: World) {
         world.story("
             agent/join bob                           -> agent.name=bob
@@ -288,8 +287,8 @@ on_both! {
         ").await;
     }
 
-    /// A clock that somebody sets back gives nobody more time, and nobody's trigger twice.
-    async fn a_clock_set_back(world: World) {
+    /// A clock that is set back lengthens no lease, and hands out no trigger twice.
+    async fn a_clock_set_back_lengthens_no_lease(world: World) {
         world.story("
             agent/join bob                           -> agent.online=true
             inbox/send bob text=x                    -> item.id=1
@@ -312,7 +311,7 @@ on_both! {
     }
 }
 
-/// Most polls are empty, and none of those waits for who writes.
+/// Most polls are empty, and an empty poll does not wait for a writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_poll_does_not_touch_sqlites_writer() {
     let world = World::sqlite().await;
@@ -334,7 +333,7 @@ async fn an_empty_poll_does_not_touch_sqlites_writer() {
         let polled = tokio::time::timeout(PATIENCE, world.fleet.call(poll(agent, "r"))).await;
         assert_eq!(polled.expect("it answers at once").unwrap().trigger, None, "{agent}");
     }
-    // One that takes something does wait.
+    // A poll that takes something does wait.
     let writes = start(&world.fleet, agent::Poll { tag: Some("rust".into()), ..poll("eve", "e") });
     let waits =
         start(&world.fleet, inbox::Send { agent: "eve".into(), text: "x".into(), ..Default::default() });
@@ -345,7 +344,7 @@ async fn an_empty_poll_does_not_touch_sqlites_writer() {
     assert!(world.fleet.call(poll("eve", "e")).await.unwrap().trigger.is_some());
 }
 
-/// Mentions on PostgreSQL, step by step: a post, a read, a claim and a settling that meet on one reader's row.
+/// Mentions on PostgreSQL, step by step: a post, a read, a claim and a settling use the same reader's row.
 async fn talking() -> World {
     let world = World::postgres().await;
     world
@@ -422,7 +421,7 @@ async fn reading_that_races_a_poll_or_a_settling_loses_nothing() {
     world.assert_sound().await;
 }
 
-/// A read under a claim whose run ends at the same time marks nothing, whether it is refused or not.
+/// A read under a claim whose run ends at the same time does not move the cursor, whether or not it is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_that_races_the_end_of_its_run() {
     let world = talking().await;
@@ -441,7 +440,7 @@ async fn reading_that_races_the_end_of_its_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_who_delegate_one_message_make_one_task() {
+async fn two_delegations_of_one_message_make_one_task() {
     let world = World::postgres().await;
     world.story("inbox/send bob text=fix -> item.id=1").await;
     let delegate = inbox::Delegate { message: "1".into(), ..Default::default() };
@@ -457,9 +456,9 @@ async fn two_who_delegate_one_message_make_one_task() {
     world.assert_sound().await;
 }
 
-/// A poll that another holds up takes what that leaves, and the last place is given once.
+/// A poll that waited for another takes what is left, and the last free place is used once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn polls_that_meet() {
+async fn polls_that_race_for_the_last_place() {
     let world = World::postgres().await;
     world
         .story(

@@ -1,16 +1,17 @@
-//! Connections that break, servers that go away: what was done is done once, and what is unknown is said.
+//! Broken connections and stopped servers: every op is done once, and an unknown outcome is reported.
 
 use crate::{
-    postgres_store::raw,
-    proxy::{Cut, Proxy},
+    postgres_proxy::{Cut, Proxy},
     waiting::{parked, token, until, waits},
-    world::{PATIENCE, eventually, fresh_schema, postgres_url, refused},
 };
 use fencepost::{Code, Fleet, Millis, task};
+use fencepost_testing::{
+    PATIENCE, eventually,
+    postgres::{Cluster, connect, fresh_schema, url as postgres_url},
+    world::refused,
+};
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -38,19 +39,19 @@ async fn now_is_the_databases_clock() {
     let (proxy, url, schema) = proxy().await;
     proxy.set_the_servers_clock_ahead_an_hour();
     let fleet = Fleet::open(&url).await.unwrap();
-    let raw = raw(&schema).await;
+    let raw = connect(&schema).await;
     let sql = "select floor(extract(epoch from clock_timestamp()) * 1000)::bigint";
     let now = async || raw.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) + HOUR;
     fleet.call(task::Add::new("auth", "first")).await.unwrap();
     let before = now().await;
     let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.claimed_at.0;
-    // A millisecond more, because it is rounded and not cut off.
+    // One more millisecond, because the time is rounded.
     assert!((before..=now().await + 1).contains(&claimed), "{before} {claimed}");
 }
 
 async fn stored(schema: &str) -> i64 {
     let sql = "select count(*) from task where title = 'once'";
-    raw(schema).await.query_one(sql, &[]).await.unwrap().get(0)
+    connect(schema).await.query_one(sql, &[]).await.unwrap().get(0)
 }
 
 fn once() -> task::Add {
@@ -61,7 +62,7 @@ fn once() -> task::Add {
 async fn a_claim_and_a_completion_are_at_most_five_flights_on_the_wire() {
     let (fleet, proxy, _) = through_a_proxy().await;
     let mut least = (u64::MAX, u64::MAX);
-    // The first round prepares the statements. Of the others the least counts: it is what is needed.
+    // The first round prepares the statements. Of the others the smallest counts.
     for round in 0..4 {
         fleet.call(task::Add::new("auth", "first")).await.unwrap();
         if round == 1 {
@@ -80,7 +81,7 @@ async fn a_claim_and_a_completion_are_at_most_five_flights_on_the_wire() {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_was_lost_is_unknown_and_asking_again_does_it_once() {
+async fn a_commit_whose_reply_was_lost_is_unknown_and_can_be_repeated() {
     for (cut, did) in [(Cut::Before("commit"), 0), (Cut::AfterCommit, 1)] {
         let (fleet, proxy, schema) = through_a_proxy().await;
         fleet.call(task::Add::new("auth", "warms up")).await.unwrap();
@@ -109,7 +110,7 @@ async fn a_commit_whose_answer_was_lost_is_unknown_and_asking_again_does_it_once
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_before_the_commit_is_tried_again_and_done_once() {
+async fn a_call_whose_connection_breaks_before_the_commit_is_retried() {
     let (fleet, proxy, schema) = through_a_proxy().await;
     fleet.call(task::Add::new("auth", "warms up")).await.unwrap();
     for (n, part) in
@@ -123,7 +124,7 @@ async fn a_connection_that_breaks_before_the_commit_is_tried_again_and_done_once
 }
 
 #[tokio::test]
-async fn a_lost_answer_about_the_dead_is_not_the_callers_to_worry_about() {
+async fn a_lost_reply_about_expiry_does_not_fail_the_caller() {
     let (fleet, proxy, _) = through_a_proxy().await;
     fleet.call(task::Add::new("auth", "first")).await.unwrap();
     fleet.call(task::Claim::next("auth", "dead")).await.unwrap();
@@ -133,14 +134,14 @@ async fn a_lost_answer_about_the_dead_is_not_the_callers_to_worry_about() {
         )
     });
     schema_wide.await.unwrap();
-    // The first commit of this claim gives back what the dead run held; only the second is the claim's own.
+    // The first commit of this call is the expiry of the dead run; the second is the claim's own.
     proxy.cut(Cut::AfterCommit);
     let claimed = fleet.call(task::Claim::next("auth", "r1")).await.unwrap();
     assert_eq!(claimed.claim.token, "task/auth-1@2");
 }
 
 #[tokio::test]
-async fn who_waits_goes_on_waiting_while_the_database_is_away() {
+async fn waiters_survive_a_database_outage() {
     for in_a_look in [true, false] {
         let (fleet, proxy, schema) = through_a_proxy().await;
         let other = Fleet::open(&postgres_url(&schema)).await.unwrap();
@@ -154,7 +155,7 @@ async fn who_waits_goes_on_waiting_while_the_database_is_away() {
         let waiting: Vec<_> = (0..5).map(|n| waits(&fleet, claim(format!("r{n}")))).collect();
         parked(&fleet, 5).await;
         if in_a_look {
-            // It keeps trying. For those who sleep the watcher does.
+            // The watcher keeps trying for the waiting calls.
             proxy.cut(Cut::All("skip locked"));
             add("first").await;
         } else {
@@ -165,7 +166,7 @@ async fn who_waits_goes_on_waiting_while_the_database_is_away() {
         let told = refused(fleet.call(claim("late".into())).await);
         assert_eq!(told.code(), Code::Unavailable, "who comes now is told: {told:?}");
         assert!(told.hint_text().is_some(), "{told:?}");
-        // Nobody hears of it.
+        // No waiter notices.
         add("while it was away").await;
         proxy.open();
         parked(&fleet, if in_a_look { 3 } else { 4 }).await;
@@ -180,47 +181,16 @@ async fn who_waits_goes_on_waiting_while_the_database_is_away() {
     }
 }
 
-/// A PostgreSQL of this test's own.
-struct Server {
-    dir: tempfile::TempDir,
-    url: String,
-}
-
-impl Server {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let started = Self::script("start", &dir);
-        let url =
-            started.lines().find_map(|line| line.strip_prefix("FENCE_TEST_POSTGRES=")).unwrap().to_owned();
-        Self { dir, url }
-    }
-    fn script(verb: &str, dir: &tempfile::TempDir) -> String {
-        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
-        let ran = Command::new(script).arg(verb).arg(dir.path()).output().unwrap();
-        assert!(ran.status.success(), "{verb}: {}", String::from_utf8_lossy(&ran.stderr));
-        String::from_utf8(ran.stdout).unwrap()
-    }
-    fn run(&self, verb: &str) {
-        Self::script(verb, &self.dir);
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.run("rm");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_goes_away_and_comes_back() {
-    let server = tokio::task::spawn_blocking(Server::start).await.unwrap();
-    let url = format!("{}?sslmode=disable", server.url);
+async fn a_restart_of_the_server_is_survived() {
+    let server = tokio::task::spawn_blocking(Cluster::start).await.unwrap();
+    let url = server.url();
     let fleet = Fleet::open(&url).await.unwrap();
     let add =
         |n: usize| task::Add { key: Some(format!("key {n}")), ..task::Add::new("auth", format!("task {n}")) };
     fleet.call(add(0)).await.unwrap();
 
-    // Calls all through a crash: each succeeds or says clearly that it did not, and all can be asked again.
+    // Calls during a crash: each succeeds or fails with a clear code, and all can be repeated.
     let restarted = Arc::new(AtomicBool::new(false));
     let busy = tokio::spawn({
         let (fleet, restarted) = (fleet.clone(), restarted.clone());
@@ -236,7 +206,7 @@ async fn a_server_that_goes_away_and_comes_back() {
             panic!("the restart never ended");
         }
     });
-    tokio::task::block_in_place(|| server.run("restart"));
+    tokio::task::block_in_place(|| server.restart());
     restarted.store(true, Ordering::SeqCst);
     let (last, failed) = tokio::time::timeout(PATIENCE, busy).await.expect("it goes on").unwrap();
     for (n, error) in &failed {
@@ -267,7 +237,7 @@ async fn a_server_that_goes_away_and_comes_back() {
     PostgreSQL refuses the connection: role "nobody" does not exist
     hint: check the user, the password and the database in the address
     "#);
-    // From here on a password is asked for.
+    // From here on the server requires a password.
     let rules = "host all all 127.0.0.1/32 scram-sha-256\n";
     let password = fleet.transaction(move |tx| {
         Box::pin(async move {
@@ -292,7 +262,7 @@ async fn a_server_that_goes_away_and_comes_back() {
     "#);
     Fleet::open(&url.replace("fence@", "fence:right@")).await.expect("the right password");
 
-    tokio::task::block_in_place(|| server.run("stop"));
+    tokio::task::block_in_place(|| server.stop());
     let stopped = tokio::time::timeout(PATIENCE, fleet.call(add(0))).await.expect("quickly");
     let error = refused(stopped);
     assert_eq!(error.code(), Code::Unavailable, "{error:?}");

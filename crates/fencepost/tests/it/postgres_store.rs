@@ -1,10 +1,12 @@
 //! PostgreSQL: round trips, retries, the pool, the database's clock.
 
-use crate::world::{
-    PATIENCE, START, World, code, eventually, fresh_schema, options, patient, postgres_url, refused,
-};
 use fencepost::{
     Code, Error, Fleet, ManualClock, Options, Result, Stmt, Time, agent, inbox, params, run, task,
+};
+use fencepost_testing::{
+    PATIENCE, World, eventually, on_both,
+    postgres::{connect, fresh_schema, url as postgres_url},
+    world::{START, code, options, patient, refused},
 };
 use futures_util::future::join_all;
 use std::{
@@ -17,17 +19,8 @@ use std::{
 };
 use tokio::sync::Barrier;
 
-/// A connection of our own, in the fleet's schema.
-pub async fn raw(schema: &str) -> tokio_postgres::Client {
-    let url = std::env::var("FENCE_TEST_POSTGRES").unwrap();
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client.batch_execute(&format!("set search_path = {schema}")).await.unwrap();
-    client
-}
-
 async fn raw_count(schema: &str, sql: &str) -> i64 {
-    count(&raw(schema).await, sql).await
+    count(&connect(schema).await, sql).await
 }
 
 async fn count(raw: &tokio_postgres::Client, sql: &str) -> i64 {
@@ -55,7 +48,7 @@ async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
         ("with a request id", task::Claim { request: Some("ask".into()), ..next("asks") }),
         ("with a tag", task::Claim { tag: Some("rust".into()), ..next("tags") }),
     ];
-    // The first round prepares every statement, once per connection.
+    // The first round prepares every statement on the connection.
     for round in ["first", "second"] {
         let mut cost = Vec::new();
         let before = |what: &str| (what.to_owned(), fleet.stats().round_trips);
@@ -90,9 +83,9 @@ async fn a_claim_and_a_completion_take_at_most_five_round_trips() {
     }
 }
 
-crate::on_both! {
-    /// The opening reads carry the request's text to the database before the op has looked at it.
-    async fn what_the_database_cannot_hold_is_refused_by_its_field(world: World) {
+on_both! {
+    /// The opening reads send the request's text to the database before the op has checked it.
+    async fn values_that_the_database_cannot_hold_are_refused_by_field(world: World) {
         world.add("first").await;
         let claims = [
             task::Claim::next("auth", "a\0b"),
@@ -108,7 +101,7 @@ crate::on_both! {
 }
 
 #[tokio::test]
-async fn a_batch_of_any_length_is_answered_in_order() {
+async fn a_batch_of_statements_is_answered_in_order() {
     let (fleet, _) = with(|_| {}).await;
     let ask = fleet.transaction(|tx| {
         Box::pin(async move {
@@ -122,9 +115,9 @@ async fn a_batch_of_any_length_is_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_deadlock_is_tried_again_and_both_succeed() {
+async fn a_deadlock_is_retried_and_both_succeed() {
     let (fleet, schema) = with(|_| {}).await;
-    let raw = raw(&schema).await;
+    let raw = connect(&schema).await;
     raw.batch_execute("create table t(id bigint, n bigint); insert into t values (1, 0), (2, 0)")
         .await
         .unwrap();
@@ -135,7 +128,7 @@ async fn a_deadlock_is_tried_again_and_both_succeed() {
             let (barrier, tries) = (barrier.clone(), tries.clone());
             Box::pin(async move {
                 tx.execute("update t set n = n + 1 where id = ?1", params![first]).await?;
-                // Each has its first row before either asks for its second.
+                // Each has locked its first row before either asks for its second.
                 if tries.fetch_add(1, Ordering::SeqCst) < 2 {
                     barrier.wait().await;
                 }
@@ -145,13 +138,13 @@ async fn a_deadlock_is_tried_again_and_both_succeed() {
     };
     let (one, other) = tokio::join!(both(1, 2), both(2, 1));
     assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
-    // One of them was chosen to try again. It may take its first row before the other has its second: then they meet anew.
+    // One of them is retried. It may lock its first row again before the other gets its second: then they deadlock again.
     assert!(tries.load(Ordering::SeqCst) >= 3, "they did not meet");
     assert_eq!(count(&raw, "select sum(n)::bigint from t").await, 4);
 }
 
 #[tokio::test]
-async fn what_can_never_be_serialized_ends_after_a_bounded_number_of_tries() {
+async fn retries_of_serialization_failures_are_bounded() {
     let (fleet, schema) = with(|_| {}).await;
     let tries = Arc::new(AtomicU32::new(0));
     let counted = tries.clone();
@@ -165,7 +158,7 @@ async fn what_can_never_be_serialized_ends_after_a_bounded_number_of_tries() {
     let error = refused(never.await);
     assert_eq!((error.code(), tries.load(Ordering::SeqCst)), (Code::Unavailable, 10));
     assert!(error.hint_text().is_some(), "{error:?}");
-    assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 0);
+    assert_eq!(count(&connect(&schema).await, "select count(*) from task").await, 0);
 }
 
 #[tokio::test]
@@ -180,7 +173,7 @@ async fn a_statement_that_failed_unnoticed_is_not_a_success() {
     });
     let error = refused(swallowed.await);
     assert_eq!(error.code(), Code::Internal, "{error:?}");
-    let raw = raw(&schema).await;
+    let raw = connect(&schema).await;
     assert_eq!(count(&raw, "select count(*) from task").await, 0);
 
     let undone = fleet.transaction(|tx| {
@@ -206,9 +199,9 @@ async fn blocked(raw: &tokio_postgres::Client, schema: &str) {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_leaves_no_transaction_to_the_next() {
+async fn a_caller_that_hangs_up_leaves_no_open_transaction() {
     let (fleet, schema) = with(|options| options.connections = 1).await;
-    let (holder, watcher) = (raw(&schema).await, raw(&schema).await);
+    let (holder, watcher) = (connect(&schema).await, connect(&schema).await);
     fleet.call(task::Add::new("auth", "first")).await.unwrap();
     let token = fleet.call(task::Claim::next("auth", "r1")).await.unwrap().claim.token;
     holder.batch_execute("begin; select * from task for update").await.unwrap();
@@ -219,7 +212,7 @@ async fn a_caller_that_hangs_up_leaves_no_transaction_to_the_next() {
     blocked(&watcher, &schema).await;
     hangs_up.abort();
     assert!(hangs_up.await.unwrap_err().is_cancelled());
-    // The only connection of the pool is to be had again at once, and it is not the one that hung up.
+    // The pool's only connection is free again at once, and it is a new one.
     fleet.call(task::Add::new("auth", "second")).await.unwrap();
     holder.batch_execute("commit").await.unwrap();
     assert_eq!(
@@ -229,18 +222,18 @@ async fn a_caller_that_hangs_up_leaves_no_transaction_to_the_next() {
     fleet.call(task::Done::new(&token)).await.unwrap();
     let open = "select count(*) from pg_locks join pg_class on pg_class.oid = pg_locks.relation
                 where relnamespace = current_schema()::regnamespace";
-    // The server may need a moment to see who hung up.
+    // The server may need a moment to notice.
     eventually("no transaction is open", async || count(&watcher, open).await == 0).await;
 }
 
 #[tokio::test]
-async fn a_call_gives_up_when_the_database_does_not_let_it_go_on() {
+async fn a_call_gives_up_after_its_limit() {
     let (patient, schema) = with(|_| {}).await;
     patient.call(task::Add::new("auth", "first")).await.unwrap();
     let mut hasty = options(&ManualClock::at(START.parse().unwrap()));
     hasty.connections = 1;
     hasty.call_limit = Duration::from_millis(300);
-    // Being connected may take longer than that.
+    // Connecting may take longer than that.
     let mut fleet = None;
     eventually("it is connected", async || {
         match Fleet::open_with(&postgres_url(&schema), hasty.clone()).await {
@@ -251,7 +244,7 @@ async fn a_call_gives_up_when_the_database_does_not_let_it_go_on() {
     })
     .await;
     let fleet = fleet.unwrap();
-    let holder = raw(&schema).await;
+    let holder = connect(&schema).await;
     holder.batch_execute("begin; lock table task").await.unwrap();
     let show = || fleet.call(task::Show { task: "auth-1".into() });
     let answers = tokio::time::timeout(PATIENCE, async { tokio::join!(show(), show()) });
@@ -277,7 +270,7 @@ async fn more_callers_than_connections_just_wait() {
     let adding = (0..50).map(|n| fleet.call(task::Add::new("auth", format!("task {n}"))));
     let added = join_all(adding).await.into_iter().map(|added| added.unwrap().task.id);
     assert_eq!(added.collect::<std::collections::BTreeSet<_>>().len(), 50);
-    assert_eq!(count(&raw(&schema).await, "select count(*) from task").await, 50);
+    assert_eq!(count(&connect(&schema).await, "select count(*) from task").await, 50);
 }
 
 #[tokio::test]
@@ -321,9 +314,9 @@ async fn a_panicking_closure_leaves_the_pool_as_it_was() {
     assert_eq!(code(fleet.call(task::Show { task: "auth-2".into() }).await), Code::NotFound);
 }
 
-/// One more on the way of a call is a tenth of what a fleet of a thousand agents can do.
+/// One more round trip per call costs a fleet of a thousand agents a tenth of its throughput.
 #[tokio::test]
-async fn how_many_round_trips_a_call_takes() {
+async fn round_trips_per_call() {
     let fleet = Fleet::open(&postgres_url(&fresh_schema())).await.unwrap();
     let mut counted = BTreeMap::new();
     macro_rules! count {
@@ -339,7 +332,7 @@ async fn how_many_round_trips_a_call_takes() {
     let settle =
         |run: &str| run::Settle { run: run.into(), output: Some("built".into()), ..Default::default() };
     let letter = || inbox::Send { agent: "ada".into(), text: "hello".into(), ..Default::default() };
-    // The boards and mailboxes are there.
+    // The boards and mailboxes exist already.
     fleet.call(task::Add::new("auth", "first")).await.unwrap();
     fleet.call(letter()).await.unwrap();
     fleet.call(poll("p0")).await.unwrap();
@@ -368,10 +361,10 @@ async fn how_many_round_trips_a_call_takes() {
     ");
 }
 
-/// Several at once take their numbers apart from their transactions. Imports bring numbers of their own, and an embedder's
-/// transaction has the counter for long: nobody gets a number twice, and nobody is refused for it.
+/// Concurrent adds reserve their numbers outside their transactions. Imports choose numbers, and an embedder's transaction
+/// locks the counter for long. No number is given twice, and no call is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn numbers_are_given_once() {
+async fn task_numbers_are_given_once() {
     let schema = fresh_schema();
     let fleet = Fleet::open_with(&postgres_url(&schema), patient()).await.unwrap();
     fleet.call(task::Add::new("auth", "the first")).await.unwrap();
@@ -405,7 +398,7 @@ async fn numbers_are_given_once() {
             })
         })
         .collect();
-    // Long enough for some to give up on the counter, and to wait for it in their own transaction.
+    // Long enough for some to stop reserving, and to wait for the counter in their own transaction.
     tokio::time::sleep(Duration::from_millis(400)).await;
     go.wait().await;
     embedder.await.unwrap();
@@ -427,7 +420,7 @@ async fn numbers_are_given_once() {
     let count = raw_count(&schema, "select count(*) from task").await;
     assert_eq!((ids.len(), count), (120, 120 + 2 + imported));
     let apart = "select count(*) from pg_stat_activity where application_name = left('fence_numbers ' || current_schema, 63)";
-    // If the first tries to be connected for it took too long, nobody tries for some seconds.
+    // If the first attempts to connect took too long, there are none for some seconds.
     eventually("numbers are taken apart", async || {
         let add = || fleet.call(task::Add::new("auth", "one more"));
         let (one, other) = tokio::join!(add(), add());

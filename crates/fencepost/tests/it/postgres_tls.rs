@@ -1,10 +1,11 @@
-//! `sslmode`, as libpq has it.
+//! `sslmode`, with the meaning that libpq gives it.
 
-use crate::{
-    proxy::Proxy,
-    world::{fresh_schema, refused},
-};
+use crate::postgres_proxy::Proxy;
 use fencepost::{Code, Fleet, Result, params};
+use fencepost_testing::{
+    postgres::{address, fresh_schema},
+    world::refused,
+};
 
 struct Way {
     base: String,
@@ -15,11 +16,7 @@ struct Way {
 impl Way {
     fn new() -> Self {
         let get = |name| std::env::var(name).expect("run the tests with `make test`");
-        Self {
-            base: get("FENCE_TEST_POSTGRES"),
-            root_cert: get("FENCE_TEST_POSTGRES_ROOT_CERT"),
-            schema: fresh_schema(),
-        }
+        Self { base: address(), root_cert: get("FENCE_TEST_POSTGRES_ROOT_CERT"), schema: fresh_schema() }
     }
 
     async fn open(&self, query: &str) -> Result<Fleet> {
@@ -31,7 +28,7 @@ impl Way {
     }
 }
 
-/// Whether the server sees this connection as encrypted.
+/// Does the server see this connection as encrypted?
 async fn is_encrypted(fleet: &Fleet) -> bool {
     let ask = fleet.transaction(|tx| {
         Box::pin(async move {
@@ -42,14 +39,14 @@ async fn is_encrypted(fleet: &Fleet) -> bool {
     ask.await.unwrap()
 }
 
-/// What comes of an address.
+/// The outcome of opening an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
     Plain,
     Encrypted,
-    /// The server's certificate was not believed.
+    /// The server's certificate is not trusted.
     Distrusted,
-    /// The address itself is wrong, and says so.
+    /// The address itself is refused.
     Wrong,
 }
 
@@ -69,7 +66,7 @@ async fn outcome(way: &Way, query: &str) -> Is {
     }
 }
 
-/// libpq's table, and `sslrootcert=system`. No authority of the system signed the test server's certificate.
+/// libpq's table, and `sslrootcert=system`: no authority of the system signed the test server's certificate.
 #[tokio::test]
 async fn every_mode_with_every_authority() {
     use Is::{Distrusted, Encrypted, Plain, Wrong};
@@ -119,7 +116,7 @@ async fn only_verify_full_minds_the_hosts_name() {
     assert!(error.message().contains("certificate"), "{error:?}");
 }
 
-/// An authority that signed nothing here.
+/// An authority that did not sign the server's certificate.
 const OTHER: &str = "-----BEGIN CERTIFICATE-----
 MIIBjjCCATWgAwIBAgIUYGzRhhvwijpOwi/jKNwAm1NQUDkwCgYIKoZIzj0EAwIw
 HDEaMBgGA1UEAwwRYW5vdGhlciBhdXRob3JpdHkwIBcNMjYxMTE2MTk1OTUwWhgP

@@ -1,10 +1,7 @@
-//! Real races, many rounds, through fleets with connections of their own. What must hold holds whoever wins.
+//! Races in real time, in many rounds, between fleets with separate connections. The promises hold whoever wins.
 
-use crate::{
-    on_both,
-    world::{PATIENCE, World, code},
-};
 use fencepost::{Code, Error, Fleet, Millis, admin, claim, claim::Verdict, lock, run, task};
+use fencepost_testing::{PATIENCE, World, on_both, world::code};
 use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
@@ -30,7 +27,7 @@ fn item() -> task::plan::Item {
     task::plan::Item { title: "one of many".into(), ..task::plan::Item::default() }
 }
 
-/// Claims and completes until the board is finished; what it took.
+/// Claims and completes until the board is finished. Returns the claimed tasks.
 async fn work(fleet: Fleet, run: String) -> Vec<String> {
     let mut taken = Vec::new();
     loop {
@@ -46,7 +43,7 @@ async fn work(fleet: Fleet, run: String) -> Vec<String> {
     }
 }
 
-/// Whoever ends a run passes over what another call has locked at that moment. It goes back with the next expiry.
+/// Ending a run skips items that another call has locked. The next expiry gives these back.
 async fn settle(world: &World) {
     world.fleet.call(admin::Expire::default()).await.unwrap();
 }
@@ -118,7 +115,7 @@ on_both! {
         }
     }
 
-    /// The clock stands exactly at the end of the lease: only the newcomer can win.
+    /// The clock stands exactly at the end of the lease: only the new claim can win.
     async fn a_late_completion_racing_the_next_claim(world: World) {
         let [one, other] = fleets(&world).await;
         for round in 0..ROUNDS {
@@ -201,8 +198,8 @@ on_both! {
         }
     }
 
-    /// As many tasks as claimers, all held by one dead run: all who wait get one, whoever gives them back.
-    async fn claimers_racing_to_bury_a_dead_run_all_get_something(world: World) {
+    /// As many tasks as claimers, all held by one dead run: each claimer gets one, whichever call runs the expiry.
+    async fn claimers_racing_to_end_a_dead_run_each_get_a_task(world: World) {
         let fleets = fleets::<4>(&world).await;
         for round in 0..10 {
             world.fleet.call(plan(vec![item(); 4])).await.unwrap();
@@ -231,7 +228,7 @@ on_both! {
 mod storm {
     use super::*;
 
-    /// Only what somebody else got first is refused; a deadlock or a lost race is retried, and nobody hears of it.
+    /// A call is refused only if another got the item first; deadlocks and lost races are retried silently.
     #[track_caller]
     fn expected(error: &Error) {
         let refusals = [
@@ -247,7 +244,7 @@ mod storm {
         assert!(refusals.contains(&error.code()), "{error:?}");
     }
 
-    /// One of everything that takes several locks, in an order of its own for each of the callers.
+    /// Every op that takes several locks, in a different order for each caller.
     async fn storm(fleet: Fleet, me: usize, rounds: usize) {
         let mut dice = fastrand::Rng::with_seed(me as u64);
         let mut any = |top: usize| format!("auth-{}", 1 + dice.usize(..top));

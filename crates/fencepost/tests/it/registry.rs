@@ -1,11 +1,11 @@
-//! The registry: everything that an interface makes of the ops must be there.
+//! The registry: everything that an interface needs to know about the ops.
 
-use crate::world::World;
 use fencepost::{
     Code,
     op::{self, OnRetry, Op, Visit},
     task,
 };
+use fencepost_testing::World;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ fn every_example_is_a_request_of_its_op() {
     }
 }
 
-/// What an op says about retries fits the fields of its request.
+/// `ON_RETRY` of an op fits the fields of its request.
 #[test]
 fn an_op_with_a_request_id_or_a_token_says_so() {
     for op in op::registry() {
@@ -198,7 +198,7 @@ fn durations_are_named_in_milliseconds() {
     }
 }
 
-/// Every field that must be there, and no other.
+/// A request with the required fields only.
 pub fn least_request(schema: &Value) -> Value {
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     let field = |name: &Value| {
@@ -237,9 +237,9 @@ fn the_least_request_of_every_op_survives_the_wire() {
     assert_eq!(visited.0, op::registry().len());
 }
 
-/// A reader has no lock and no transaction of its own: an op that says it reads must not write.
+/// Readers have no lock and no transaction, so an op that is marked as reading must not write.
 #[tokio::test]
-async fn what_reads_runs_where_nothing_can_be_written() {
+async fn ops_that_read_write_nothing() {
     let world = World::sqlite().await;
     world
         .story(
@@ -265,9 +265,9 @@ async fn what_reads_runs_where_nothing_can_be_written() {
     }
 }
 
-/// A server hands over bytes and gets bytes: the same reply as any other caller, and the same refusals.
+/// A call in bytes has the same reply and the same refusals as any other.
 #[tokio::test]
-async fn bytes_in_and_bytes_out() {
+async fn calls_in_bytes_reply_as_typed_calls() {
     let world = World::sqlite().await;
     let (add, show) = (op::find("task/add").unwrap(), op::find("task/show").unwrap());
     add.serve(&world.fleet, br#"{"board":"auth","title":"one"}"#).await.unwrap();

@@ -1,13 +1,10 @@
-//! Routes: what comes from outside is dropped as a repeat, in one agent's inbox, or kept; and never two of these.
+//! Routes: a delivery is dropped as a repeat, put in one agent's inbox, or kept as unrouted; exactly one of these.
 
-use crate::{
-    on_both,
-    world::{World, code},
-};
 use fencepost::{
     Code, Fleet, admin, inbox, params,
     route::{self, Outcome},
 };
+use fencepost_testing::{World, on_both, world::code};
 use std::collections::HashMap;
 
 fn said(delivery: &str, text: &str) -> route::Deliver {
@@ -42,7 +39,7 @@ async fn unmatched(fleet: &Fleet) -> Vec<i64> {
     kept.messages.iter().map(|stray| stray.id).collect()
 }
 
-/// Calls them all at the same moment, each half through connections of its own.
+/// Makes all calls at the same moment, half of them through other connections.
 async fn at_once<O: fencepost::Op>(world: &World, ops: impl IntoIterator<Item = O>) -> Vec<O::Reply> {
     let (one, other) = (world.fleet.clone(), world.again().await);
     let calls = ops.into_iter().enumerate().map(|(n, op)| {
@@ -66,7 +63,7 @@ fn count(replies: &[route::Delivered]) -> HashMap<&'static str, usize> {
 }
 
 on_both! {
-    async fn a_delivery_is_one_of_three_things(world: World) {
+    async fn a_delivery_is_routed_kept_or_a_repeat(world: World) {
         world.story("
             route/deliver lost source=slack delivery=e1                       -> outcome=unmatched message=1
             route/add bob source=slack text=deploy                            -> route.id=1 existing=false
@@ -94,7 +91,7 @@ on_both! {
         assert_eq!(unmatched(&world.fleet).await.len(), 4);
     }
 
-    /// The provider's retries, at the same moment, on two nodes; then a storm, and after a restart.
+    /// A provider's retries at the same moment on two nodes, then many of them, and one after a restart.
     async fn the_same_delivery_is_one_message(world: World) {
         world.fleet.call(to("bob", None)).await.expect("a route");
         let replies = at_once(&world, (0..16).map(|_| said("Ev1", "hello"))).await;
@@ -110,25 +107,25 @@ on_both! {
         assert_eq!(world.times("message.pushed").await, 2);
     }
 
-    /// An id that no signature covers can be changed by whoever sends it again; what was signed cannot.
-    async fn what_was_signed_is_known_again_under_another_id(world: World) {
+    /// No signature covers the delivery id, so a replay can change it. The signed body cannot be changed.
+    async fn a_signed_body_is_recognized_under_another_id(world: World) {
         world.fleet.call(to("bob", None)).await.expect("a route");
         let signed = |delivery: &str, digest: &str| route::Deliver { digest: Some(digest.into()), ..said(delivery, "x") };
         let first = world.fleet.call(signed("d1", "aa")).await.expect("an answer");
         let replayed = world.fleet.call(signed("d2", "aa")).await.expect("an answer");
         assert_eq!((replayed.outcome, replayed.message), (Outcome::Repeated, first.message));
-        // That id is known from now on, too.
+        // The new id is remembered, too.
         let again = world.fleet.call(signed("d2", "bb")).await.expect("an answer");
         assert_eq!((again.outcome, again.message), (Outcome::Repeated, first.message));
-        // A digest is no id.
+        // A digest is not accepted as an id.
         assert_eq!(world.fleet.call(said("aa", "x")).await.expect("an answer").outcome, Outcome::Routed);
         let replies = at_once(&world, (0..16).map(|n| signed(&format!("r{n}"), "cc"))).await;
         assert_eq!(count(&replies), HashMap::from([("routed", 1), ("repeated", 15)]));
         assert_eq!(inbox(&world.fleet, "bob").await.len(), 3);
     }
 
-    /// Slack tells of a post that mentions an app twice: as a message, and as a mention.
-    async fn what_is_told_in_two_ways_reaches_an_agent_once(world: World) {
+    /// Slack sends two events for a post that mentions an app: a message and a mention.
+    async fn two_events_for_one_post_reach_an_agent_once(world: World) {
         let told = |delivery: &str, event: &str, ts: &str| route::Deliver {
             event: Some(event.into()),
             item: Some(format!("T1/C1/{ts}")),
@@ -154,7 +151,7 @@ on_both! {
         assert_eq!(inbox(&world.fleet, "bob").await.len(), 2);
     }
 
-    async fn what_fits_no_rule_is_routed_later_once(world: World) {
+    async fn an_unrouted_delivery_is_routed_later_once(world: World) {
         for n in 0..3 {
             world.fleet.call(said(&format!("e{n}"), if n == 2 { "rollback" } else { "deploy" })).await.expect("kept");
         }
@@ -171,7 +168,7 @@ on_both! {
         assert_eq!(bob.len(), 2);
         assert_eq!(bob[0].content.as_ref().and_then(|content| content.matched.as_deref()), Some("source slack, text deploy"));
         assert_eq!(unmatched(&world.fleet).await, [3]);
-        // What came again after that is a repeat all the same.
+        // A later delivery is still a repeat.
         assert_eq!(world.fleet.call(said("e0", "deploy")).await.expect("an answer").outcome, Outcome::Repeated);
         world.story("
             mail/claim hooks/unmatched run=r                -> claims=message/3@1
@@ -187,7 +184,7 @@ on_both! {
             mail/push hooks/unmatched payload=junk          -> refused forbidden
             route/deliver junk source=other delivery=e9     -> outcome=unmatched
         ").await;
-        // As anybody could push it with an earlier version.
+        // An earlier version let anybody push this.
         let spoiled = world.fleet.transaction(|tx| Box::pin(async move {
             let junk = "update message_doc set payload = '\"junk\"' where payload like '%junk%'";
             tx.execute(junk, params![]).await
@@ -242,7 +239,7 @@ on_both! {
         assert_eq!((places.len(), all), (12, 12));
     }
 
-    async fn a_lost_answer_is_asked_for_again(world: World) {
+    async fn repeated_route_requests_return_the_first_reply(world: World) {
         let add = route::Add { request: Some("q1".into()), ..to("bob", None) };
         let first = world.fleet.call(add.clone()).await.expect("a route");
         assert_eq!(world.fleet.call(add.clone()).await.expect("the same"), first);
@@ -252,7 +249,7 @@ on_both! {
         let remove = route::Remove { route: first.route.id, request: Some("q3".into()), ..Default::default() };
         let removed = world.fleet.call(remove.clone()).await.expect("removed");
         assert_eq!(world.fleet.call(remove).await.expect("the same"), removed);
-        // Nothing comes back by a late repeat.
+        // A late repeat brings nothing back.
         assert!(world.fleet.call(add).await.expect("an answer").route.removed_at.is_some());
         assert!(world.fleet.call(route::List {}).await.expect("a list").routes.is_empty());
         let other = route::Remove { route: first.route.id, request: Some("q1".into()), ..Default::default() };
@@ -260,8 +257,8 @@ on_both! {
         assert_eq!(world.times("message.pushed").await, 1);
     }
 
-    /// Deliveries are known for as long as anything can be asked for again, and then forgotten.
-    async fn what_was_delivered_is_forgotten_after_its_time(world: World) {
+    /// Deliveries are remembered as long as request ids, and then pruned.
+    async fn deliveries_are_pruned_after_their_time(world: World) {
         let day = 24 * 60 * 60;
         world.fleet.call(said("e1", "x")).await.expect("kept");
         let week = admin::Prune { older_than_ms: Some(fencepost::Millis::days(7)) };

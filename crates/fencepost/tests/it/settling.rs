@@ -1,11 +1,11 @@
-//! A trigger's run: what is told of it, and that it is settled once.
+//! Settling a trigger's run: once, with a report for each claim.
 
-use crate::{on_both, world::World};
 use fencepost::{Code, agent, run};
+use fencepost_testing::{World, on_both};
 use serde_json::json;
 
-/// Every verb that ends a claim, and those that could be thought to, against what `run/settle` says of that claim
-/// afterwards. `left`: its holder ended it. `lost`: it was taken away. `settled`: it was still held.
+/// Every verb that ends a claim, some that do not, and the report of `run/settle` afterwards. `left`: the holder ended it.
+/// `lost`: it was taken away. `settled`: it was still held.
 const ENDINGS: &[(&str, &str, &str)] = &[
     ("task", "left", "done {token}"),
     ("task", "left", r#"task/done_many {"tasks": [{"token": "{token}"}]}"#),
@@ -24,7 +24,7 @@ const ENDINGS: &[(&str, &str, &str)] = &[
     ("task", "settled", "agent/recall {agent} force=true"),
     ("task", "settled", "lock/claim name={run} run={run}; unclaim lock/{run}"),
     ("task", "settled", r#"task/import {"tasks": [{"id": "other-{n}", "title": "t"}]}"#),
-    // Another had it since.
+    // Another run has held it since.
     (
         "task",
         "left",
@@ -78,7 +78,7 @@ const ENDINGS: &[(&str, &str, &str)] = &[
     ("message", "over", "+601s mail/take other"),
     ("message", "settled", "mail/pause inbox/{agent} reason=x"),
     ("message", "settled", "agent/leave {agent}"),
-    // Another had it since, or it was removed.
+    // Another run has held it since, or it was removed.
     ("message", "left", "mail/fail {token} reason=x; mail/redrive {item}"),
     (
         "message",
@@ -125,7 +125,7 @@ const ENDINGS: &[(&str, &str, &str)] = &[
     ("mention", "lost", "unclaim {resource}; agent/poll {agent} run={run}-2; run/settle {run}-2"),
 ];
 
-/// Gives a claim on something of this kind to a run of its own, and says which.
+/// Claims an item of this kind for a new run, and returns both.
 async fn given(world: &World, noun: &str, agent: &str, run: &str) -> String {
     let setup = match noun {
         "task" => format!("add mine to={agent} ->"),
@@ -149,7 +149,7 @@ async fn given(world: &World, noun: &str, agent: &str, run: &str) -> String {
 }
 
 on_both! {
-    /// The same again is the first answer; another is refused. What came later under the same name is left alone.
+    /// Repeating it returns the first reply; other content is refused. A later run of the same name is left alone.
     async fn a_run_is_settled_once(world: World) {
         world.story("
             agent/join bob                                 -> agent.name=bob
@@ -166,7 +166,7 @@ on_both! {
         assert_eq!(world.times("task.completed").await, 1);
     }
 
-    async fn a_run_says_what_it_was_given_and_what_came_of_it(world: World) {
+    async fn a_run_reports_its_trigger_and_outcome(world: World) {
         world.story("
             agent/join bob                                 -> agent.name=bob
             add mine to=bob                                -> auth-1
@@ -193,7 +193,7 @@ on_both! {
         assert_eq!(world.fleet.call(gone).await.expect_err("no such run").code(), Code::NotFound);
     }
 
-    async fn what_is_said_of_a_claim_by_the_verb_that_ended_it(world: World) {
+    async fn settle_reports_how_each_claim_ended(world: World) {
         world.story("
             channel/create talk ->
             mail/push other     ->
@@ -215,7 +215,7 @@ on_both! {
                         let request = serde_json::from_str(&format!("{{{request}")).expect("a request");
                         world.call(op, &request).await.unwrap_or_else(|e| panic!("{verb}: {e}"));
                     }
-                    // That there is nothing to take is no matter: it was looked for.
+                    // An empty claim is fine: it ran the expiry.
                     None if verb.contains("mail/take other") => {
                         world.story(&format!("{verb} -> refused none_ready")).await;
                     }

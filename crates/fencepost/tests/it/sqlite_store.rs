@@ -1,9 +1,12 @@
-//! The embedded database: group commit, readers of their own, and other programs on the same file.
+//! SQLite: group commit, separate readers, and other programs on the same file.
 
-use crate::world::{PATIENCE, World, eventually, options, refused};
 use fencepost::{
     Access, BoxFuture, Code, Durability, Fleet, Millis, Op, Options, Result, Time, Tx, claim, lock,
     op::OnRetry, params, run, task,
+};
+use fencepost_testing::{
+    PATIENCE, World, eventually,
+    world::{START, options, refused},
 };
 use futures_util::future::join_all;
 use rusqlite::Connection;
@@ -15,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// Another program that is in the middle of writing.
+/// Another program with an open write transaction.
 struct Held(Connection);
 
 impl Held {
@@ -29,7 +32,7 @@ impl Held {
     }
 }
 
-/// Polls the calls once: each is then in the writer's queue.
+/// Polls the calls once, so that each is in the writer's queue.
 async fn queued<F: Future + ?Sized>(mut calls: Pin<&mut F>) {
     tokio::select! {
         biased;
@@ -38,7 +41,7 @@ async fn queued<F: Future + ?Sized>(mut calls: Pin<&mut F>) {
     }
 }
 
-/// The writer has taken its turn at the file, and waits for the lock.
+/// Waits until the writer waits for the file's lock.
 async fn waiting(world: &World) {
     let turn = std::fs::File::open(format!("{}-turn", world.url)).unwrap();
     while turn.try_lock().is_ok() {
@@ -66,7 +69,7 @@ async fn titles(fleet: &Fleet) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_refused_op_leaves_no_trace_and_harms_no_other_in_its_batch() {
+async fn a_refused_op_changes_nothing_and_fails_no_other_of_its_batch() {
     let world = World::sqlite().await;
     let fleet = world.fleet.clone();
     world.add("first").await;
@@ -119,7 +122,7 @@ async fn a_refused_op_leaves_no_trace_and_harms_no_other_in_its_batch() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_undone_alone_is_undone_with_its_batch() {
+async fn an_op_that_cannot_be_undone_alone_rolls_back_its_batch() {
     let world = World::sqlite().await;
     let meddles = world.fleet.transaction(|tx| {
         Box::pin(async move {
@@ -155,7 +158,7 @@ async fn sixty_four_callers_share_one_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_told_before_the_commit() {
+async fn no_reply_before_the_commit() {
     let world = World::sqlite().await;
     let other = Connection::open(&world.url).unwrap();
     let mut stored = other.prepare("select count(*) from task").unwrap();
@@ -171,7 +174,7 @@ async fn readers_see_the_last_commit_and_never_wait_for_the_writer() {
     let id = world.add("first").await;
     let held = Held::hold(&world);
     held.0.execute("update task set title = 'being written'", []).unwrap();
-    // The lock is held all the while: who waited for it would be refused.
+    // The lock is held all the time: a reader that waited for it would be refused.
     let read = tokio::time::timeout(PATIENCE, world.show(&id));
     assert_eq!(read.await.expect("a read waited for the writer").title, "first");
     held.0.execute_batch("commit").unwrap();
@@ -209,12 +212,12 @@ async fn now_is_read_once_the_lock_is_held() {
     waiting(&world).await;
     world.pass(60);
     held.let_go();
-    let started: Time = crate::world::START.parse().unwrap();
+    let started: Time = START.parse().unwrap();
     assert_eq!(claim.await.unwrap().claim.claimed_at, Time(started.0 + 60_000));
 }
 
 #[tokio::test]
-async fn whoever_gives_up_waiting_for_another_program_wants_nothing_done() {
+async fn a_call_that_gives_up_on_the_lock_does_nothing() {
     let (world, fleet) = with(|options| options.call_limit = Duration::from_millis(50)).await;
     let held = Held::hold(&world);
     let error = refused(add(&fleet, "given up").await);
@@ -225,14 +228,14 @@ async fn whoever_gives_up_waiting_for_another_program_wants_nothing_done() {
     queued(hangs_up.as_mut()).await;
     drop(hangs_up);
     held.let_go();
-    // Each goes through the same queue as the call before it.
+    // Each goes through the same queue as the call before.
     add(&world.fleet, "stays").await.unwrap();
     fleet.call(run::Renew { run: "r1".into(), ttl_ms: None }).await.unwrap_err();
     assert_eq!(titles(&world.fleet).await, ["stays"]);
     world.assert_sound().await;
 }
 
-/// A read that counts, and can be made to take as long as one likes.
+/// A read that counts rows, and takes as long as the test wants.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 struct Count {
     to: i64,
@@ -277,12 +280,12 @@ async fn readers_that_overlap_for_ever_do_not_grow_the_log() {
 }
 
 #[tokio::test]
-async fn another_programs_endless_read_does_not_stop_the_writer() {
+async fn another_programs_long_read_does_not_stop_the_writer() {
     const LIMIT: u64 = 64 * 1024;
     let (world, fleet) = with(|options| {
         options.wal_limit = LIMIT;
         options.read_limit = Duration::from_millis(50);
-        // So that a slow disk is not taken for the reader.
+        // So that a slow disk is not mistaken for the reader.
         options.durability = Durability::Normal;
     })
     .await;
@@ -295,7 +298,7 @@ async fn another_programs_endless_read_does_not_stop_the_writer() {
     };
     let reader = Connection::open(&world.url).unwrap();
     reader.execute_batch("begin; select * from fleet").unwrap();
-    // SQLite would wait for the reader for 10 s, after each batch or each time that the log has grown: longer than this.
+    // SQLite would wait 10 s for the reader after each batch, or each time that the WAL has grown: longer than this.
     tokio::time::timeout(PATIENCE, write(40)).await.expect("every batch waits for the reader");
     assert!(log() > 4 * LIMIT, "the reader held nothing back");
     reader.execute_batch("commit").unwrap();
@@ -319,7 +322,7 @@ async fn a_read_that_takes_too_long_is_cut_off() {
 static READING: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// A read that is counted while it runs.
+/// A read that counts as open while it runs.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 struct Counted {
     to: i64,
@@ -349,7 +352,7 @@ async fn a_reader_that_hung_up_counts_until_it_is_over() {
     .await;
     let mut hangs_up = Box::pin(fleet.call(Counted { to: i64::MAX }));
     queued(hangs_up.as_mut()).await;
-    // (By now it may be over.)
+    // (It may have ended by now.)
     while MOST.load(SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
@@ -358,9 +361,9 @@ async fn a_reader_that_hung_up_counts_until_it_is_over() {
     assert_eq!(MOST.load(SeqCst), 1);
 }
 
-/// A process that is stopped while it waits for its turn, or before it has begun a transaction, keeps its file locks.
+/// A stopped process keeps its file locks, also while it waits for its turn or has no transaction yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_is_stopped_at_the_turnstile_stops_nobody() {
+async fn a_process_stopped_while_it_waits_for_the_lock_stops_nobody() {
     let world = World::sqlite().await;
     for door in ["queue", "turn"] {
         let file = std::fs::File::options().append(true).open(format!("{}-{door}", world.url)).unwrap();
@@ -376,12 +379,12 @@ async fn a_process_that_is_stopped_at_the_turnstile_stops_nobody() {
 }
 
 #[tokio::test]
-async fn a_lock_goes_round_among_the_processes_that_wait_for_it() {
+async fn waiting_processes_take_turns_at_the_lock() {
     let world = World::sqlite().await;
     let other = world.again().await;
     let wanted =
         |run: &str| lock::Claim { wait_ms: Some(Millis::minutes(10)), ..lock::Claim::new("deploy", run) };
-    // Somebody here always waits for it when it is free again, as three clients of a busy server do.
+    // Some call here always waits for the lock, as with three clients of a busy server.
     let granted = AtomicUsize::new(0);
     let granted_by_then = AtomicUsize::new(0);
     let busy = async |run: &str| {
@@ -407,9 +410,9 @@ async fn a_lock_goes_round_among_the_processes_that_wait_for_it() {
     }
 }
 
-/// A database can come with a repository, or as somebody's backup.
+/// A database file may come with a repository, or as another person's backup.
 #[tokio::test]
-async fn a_strangers_schema_is_not_trusted() {
+async fn a_foreign_schema_is_not_trusted() {
     let world = World::sqlite().await;
     let stranger = Connection::open(&world.url).unwrap();
     stranger.execute_batch("create table leaked(file); create trigger planted after insert on event begin insert into leaked select file from pragma_database_list; end").unwrap();

@@ -1,13 +1,13 @@
-//! Waiting instead of asking again: who is woken, by what, and who is left alone.
+//! Waiting calls: what wakes them, and what does not.
 
-use crate::{
-    on_both,
-    steps::hold,
-    world::{PATIENCE, World, code, eventually, options, refused},
-};
+use crate::open_transactions::hold;
 use fencepost::{
     Code, Counts, Error, Fleet, Millis, Op, Options, Result, claim, event, lock, params, run,
     task::{self, Status},
+};
+use fencepost_testing::{
+    PATIENCE, World, eventually, on_both,
+    world::{code, options, refused},
 };
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
@@ -29,7 +29,7 @@ pub fn waits<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
     tokio::spawn(async move { fleet.call(op).await })
 }
 
-/// Until the fleet's counts are as wanted: exactly this many have looked and are waiting, say.
+/// Waits until the fleet's counts are as wanted, for example until this many calls wait.
 pub async fn until(fleet: &Fleet, what: &str, wanted: impl Fn(Counts) -> bool) {
     let end = Instant::now() + PATIENCE;
     while !wanted(fleet.stats()) {
@@ -42,8 +42,8 @@ pub async fn parked(fleet: &Fleet, count: u64) {
     until(fleet, &format!("{count} are waiting"), |counts| counts.waiting == count).await;
 }
 
-/// Until there was a whole second in which nobody asked anything. Real time, because nothing is to happen in it. The watcher
-/// may still ask what the last look committed, and PostgreSQL it asks every three seconds in any case.
+/// Waits for a whole second without a statement. It is real time, because nothing may happen in it. The watcher may still
+/// query after the last commit, and on PostgreSQL it queries every three seconds in any case.
 pub async fn nobody_asks(fleet: &Fleet) -> Counts {
     for _ in 0..PATIENCE.as_secs() {
         let before = fleet.stats();
@@ -55,12 +55,12 @@ pub async fn nobody_asks(fleet: &Fleet) -> Counts {
     panic!("in no second of {PATIENCE:?} nobody asked: {:?}", fleet.stats());
 }
 
-/// The answer, which must come soon.
+/// The reply, which must come soon.
 pub async fn answer<T>(waiter: JoinHandle<Result<T>>) -> Result<T> {
     tokio::time::timeout(PATIENCE, waiter).await.expect("an answer").expect("no panic")
 }
 
-/// The same, from one who asks and is not to wait long.
+/// The reply to a call that must not wait long.
 async fn ask<O: Op>(fleet: &Fleet, op: O) -> Result<O::Reply> {
     answer(waits(fleet, op)).await
 }
@@ -69,7 +69,7 @@ pub async fn token(waiter: JoinHandle<Result<task::claim::Claimed>>) -> String {
     answer(waiter).await.expect("a claim").claim.token
 }
 
-/// A board with one task that run `a` has.
+/// A board with one task, held by run `a`.
 pub async fn one_is_held(world: &World) -> String {
     world.add("one").await;
     world.claim("auth-1", "a").await.unwrap()
@@ -104,7 +104,7 @@ on_both! {
         assert_eq!(token(waiter).await, "task/auth-2@1");
     }
 
-    async fn what_was_there_before_is_taken_at_once(world: World) {
+    async fn a_ready_task_is_claimed_without_waiting(world: World) {
         world.add("one").await;
         assert_eq!(ask(&world.fleet, next("b", 60)).await.unwrap().claim.token, "task/auth-1@1");
         let many = task::ClaimMany { count: 5, run: "c".into(), wait_ms: Some(Millis::seconds(60)), ..Default::default() };
@@ -131,7 +131,7 @@ on_both! {
         assert_eq!(token(aside).await, "task/auth-3@1");
     }
 
-    async fn a_delay_that_ends_wakes(world: World) {
+    async fn the_end_of_a_delay_wakes(world: World) {
         let held = one_is_held(&world).await;
         let fail = task::Fail { retry: true, delay_ms: Some(Millis::seconds(10)), ..task::Fail::new(&held, "flaky") };
         world.fleet.call(fail).await.unwrap();
@@ -139,7 +139,7 @@ on_both! {
         parked(&world.fleet, 2).await;
         world.clock.advance(Duration::from_millis(9_999));
         world.clock.advance(Duration::from_millis(1));
-        // One of them gets it; the other is still waiting, and is told so at the end.
+        // One of them gets it; the other waits on, and is refused at the end.
         parked(&world.fleet, 1).await;
         world.pass(50);
         let mut answers = [answer(named).await, answer(any).await].map(|got| got.map(|got| got.claim.token));
@@ -148,7 +148,7 @@ on_both! {
         assert!(answers[1].is_err());
     }
 
-    async fn a_dead_runs_lease_that_ends_wakes(world: World) {
+    async fn the_end_of_a_lease_wakes(world: World) {
         one_is_held(&world).await;
         let waiter = waits(&world.fleet, of("auth-1", "b", 60));
         let other = world.again().await;
@@ -162,7 +162,7 @@ on_both! {
         }
     }
 
-    async fn a_capped_claim_that_ends_wakes(world: World) {
+    async fn the_end_of_a_cap_wakes(world: World) {
         let capped = lock::Claim { max_ms: Some(Millis::seconds(5)), ..lock::Claim::new("deploy", "a") };
         world.fleet.call(capped).await.unwrap();
         let waiter = waits(&world.fleet, deploy("b", 60));
@@ -171,7 +171,7 @@ on_both! {
         assert_eq!(answer(waiter).await.unwrap().claim.token, "lock/deploy@2");
     }
 
-    async fn a_released_lock_goes_to_who_waits_for_it(world: World) {
+    async fn a_released_lock_goes_to_its_waiter(world: World) {
         let held = world.fleet.call(lock::Claim::new("deploy", "a")).await.unwrap().claim.token;
         let waiter = waits(&world.fleet, deploy("b", 60));
         parked(&world.fleet, 1).await;
@@ -179,7 +179,7 @@ on_both! {
         assert_eq!(answer(waiter).await.unwrap().claim.token, "lock/deploy@2");
     }
 
-    async fn an_ended_runs_work_goes_to_who_waits(world: World) {
+    async fn an_ended_runs_task_goes_to_a_waiter(world: World) {
         one_is_held(&world).await;
         let waiter = waits(&world.fleet, next("b", 60));
         parked(&world.fleet, 1).await;
@@ -187,7 +187,7 @@ on_both! {
         assert_eq!(token(waiter).await, "task/auth-1@2");
     }
 
-    async fn of_fifty_who_wait_one_gets_the_task(world: World) {
+    async fn one_of_fifty_waiters_gets_the_task(world: World) {
         one_is_held(&world).await;
         let other = world.again().await;
         let fleets = [&world.fleet, &other];
@@ -209,7 +209,7 @@ on_both! {
         assert_eq!(world.times("task.claimed").await, 2);
     }
 
-    async fn at_the_end_of_the_wait_the_last_refusal_is_the_answer(world: World) {
+    async fn at_the_end_of_the_wait_the_last_refusal_is_returned(world: World) {
         one_is_held(&world).await;
         let waiter = waits(&world.fleet, next("b", 20));
         parked(&world.fleet, 1).await;
@@ -221,7 +221,7 @@ on_both! {
         assert_eq!(code(ask(&world.fleet, next("b", 0)).await), Code::NoneReady, "no wait is one look");
     }
 
-    async fn what_will_not_change_by_waiting_is_said_at_once(world: World) {
+    async fn refusals_that_waiting_cannot_change_come_at_once(world: World) {
         let held = one_is_held(&world).await;
         let own = refused(ask(&world.fleet, of("auth-1", "a", 600)).await);
         assert_eq!((own.code(), own.field("own")), (Code::AlreadyClaimed, Some(&true.into())));
@@ -262,7 +262,7 @@ on_both! {
         assert_eq!(inside(0).await.unwrap(), "task/auth-1@1");
     }
 
-    async fn who_hangs_up_leaves_nothing_behind(world: World) {
+    async fn a_waiter_that_hangs_up_leaves_nothing_behind(world: World) {
         one_is_held(&world).await;
         let waiter = waits(&world.fleet, next("b", 600));
         parked(&world.fleet, 1).await;
@@ -274,7 +274,7 @@ on_both! {
         assert_eq!(world.show("auth-2").await.status, Status::Unassigned);
         let runs = world.fleet.call(run::List::default()).await.unwrap().runs;
         assert!(runs.iter().all(|run| run.name == "a"), "{runs:?}");
-        // And who comes next waits as ever.
+        // The next call waits as usual.
         world.claim("auth-2", "a").await.unwrap();
         world.claim("auth-1", "a").await.unwrap();
         let waiter = waits(&world.fleet, next("c", 600));
@@ -283,8 +283,8 @@ on_both! {
         assert_eq!(token(waiter).await, "task/auth-3@1");
     }
 
-    /// The run's own lease ends while it waits. What it held is lost, as promised; the claim is a new incarnation's.
-    async fn a_run_that_waits_longer_than_its_lease_begins_anew(world: World) {
+    /// The run's own lease ends while it waits. Its claims are lost, and the new claim belongs to a new run of that name.
+    async fn a_run_that_waits_longer_than_its_lease_starts_again(world: World) {
         let held = one_is_held(&world).await;
         let theirs = world.fleet.call(lock::Claim::new("deploy", "b")).await.unwrap().claim.token;
         let waiter = waits(&world.fleet, deploy("a", 300));
@@ -299,7 +299,7 @@ on_both! {
         assert_eq!(world.claim("auth-1", "c").await.unwrap(), "task/auth-1@2");
     }
 
-    /// A reply that was lost: the same request, parked twice, takes one task.
+    /// The same request waits twice, as after a lost reply, and takes one task.
     async fn the_same_request_waiting_twice_takes_one(world: World) {
         one_is_held(&world).await;
         let claim = task::Claim { request: Some("q".into()), ..next("b", 60) };
@@ -313,9 +313,9 @@ on_both! {
         assert_eq!(world.times("task.claimed").await, 2);
     }
 
-    /// `call_limit` is for the database's answer, not for what is being waited for.
+    /// `call_limit` limits the time of the database, not the wait.
     async fn a_wait_is_not_cut_short_by_the_limit_of_a_call(world: World) {
-        // Longer than anything else here takes.
+        // Longer than any other step here.
         const LIMIT: Duration = Duration::from_secs(10);
         one_is_held(&world).await;
         let mut options: Options = options(&world.clock);
@@ -329,7 +329,7 @@ on_both! {
         assert_eq!(token(waiter).await, "task/auth-2@1");
     }
 
-    async fn while_nothing_happens_nobody_asks(world: World) {
+    async fn an_idle_wait_runs_no_statements(world: World) {
         one_is_held(&world).await;
         readable(&world).await;
         let position = world.fleet.call(event::List::default()).await.unwrap().position;
@@ -344,7 +344,7 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
-    async fn a_follower_is_told_what_another_process_logs(world: World) {
+    async fn a_follower_gets_the_events_of_another_process(world: World) {
         world.add("one").await;
         readable(&world).await;
         let position = world.fleet.call(event::List::default()).await.unwrap().position;
@@ -360,7 +360,7 @@ on_both! {
         world.again().await.call(lock::Claim::new("deploy", "a")).await.unwrap();
         let page = answer(waiter).await.unwrap();
         assert_eq!(page.events.iter().map(|e| e.kind.as_str()).collect::<Vec<_>>(), ["lock.claimed"]);
-        // Nothing more: an empty page when the time is over.
+        // Nothing more comes: an empty page at the end of the wait.
         let waiter = waits(&world.fleet, event::List { since: Some(page.position.clone()), ..locks });
         parked(&world.fleet, 1).await;
         world.pass(60);
@@ -419,7 +419,7 @@ on_both! {
         assert_eq!(states(&misc), ["misc-2 cancelled", "misc-1 unassigned"]);
     }
 
-    /// Nobody claims, so nobody settles: the reader sees by itself that the last attempt is lost.
+    /// No claim runs expiry, so the waiting read itself must notice that the last attempt is lost.
     async fn a_last_attempt_that_is_lost_ends_the_wait(world: World) {
         world.story("
             add one               -> auth-1
@@ -444,7 +444,7 @@ on_both! {
         assert_eq!(world.show("auth-2").await.status, Status::Failed);
     }
 
-    async fn a_wait_that_is_not_over_says_how_far_it_is(world: World) {
+    async fn an_unfinished_wait_reports_progress(world: World) {
         one_is_held(&world).await;
         world.add_after("two", &["auth-1"]).await;
         world.story("
@@ -463,7 +463,7 @@ on_both! {
         ]);
     }
 
-    async fn a_wait_names_what_there_is(world: World) {
+    async fn a_wait_for_unknown_or_invalid_tasks_is_refused(world: World) {
         world.add("one").await;
         let refusal = |wait: task::Wait| async { code(world.fleet.call(wait).await) };
         assert_eq!(refusal(task::Wait::of(["auth-1", "auth-2"])).await, Code::NotFound);
@@ -472,7 +472,7 @@ on_both! {
         assert_eq!(refusal(task::Wait::default()).await, Code::Invalid);
         assert_eq!(refusal(task::Wait { board: Some("auth".into()), ..task::Wait::of(["auth-1"]) }).await, Code::Invalid);
         assert_eq!(refusal(task::Wait::of((1..=1001).map(|n| format!("auth-{n}")))).await, Code::Invalid);
-        // All that it had was pruned: there is nothing to wait for.
+        // All its tasks were pruned: there is nothing to wait for.
         world.fleet.transaction(|tx| Box::pin(async move {
             tx.execute("insert into board(name, next_n, created_at) values ('old', 7, 0)", params![]).await
         })).await.unwrap();
@@ -480,7 +480,7 @@ on_both! {
         assert_eq!(old, task::wait::Waited { over: true, ..Default::default() });
     }
 
-    /// A board of many tasks is counted in its indexes, and its list is short.
+    /// A board of many tasks is counted by index, and the reply lists only some.
     async fn a_large_board_is_counted_and_not_listed(world: World) {
         let tasks = (0..3000).map(|n| task::plan::Item { title: format!("t{n}"), ..Default::default() }).collect();
         world.fleet.call(task::Plan { tasks, board: Some("auth".into()), ..task::Plan::default() }).await.unwrap();
@@ -495,7 +495,7 @@ fn states(waited: &task::wait::Waited) -> Vec<String> {
     waited.tasks.iter().map(|task| format!("{} {}", task.id, task.status.as_str())).collect()
 }
 
-/// Waits until the log can be read to its end: on PostgreSQL, until no older transaction of another test runs.
+/// Waits until the log can be read to its end. On PostgreSQL an older transaction of another test may hold it back.
 pub async fn readable(world: &World) {
     eventually("the log is readable", async || {
         let stored = world.kinds().await.len();
@@ -505,7 +505,7 @@ pub async fn readable(world: &World) {
     .await;
 }
 
-/// Being heard is a commit, but makes nobody's answer another.
+/// A renewal is a commit, but changes no other call's reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_wakes_nobody() {
     let world = World::sqlite().await;
@@ -521,7 +521,7 @@ async fn a_renewal_wakes_nobody() {
     waiter.abort();
 }
 
-/// With the clock of the system, tokio's timer ends the wait and the leases.
+/// With the system clock, tokio's timer ends waits and leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn real_time_wakes() {
     let dir = tempfile::tempdir().unwrap();
@@ -537,10 +537,10 @@ async fn real_time_wakes() {
     assert_eq!(claimed.claim.token, "task/auth-1@2");
 }
 
-/// A claim skips what another transaction has locked. If that is rolled back, no event says that the task is free; and
-/// events of other things must not put off the look that finds it.
+/// A claim skips rows that another transaction has locked. If that is rolled back, no event says that the task is free, and
+/// unrelated events must not delay the search that finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_a_rolled_back_transaction_had_locked_is_found_among_other_news() {
+async fn a_task_unlocked_by_a_rollback_is_found() {
     let world = World::postgres().await;
     world.add("one").await;
     let mut options = options(&world.clock);

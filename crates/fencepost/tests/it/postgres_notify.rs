@@ -1,19 +1,16 @@
-//! How nodes on one PostgreSQL tell each other what they commit, and what happens if that is lost.
+//! LISTEN and NOTIFY: nodes on one PostgreSQL notify each other of commits, and survive lost notifications.
 
-use crate::{
-    postgres_store::raw,
-    waiting::{answer, next, one_is_held, parked, readable, token, until, waits},
-    world::{World, eventually, options},
-};
+use crate::waiting::{answer, next, one_is_held, parked, readable, token, until, waits};
 use fencepost::{Fleet, Millis, event, mail, run, task};
+use fencepost_testing::{World, eventually, postgres::connect, world::options};
 use std::time::Duration;
 
 fn schema_of(world: &World) -> String {
     world.url.split_once("schema=").unwrap().1.split_once('&').unwrap().0.to_owned()
 }
 
-/// A world in which who waits finds what it is told of, and nothing by a poll.
-async fn only_told() -> World {
+/// A world in which waiters are woken by notifications alone, and never by polling.
+async fn notified_only() -> World {
     let mut world = World::postgres().await;
     let mut options = options(&world.clock);
     options.fallback.poll = Duration::from_secs(1_000_000);
@@ -21,7 +18,7 @@ async fn only_told() -> World {
     world
 }
 
-/// All that was committed is told. A flush gives up after a second, which a busy machine may need: then it is asked again.
+/// Sends all pending notifications. A flush gives up after a second, which a busy machine may need; then it is repeated.
 async fn flush(fleet: &Fleet) {
     for _ in 0..30 {
         let began = tokio::time::Instant::now();
@@ -32,7 +29,7 @@ async fn flush(fleet: &Fleet) {
     }
 }
 
-/// The connections that listen for this fleet's news.
+/// The connections that listen for this fleet.
 async fn listeners(admin: &tokio_postgres::Client, schema: &str) -> Vec<i32> {
     let name = format!("fence_{schema}");
     let ask =
@@ -48,16 +45,16 @@ async fn until_listening(admin: &tokio_postgres::Client, schema: &str, not: &[i3
         !found.is_empty() && !found.iter().any(|pid| not.contains(pid))
     })
     .await;
-    // It has said so, and the watcher has asked.
+    // It has registered, and the watcher has queried.
     tokio::time::sleep(Duration::from_millis(100)).await;
     found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_nodes_commit_is_told() {
-    let world = only_told().await;
+async fn a_commit_notifies_other_nodes() {
+    let world = notified_only().await;
     let (schema, other) = (schema_of(&world), world.again().await);
-    let admin = raw(&schema).await;
+    let admin = connect(&schema).await;
     one_is_held(&world).await;
     let waiter = waits(&world.fleet, next("b", 600));
     parked(&world.fleet, 1).await;
@@ -66,7 +63,7 @@ async fn another_nodes_commit_is_told() {
     assert_eq!(token(waiter).await, "task/auth-2@1");
     until(&other, "it was told by a notice", |now| now.notifications >= 1).await;
 
-    // The connection breaks: another is made, and goes on.
+    // The connection breaks, and a new one replaces it.
     let waiter = waits(&world.fleet, next("c", 600));
     parked(&world.fleet, 1).await;
     admin
@@ -78,12 +75,12 @@ async fn another_nodes_commit_is_told() {
     assert_eq!(token(waiter).await, "task/auth-3@1");
 }
 
-/// Completing the head of a strict mailbox lets the next message go: another node's consumer is woken for it.
+/// Completing the head of a strict mailbox frees the next message, and wakes a consumer on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_completed_message_is_told() {
-    let world = only_told().await;
+async fn a_completed_message_notifies_other_nodes() {
+    let world = notified_only().await;
     let (schema, other) = (schema_of(&world), world.again().await);
-    let admin = raw(&schema).await;
+    let admin = connect(&schema).await;
     world
         .story(
             "
@@ -102,17 +99,17 @@ async fn a_completed_message_is_told() {
     assert_eq!(answer(waiter).await.unwrap().claims[0].claim.token, "message/2@1");
 }
 
-/// What is committed while nobody can listen is found all the same.
+/// A commit is found even if no connection could listen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_notice_costs_some_seconds() {
     let world = World::postgres().await;
     let schema = schema_of(&world);
-    let admin = raw(&schema).await;
+    let admin = connect(&schema).await;
     one_is_held(&world).await;
     let waiter = waits(&world.fleet, next("b", 600));
     parked(&world.fleet, 1).await;
     until_listening(&admin, &schema, &[]).await;
-    // By hand, so that nobody is told.
+    // Directly, so that no notification is sent.
     admin
         .batch_execute(
             "insert into task(board, n, title, priority, max_attempts, created_at, status, updated_at)
@@ -126,7 +123,7 @@ async fn a_lost_notice_costs_some_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_commits_are_one_notice_and_no_event_is_none() {
+async fn many_commits_send_one_notification_and_no_event_sends_none() {
     let world = World::postgres().await;
     let began = tokio::time::Instant::now();
     for n in 0..200 {
@@ -134,7 +131,7 @@ async fn many_commits_are_one_notice_and_no_event_is_none() {
     }
     flush(&world.fleet).await;
     let told = world.fleet.stats().notifications;
-    // One at once, and then one for the commits of 5 ms, however fast these are.
+    // One at once, and then one for all commits of 5 ms.
     let most = began.elapsed().as_millis() as u64 / 5 + 1;
     assert!((1..=most).contains(&told), "{told} notices for 200 commits, and not {most}");
 
@@ -148,19 +145,19 @@ async fn many_commits_are_one_notice_and_no_event_is_none() {
     assert_eq!(world.fleet.stats().notifications, before);
 }
 
-/// A process that ends right after its call has told the others, if it flushed.
+/// A process that flushes and then ends has notified the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_flushed_is_told() {
-    let world = only_told().await;
+async fn a_flush_sends_notifications() {
+    let world = notified_only().await;
     let (schema, url) = (schema_of(&world), world.url.clone());
-    let admin = raw(&schema).await;
+    let admin = connect(&schema).await;
     one_is_held(&world).await;
     for round in 0..5 {
         let waiter = waits(&world.fleet, next(&format!("b{round}"), 600));
         parked(&world.fleet, 1).await;
         until_listening(&admin, &schema, &[]).await;
         let (url, options) = (url.clone(), options(&world.clock));
-        // A runtime of its own, which is gone as soon as the call is answered.
+        // A separate runtime, which ends with the reply.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -173,16 +170,16 @@ async fn what_is_flushed_is_told() {
     }
 }
 
-/// The event is committed, but an older transaction still runs: it can be read when that is over, and nothing
-/// of ours is written then.
+/// The event is committed, but an older transaction still runs. It becomes readable when that ends, and nothing of ours is
+/// written then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_is_told_when_an_older_transaction_is_over() {
+async fn a_follower_wakes_when_an_older_transaction_ends() {
     let world = World::postgres().await;
     let schema = world.url.split_once("schema=").unwrap().1.split_once('&').unwrap().0;
     world.add("one").await;
     readable(&world).await;
     let position = world.fleet.call(event::List::default()).await.unwrap().position;
-    let older = raw(schema).await;
+    let older = connect(schema).await;
     older.batch_execute("begin; select pg_current_xact_id()").await.unwrap();
     let follow =
         event::List { since: Some(position), wait_ms: Some(Millis::seconds(60)), ..Default::default() };
@@ -190,7 +187,7 @@ async fn a_follower_is_told_when_an_older_transaction_is_over() {
     parked(&world.fleet, 1).await;
     let before = world.fleet.stats().round_trips;
     world.add("two").await;
-    // The watcher has told it, and it has looked in vain.
+    // The watcher has woken it, and it found nothing.
     until(&world.fleet, "it looked", |now| now.round_trips >= before + 8 && now.waiting == 1).await;
     assert!(!waiter.is_finished());
     older.batch_execute("commit").await.unwrap();

@@ -1,18 +1,18 @@
-//! What a call reads does not grow with what is there: PostgreSQL counts the rows, and may plan as it likes.
+//! A call reads no more rows when the tables grow. PostgreSQL counts the rows that it reads.
 
-use crate::world::World;
 use fencepost::{Op, Tx, agent, channel, claim, event, inbox, lock, mail, params, run, task};
+use fencepost_testing::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Ten times as many of everything, and more: with fewer rows, to read them all is the right plan.
+/// Enough rows of everything. With fewer, reading the whole table would be the right plan.
 const BATCH: i64 = 1000;
-/// What a call may read: a page, and what it takes to find it.
+/// The rows that a call may read: a page, and some to find it.
 const FEW: i64 = 300;
-/// Before it has counted the tables, PostgreSQL sorts a page for these that it could have read in order.
+/// Before `analyze`, PostgreSQL sorts for these ops instead of reading an index in order.
 const UNKNOWING: [&str; 3] = ["task/list", "channel/read", "run/end"];
 
-/// Lets PostgreSQL count the fleet's own tables: others are in the same database.
+/// Runs `analyze` on the fleet's own tables; other fleets are in the same database.
 const COUNT: &str = "do $$ declare own text; begin
   for own in select relname from pg_class where relnamespace = current_schema()::regnamespace and relkind = 'r' loop
     execute format('analyze %I', own);
@@ -30,13 +30,13 @@ async fn rows_by_table(tx: &mut Tx<'_>) -> fencepost::Result<BTreeMap<String, i6
     tx.query(sql, params![]).await?.iter().map(|row| Ok((row.get("name")?, row.get("n")?))).collect()
 }
 
-/// Calls, and gives what was read for it.
+/// Calls an op and returns how many rows it read.
 async fn read_for<O: Op>(world: &World, request: &Value) -> BTreeMap<String, i64> {
     let op: O = serde_json::from_value(request.clone()).unwrap_or_else(|e| panic!("{}: {e}", O::NAME));
     let read = world.fleet.transaction(move |tx| {
         let op = op.clone();
         Box::pin(async move {
-            // What such a worker reads is counted with its own transaction.
+            // The rows that a parallel worker reads are counted elsewhere, so there must be none.
             tx.execute("set local max_parallel_workers_per_gather = 0", params![]).await?;
             let before = rows_by_table(tx).await?;
             tx.call(op).await?;
@@ -56,7 +56,7 @@ fn in_round(round: &str, request: &Value) -> Value {
     serde_json::from_str(&text).expect("still JSON")
 }
 
-/// Calls each of them, and adds those that read more than a few rows to a list.
+/// Calls each op, and lists those that read too many rows.
 macro_rules! few {
     ($world:expr, $round:expr, $many:expr, $($op:ty: $request:tt,)*) => {
         $(let request = in_round($round, &json!($request));
@@ -68,8 +68,8 @@ macro_rules! few {
     };
 }
 
-/// Ten thousand and more of everything: tasks in the pool, assigned, offered, blocked and completed, messages in all kinds
-/// of mailboxes, runs, agents, posts.
+/// At least ten thousand of everything: tasks in the pool, assigned, offered, blocked and completed; messages in all kinds
+/// of mailboxes; runs, agents, posts.
 async fn grow(world: &World) {
     let tags = |n: usize| if n.is_multiple_of(3) { vec!["rust".to_owned()] } else { vec![] };
     let items = (0..BATCH as usize).map(|n| task::plan::Item {
@@ -145,7 +145,7 @@ async fn grow(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_call_reads_does_not_grow_with_what_is_there() {
+async fn calls_read_no_more_rows_when_tables_grow() {
     let world = World::postgres().await;
     grow(&world).await;
     let mut many = Vec::new();

@@ -1,8 +1,8 @@
-use crate::{on_both, world::code};
 use fencepost::{Code, task};
+use fencepost_testing::{World, on_both, world::code};
 
 on_both! {
-    async fn a_task_through_its_life(world: World) {
+    async fn a_task_is_added_claimed_and_completed(world: World) {
         let first = world.add("first").await;
         let second = world.add_after("second", &[&first]).await;
         assert_eq!((first.as_str(), second.as_str()), ("auth-1", "auth-2"));

@@ -1,10 +1,6 @@
-//! Bringing tasks along: as they are elsewhere, once, whoever imports them and how often.
+//! Importing tasks: they keep their state, and repeated imports add nothing.
 
-use crate::{
-    on_both,
-    steps::{hold, meet, start},
-    world::{World, refused},
-};
+use crate::open_transactions::{hold, meet, start};
 use fencepost::{
     Code, Fleet, Millis, Time, admin, params,
     task::{
@@ -12,6 +8,7 @@ use fencepost::{
         import::{Import, Imported, Item, State},
     },
 };
+use fencepost_testing::{World, on_both, world::refused};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -33,17 +30,8 @@ fn import(tasks: Vec<Item>) -> Import {
     Import { tasks, ..Import::default() }
 }
 
-impl World {
-    async fn import(&self, tasks: Vec<Item>) -> Imported {
-        self.fleet.call(import(tasks)).await.expect("imported")
-    }
-
-    /// As `event/prune` does once everything is old. (On PostgreSQL it must leave what is newer than the oldest
-    /// transaction of any test.)
-    async fn forget_events(&self) {
-        let all = self.fleet.transaction(|tx| Box::pin(tx.execute("delete from event", params![])));
-        all.await.expect("deleted");
-    }
+async fn import_into(world: &World, tasks: Vec<Item>) -> Imported {
+    world.fleet.call(import(tasks)).await.expect("imported")
 }
 
 fn existing(reply: &Imported) -> Vec<(&str, &str)> {
@@ -51,7 +39,7 @@ fn existing(reply: &Imported) -> Vec<(&str, &str)> {
 }
 
 on_both! {
-    async fn tasks_come_as_they_are_elsewhere(world: World) {
+    async fn imported_tasks_keep_their_state(world: World) {
         let request = json!({ "tasks": [
             { "id": "auth-3", "title": "log in", "body": "with a key", "done_when": "tests pass", "kind": "docs",
               "priority": 80, "tags": ["a", "b"], "after": ["auth-7"], "owner": "tab 1", "source": "pm",
@@ -98,7 +86,7 @@ on_both! {
             finished_at: at(finished),
             ..item(id, &[])
         };
-        world.import(vec![
+        import_into(&world, vec![
             times("auth-1", "2027-01-01T00:00:00Z", "2028-01-01T00:00:00Z"),
             times("auth-2", "2025-12-05T00:00:00Z", "2025-12-02T00:00:00Z"),
             Item { created_at: at("2027-01-01T00:00:00Z"), ..item("auth-3", &[]) },
@@ -112,14 +100,14 @@ on_both! {
 
     async fn importing_again_changes_nothing(world: World) {
         let tasks = vec![item("auth-1", &[]), item("auth-2", &["auth-1"]), Item { status: State::Completed, ..item("auth-3", &[]) }];
-        assert_eq!(world.import(tasks.clone()).await.imported, ["auth-1", "auth-2", "auth-3"]);
+        assert_eq!(import_into(&world, tasks.clone()).await.imported, ["auth-1", "auth-2", "auth-3"]);
         world.story("
             claim run=r        -> task/auth-1@1
             done task/auth-1@1 -> completed
             claim run=r        -> task/auth-2@1
         ").await;
         let before = world.log().await;
-        let again = world.import(tasks).await;
+        let again = import_into(&world, tasks).await;
         assert_eq!(again.imported, [""; 0]);
         assert_eq!(existing(&again), [("auth-1", "auth-1"), ("auth-2", "auth-2"), ("auth-3", "auth-3")]);
         assert_eq!(world.log().await, before);
@@ -127,13 +115,13 @@ on_both! {
             guard task/auth-2@1 -> ok=true
             show auth-1         -> completed
         ").await;
-        // Without a key of its own the id is the key.
+        // A task without a key gets its id as the key.
         let plain = || Item { key: None, ..item("auth-4", &["auth-1"]) };
-        assert_eq!(world.import(vec![plain()]).await.imported, ["auth-4"]);
-        assert_eq!(existing(&world.import(vec![plain()]).await), [("auth-4", "auth-4")]);
+        assert_eq!(import_into(&world, vec![plain()]).await.imported, ["auth-4"]);
+        assert_eq!(existing(&import_into(&world, vec![plain()]).await), [("auth-4", "auth-4")]);
     }
 
-    async fn a_number_that_another_task_has_is_refused(world: World) {
+    async fn a_number_of_another_task_is_refused(world: World) {
         world.add("mine").await;
         let before = world.log().await;
         for (tasks, field) in [
@@ -150,7 +138,7 @@ on_both! {
         assert_eq!(world.add("the counter did not move").await, "auth-2");
     }
 
-    async fn what_does_not_fit_is_refused_and_nothing_is_written(world: World) {
+    async fn an_invalid_import_writes_nothing(world: World) {
         let fails = |change: fn(&mut Item)| {
             let mut wrong = item("auth-2", &[]);
             change(&mut wrong);
@@ -225,7 +213,7 @@ on_both! {
     async fn a_dependency_on_another_board_blocks_until_it_is_completed(world: World) {
         world.story("add base -> auth-1").await;
         let done = Item { status: State::Completed, ..item("web-4", &["web-5"]) };
-        world.import(vec![
+        import_into(&world, vec![
             item("web-5", &["auth-3", "auth-1", "web-4", "auth-3"]), item("auth-3", &[]),
             Item { after: vec![], ..done },
         ]).await;
@@ -241,18 +229,18 @@ on_both! {
         ").await;
     }
 
-    async fn the_board_goes_on_after_the_highest_number(world: World) {
-        world.import(vec![item("auth-7", &[]), item("auth-3", &[]), item("web-2", &[])]).await;
+    async fn the_board_continues_after_the_highest_number(world: World) {
+        import_into(&world, vec![item("auth-7", &[]), item("auth-3", &[]), item("web-2", &[])]).await;
         assert_eq!(world.add("next").await, "auth-8");
         // A gap may be filled; the counter does not go back.
-        assert_eq!(world.import(vec![item("auth-1", &[])]).await.imported, ["auth-1"]);
+        assert_eq!(import_into(&world, vec![item("auth-1", &[])]).await.imported, ["auth-1"]);
         assert_eq!(world.add("next").await, "auth-9");
         world.story("add x board=web -> web-3").await;
     }
 
     async fn tags_and_parking_are_known_to_claims(world: World) {
         let tagged = |id: &str, after: &[&str]| Item { tags: vec!["rust".into()], ..item(id, after) };
-        world.import(vec![
+        import_into(&world, vec![
             Item { parked: Some("later".into()), ..tagged("auth-1", &[]) },
             tagged("auth-2", &["auth-3"]),
             tagged("auth-3", &[]),
@@ -269,7 +257,7 @@ on_both! {
     }
 
     async fn a_dry_run_says_what_would_happen(world: World) {
-        world.import(vec![item("auth-1", &[])]).await;
+        import_into(&world, vec![item("auth-1", &[])]).await;
         world.add("another").await;
         let before = world.log().await;
         let dry = |tasks| Import { dry_run: true, ..import(tasks) };
@@ -280,8 +268,8 @@ on_both! {
         world.story("list -> tasks=auth-1,auth-2").await;
     }
 
-    async fn a_request_is_answered_the_same_again(world: World) {
-        world.import(vec![item("auth-1", &[])]).await;
+    async fn a_repeated_import_request_returns_the_first_reply(world: World) {
+        import_into(&world, vec![item("auth-1", &[])]).await;
         let request = Import { request: Some("q1".into()), ..import(vec![item("auth-1", &[]), item("auth-2", &["auth-1"])]) };
         let first = world.fleet.call(request.clone()).await.unwrap();
         assert_eq!((first.imported.as_slice(), existing(&first)), (&["auth-2".to_owned()][..], vec![("auth-1", "auth-1")]));
@@ -290,20 +278,20 @@ on_both! {
         world.story("add x request=q1 -> refused invalid field=request").await;
     }
 
-    /// The same task, mapped to another board this time: it is found by its key, also by what waits for it.
-    async fn a_known_key_is_waited_for_wherever_its_task_is(world: World) {
-        world.import(vec![item("auth-1", &[])]).await;
+    /// The same task, now mapped to another board: it is found by its key, also as a dependency.
+    async fn a_dependency_is_found_by_its_key_on_any_board(world: World) {
+        import_into(&world, vec![item("auth-1", &[])]).await;
         let moved = Item { id: "web-1".into(), ..item("auth-1", &[]) };
-        let reply = world.import(vec![moved, item("web-2", &["web-1"])]).await;
+        let reply = import_into(&world, vec![moved, item("web-2", &["web-1"])]).await;
         assert_eq!((reply.imported.as_slice(), existing(&reply)), (&["web-2".to_owned()][..], vec![("web-1", "auth-1")]));
         world.story("show web-2 -> waiting_on=1 after=auth-1").await;
     }
 
     /// A number stands for one task for ever, and a fence for one claim.
-    async fn what_was_pruned_does_not_come_back(world: World) {
+    async fn pruned_tasks_are_not_imported_again(world: World) {
         let old = |id: &str, status| Item { status, ..item(id, &[]) };
         let tasks = vec![item("auth-1", &[]), old("auth-2", State::Completed), old("auth-3", State::Failed)];
-        world.import(tasks.clone()).await;
+        import_into(&world, tasks.clone()).await;
         world.story("
             claim run=r        -> task/auth-1@1
             done task/auth-1@1 -> completed
@@ -313,20 +301,21 @@ on_both! {
         world.pass_in_use(8 * 24 * 3600).await;
         let prune = admin::Prune { older_than_ms: Some(Millis::days(7)) };
         assert_eq!(world.fleet.call(prune.clone()).await.unwrap().tasks, 4);
-        let again = world.import(tasks.clone()).await;
+        let again = import_into(&world, tasks.clone()).await;
         assert_eq!((again.imported.len(), again.gone), (0, vec!["auth-1".into(), "auth-2".into(), "auth-3".into()]));
         let later = |after| vec![tasks[0].clone(), tasks[2].clone(), item("auth-9", after)];
         let error = refused(world.fleet.call(import(later(&["auth-1", "auth-3"]))).await);
         assert_eq!((error.code(), error.field("field").unwrap().as_str()), (Code::NotFound, Some("tasks[2].after")));
-        assert_eq!(world.import(later(&["auth-1"])).await.imported, ["auth-9"]);
+        assert_eq!(import_into(&world, later(&["auth-1"])).await.imported, ["auth-9"]);
         world.story("show auth-9 -> waiting_on=0 after=none").await;
         let error = refused(world.fleet.call(import(vec![item("auth-4", &[])])).await);
         assert_eq!(error.field("task").unwrap(), "auth-4");
 
-        // When the log is pruned too, nothing is left to know it by. It begins anew, but not its fences.
+        // When the log is pruned too, nothing identifies the task. It is added again, but its fences go on.
         world.pass_in_use(8 * 24 * 3600).await;
-        world.forget_events().await;
-        assert_eq!(world.import(tasks).await.imported, ["auth-1", "auth-2", "auth-3"]);
+        // As `event/prune` does when everything is old. On PostgreSQL that keeps events newer than any test's transaction.
+        world.sql("delete from event").await;
+        assert_eq!(import_into(&world, tasks).await.imported, ["auth-1", "auth-2", "auth-3"]);
         let stored = world.fleet.transaction(|tx| {
             Box::pin(async { tx.query("select min(fence) as fence from task", params![]).await?[0].get::<i64>("fence") })
         });
@@ -343,7 +332,7 @@ on_both! {
                 .collect();
             let mut imports = JoinSet::new();
             for fleet in &fleets {
-                // Each in an order of its own, so that they would meet halfway.
+                // Each has another order, so that they would deadlock.
                 tasks.reverse();
                 imports.spawn(call(fleet.clone(), import(tasks.clone())));
             }
@@ -355,7 +344,7 @@ on_both! {
         assert_eq!(world.times("task.imported").await, ROUNDS * 40);
     }
 
-    async fn an_import_racing_those_who_add(world: World) {
+    async fn an_import_racing_adds(world: World) {
         let [one, other] = [world.again().await, world.again().await];
         for round in 0..ROUNDS {
             let board = format!("b{round}");
@@ -373,8 +362,8 @@ on_both! {
         }
     }
 
-    /// Several of one process take their numbers apart from their transactions: some have one while the import writes it.
-    async fn an_import_racing_a_crowd_that_adds(world: World) {
+    /// Adds in one process reserve their numbers outside their transactions: some hold a number that the import writes.
+    async fn an_import_racing_many_adds(world: World) {
         let [one, other] = [world.again().await, world.again().await];
         for round in 0..ROUNDS {
             let board = format!("b{round}");
@@ -398,8 +387,8 @@ on_both! {
         world.assert_sound().await;
     }
 
-    /// The count of what an imported task waits for is right, whichever was first.
-    async fn an_import_racing_the_completion_of_what_it_waits_for(world: World) {
+    /// The imported task's count of open dependencies is right in either order.
+    async fn an_import_racing_the_completion_of_its_dependency(world: World) {
         let [one, other] = [world.again().await, world.again().await];
         for round in 0..ROUNDS {
             let first = world.add("first").await;
@@ -421,7 +410,7 @@ on_both! {
         let mut tasks: Vec<Item> = tasks.collect();
         assert_eq!(refused(world.fleet.call(import(tasks.clone())).await).field("field").unwrap(), "tasks");
         tasks.truncate(10_000);
-        assert_eq!(world.import(tasks).await.imported.len(), 10_000);
+        assert_eq!(import_into(&world, tasks).await.imported.len(), 10_000);
         world.story("
             claim run=r        -> task/auth-1@1
             claim run=r        -> refused none_ready blocked=1000
@@ -435,7 +424,7 @@ async fn call(fleet: Fleet, op: Import) -> Imported {
     fleet.call(op).await.expect("imported")
 }
 
-/// Each has looked for what is there before the other committed; the second finds it all the same.
+/// Each has looked for existing tasks before the other committed; the second finds them all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_import_that_meets_the_same_import_finds_its_tasks() {
     let world = World::postgres().await;
@@ -447,11 +436,11 @@ async fn an_import_that_meets_the_same_import_finds_its_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_comes_while_an_import_looks_round_is_found() {
+async fn a_task_added_during_an_import_is_found() {
     let world = World::postgres().await;
     world.add("base").await;
     let base = hold(&world, "select 1 from task where board = 'auth' and n = 1 for update", "select 1").await;
-    // It has looked for keys, and waits for what it depends on.
+    // It has looked up the keys, and waits for the row of its dependency.
     let waiting = start(&world.fleet, import(vec![item("auth-9", &["auth-1"])]));
     base.holds_up(&world, &waiting).await;
     let quick = world.again().await.call(import(vec![item("auth-9", &[])])).await.unwrap();

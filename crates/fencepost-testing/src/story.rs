@@ -1,4 +1,4 @@
-//! Stories: one line is a verb, what it is given, and what must come of it.
+//! Stories: each line is a verb, its arguments and the expected reply.
 //!
 //! ```text
 //! add one offer=bob                 -> auth-1 offered
@@ -7,45 +7,48 @@
 //! show auth-1                       -> offered reviews=1
 //! ```
 //!
-//! `+30s` lets time pass first. A verb with a slash is an op's own name, as in `mail/push`. Every verb goes through the registry, as JSON, as an interface would call it.
+//! `+30s` moves the clock first. A verb with a slash is the full name of an op, as in `mail/push`. Every verb goes through
+//! the registry as JSON, as an interface would call it.
 
-use crate::world::World;
+use crate::World;
 use fencepost::{Error, Fleet, op};
 use serde_json::{Map, Value, json};
 
-/// What a story is told through: a fleet, or a way to one.
-pub trait Door {
+/// A fleet, or a connection to one.
+pub trait Target {
     /// Calls an op by its name.
-    async fn ask(&self, name: &str, request: &Value) -> Result<Value, Error>;
+    fn ask(&self, name: &str, request: &Value) -> impl Future<Output = Result<Value, Error>>;
 }
 
-impl Door for Fleet {
+impl Target for Fleet {
     async fn ask(&self, name: &str, request: &Value) -> Result<Value, Error> {
         op::find(name)?.call(self, &request.to_string()).await
     }
 }
 
 impl World {
+    /// Runs a story on the fleet.
     pub async fn story(&self, text: &str) {
         self.story_through(&self.fleet, text).await;
     }
 
-    pub async fn story_through(&self, door: &impl Door, text: &str) {
+    /// Runs a story through a connection.
+    pub async fn story_through(&self, target: &impl Target, text: &str) {
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (asked, expected) = line.split_once("->").unwrap_or_else(|| panic!("no arrow in: {line}"));
-            let answer = self.ask(door, asked.trim()).await;
+            let answer = self.ask(target, asked.trim()).await;
             check(line, expected.trim(), &answer);
         }
     }
 
-    /// One line without its arrow.
-    async fn ask(&self, door: &impl Door, asked: &str) -> Result<Value, Error> {
+    /// Runs one line, without its arrow.
+    async fn ask(&self, target: &impl Target, asked: &str) -> Result<Value, Error> {
         let mut words = asked.split_whitespace().peekable();
         if let Some(seconds) = words.next_if(|word| word.starts_with('+')) {
             self.pass(seconds.trim_matches(['+', 's']).parse().expect("+31s"));
         }
         let verb = words.next().expect("a verb");
-        let (name, target) = match verb {
+        let (name, first) = match verb {
             "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "inbox/send" | "inbox/list"
             | "channel/unread" | "route/add" => (verb.into(), "agent"),
             "route/deliver" => (verb.into(), "text"),
@@ -71,8 +74,8 @@ impl World {
         };
         let mut request = Map::new();
         for word in words {
-            let (key, value) = word.split_once('=').unwrap_or((target, word));
-            request.insert(key.into(), given(verb, key, value));
+            let (key, value) = word.split_once('=').unwrap_or((first, word));
+            request.insert(key.into(), argument(verb, key, value));
         }
         let named = request.contains_key("task");
         if matches!(verb, "add" | "ready") || (verb == "claim" && !named) {
@@ -81,7 +84,7 @@ impl World {
         if verb == "claim" {
             request.entry("ttl_ms").or_insert(30_000.into());
         }
-        door.ask(&name, &Value::Object(request)).await
+        target.ask(&name, &Value::Object(request)).await
     }
 
     /// Calls an op by its name.
@@ -90,7 +93,8 @@ impl World {
     }
 }
 
-fn given(verb: &str, key: &str, value: &str) -> Value {
+/// The value of an argument as JSON.
+fn argument(verb: &str, key: &str, value: &str) -> Value {
     match (key, value.parse::<i64>()) {
         ("messages", _) => value.split(',').map(|id| id.parse::<i64>().expect("a number")).collect(),
         ("tags" | "capabilities" | "accept" | "mentions" | "mailboxes" | "tokens" | "outputs", _) => {
@@ -105,7 +109,7 @@ fn given(verb: &str, key: &str, value: &str) -> Value {
     }
 }
 
-/// What a word after the arrow speaks of: a token, an id, a status, or a field by its name.
+/// Compares the reply with the words after the arrow: a token, an id, a status, or a field by its name.
 fn check(line: &str, expected: &str, answer: &Result<Value, Error>) {
     let (expected, of) = match (expected.strip_prefix("refused "), answer) {
         (None, Ok(reply)) => (expected.to_owned(), reply.clone()),
@@ -127,7 +131,7 @@ fn check(line: &str, expected: &str, answer: &Result<Value, Error>) {
     }
 }
 
-/// A value as a story writes it. Of a list of tasks the ids, of a list of reasons what they are.
+/// A value as a story writes it. Tasks are shown by their ids, reasons by their kind.
 fn plain(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "none".into(),

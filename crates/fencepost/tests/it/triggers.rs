@@ -1,26 +1,16 @@
 //! Polls: every trigger reaches exactly one run.
 
-use crate::{
-    on_both,
-    world::{PATIENCE, World, code},
-};
 use fencepost::{Code, Fleet, Millis, agent, channel, inbox, run, task};
+use fencepost_testing::{PATIENCE, World, on_both, world::code};
 use std::collections::HashSet;
-
-impl World {
-    async fn join(&self, name: &str, role: agent::Role) {
-        let join = agent::Join { agent: name.into(), role: Some(role), ..Default::default() };
-        self.fleet.call(join).await.expect("joined");
-    }
-}
 
 fn poll(agent: &str, run: &str) -> agent::Poll {
     agent::Poll { agent: agent.into(), run: run.into(), ..Default::default() }
 }
 
 on_both! {
-    /// One of everything, in the order that was promised.
-    async fn the_order_of_what_a_poll_gives(world: World) {
+    /// One trigger of each kind, in the documented order.
+    async fn a_poll_returns_triggers_in_order(world: World) {
         world.story("
             agent/join bob                        -> agent.role=worker agent.online=true
             agent/join lead role=lead             -> agent.role=lead
@@ -44,7 +34,7 @@ on_both! {
         ").await;
     }
 
-    async fn what_waited_too_long_goes_first(world: World) {
+    async fn a_trigger_that_waited_too_long_goes_first(world: World) {
         world.story("
             agent/join bob                                -> agent.name=bob
             add old                                       -> auth-1
@@ -55,8 +45,8 @@ on_both! {
         ").await;
     }
 
-    /// A lost answer is asked for again; a run takes one trigger.
-    async fn polling_again_with_a_run_gives_its_trigger(world: World) {
+    /// A repeated poll returns the same trigger: a run has one.
+    async fn a_repeated_poll_returns_the_same_trigger(world: World) {
         world.story("
             agent/join bob                 -> agent.name=bob
             inbox/send bob text=one        -> item.id=1
@@ -141,7 +131,7 @@ on_both! {
         ").await;
     }
 
-    async fn an_agent_has_no_more_than_it_may(world: World) {
+    async fn max_concurrent_limits_an_agent(world: World) {
         world.story("
             agent/join bob max_concurrent=2      -> agent.max_concurrent=2
             add one                              -> auth-1
@@ -158,7 +148,7 @@ on_both! {
         assert_eq!(held.trigger, None);
     }
 
-    async fn a_worker_takes_what_it_can_do(world: World) {
+    async fn a_worker_gets_tasks_that_fit_its_capabilities(world: World) {
         world.story("
             agent/join rust capabilities=rust,db   -> agent.capabilities=rust,db
             agent/join any                         -> agent.name=any
@@ -175,7 +165,7 @@ on_both! {
         ").await;
     }
 
-    async fn workers_can_be_only_told_of_the_pool(world: World) {
+    async fn a_poll_can_announce_pool_tasks_without_claiming(world: World) {
         world.story("
             agent/join a                           -> agent.name=a
             agent/join b max_concurrent=3          -> agent.name=b
@@ -188,7 +178,7 @@ on_both! {
         ").await;
     }
 
-    async fn what_waits_for_a_silent_agent_is_stranded_and_comes_back(world: World) {
+    async fn items_of_a_silent_agent_are_stranded_and_come_back(world: World) {
         world.story("
             agent/join bob                         -> agent.online=true
             add mine to=bob                        -> auth-1
@@ -209,7 +199,7 @@ on_both! {
         ").await;
     }
 
-    async fn an_inbox_has_its_own_words(world: World) {
+    async fn inbox_items_are_read_answered_or_delegated(world: World) {
         world.story("
             inbox/send bob text=one source=slack channel=C1 thread=T17 sender=U1 key=d1 -> item.status=unread existing=false
             inbox/send bob text=one source=slack key=d1 -> item.id=1 existing=true
@@ -230,7 +220,7 @@ on_both! {
         assert_eq!(world.fleet.call(inbox::List { agent: "bob".into(), all: true, ..Default::default() }).await.unwrap().items.len(), 3);
     }
 
-    /// Fifty of each kind, sixteen pollers: each item is in exactly one answer.
+    /// Fifty of each kind, sixteen pollers: each item is in exactly one reply.
     async fn concurrent_polls_never_share_anything(world: World) {
         world.join("bob", agent::Role::Worker).await;
         world.join("lead", agent::Role::Lead).await;
@@ -270,7 +260,7 @@ on_both! {
             all.extend(poller.await.unwrap());
         }
         let kinds = |prefix: &str| all.iter().filter(|resource| resource.starts_with(prefix)).collect::<Vec<_>>();
-        // What is accepted is then the agent's to do: it comes a second time, as a task.
+        // An accepted offer comes a second time, as the agent's task.
         for (prefix, count) in
             [("task/pool-", 50), ("task/mine-", 50), ("message/", 50), ("mentions/", 10), ("task/maybe-", 100)]
         {
@@ -299,7 +289,7 @@ on_both! {
         assert_eq!(given, 3);
     }
 
-    /// While nothing happens a poll writes nothing; a trigger wakes whom it is for.
+    /// A waiting poll writes nothing, and its own trigger wakes it.
     async fn a_parked_poll_wakes_for_its_own_trigger(world: World) {
         for name in ["a", "b", "c"] {
             world.join(name, agent::Role::Worker).await;
@@ -325,7 +315,7 @@ on_both! {
         assert_eq!(c.await.unwrap(), Some(agent::Type::PoolTask));
     }
 
-    async fn who_is_unknown_is_told(world: World) {
+    async fn an_unknown_agent_cannot_poll(world: World) {
         assert_eq!(code(world.fleet.call(poll("nobody", "r")).await), Code::NotFound);
         world.join("bob", agent::Role::Worker).await;
         world.fleet.call(agent::Leave { agent: "bob".into(), ..Default::default() }).await.unwrap();

@@ -1,24 +1,22 @@
 //! A fleet of its own for every test, on either database, with a clock that stands still until it is moved.
 
+use crate::{PATIENCE, eventually, postgres};
 use fencepost::{
-    Clock, Code, Error, Fleet, ManualClock, Millis, Options, Result, Time, admin, claim, run, task,
+    Clock, Code, Error, Fleet, ManualClock, Millis, Options, Result, Time, admin, agent, claim, event, mail,
+    params, run, task,
 };
-pub use fencepost_testing::{
-    PATIENCE,
-    postgres::{fresh_schema, url as postgres_url},
-};
-use std::time::Duration;
-use tokio::time::Instant;
+use std::{sync::Arc, time::Duration};
 
-/// Defines each test once and runs it on both databases.
+/// Defines each test once and runs it on both databases. The file's own `World` has `sqlite()`, `postgres()` and
+/// `assert_sound()`.
 #[macro_export]
 macro_rules! on_both {
-    ($($(#[$doc:meta])* async fn $name:ident($world:ident: World) $body:block)*) => {
-        $($(#[$doc])* async fn $name($world: $crate::world::World) $body)*
+    ($($(#[$doc:meta])* async fn $name:ident($world:ident: $World:ident) $body:block)*) => {
+        $($(#[$doc])* async fn $name($world: $World) $body)*
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let world = $crate::world::World::sqlite().await;
+                let world = super::$World::sqlite().await;
                 super::$name(world.clone()).await;
                 world.assert_sound().await;
             })*
@@ -26,7 +24,7 @@ macro_rules! on_both {
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let world = $crate::world::World::postgres().await;
+                let world = super::$World::postgres().await;
                 super::$name(world.clone()).await;
                 world.assert_sound().await;
             })*
@@ -34,15 +32,15 @@ macro_rules! on_both {
     };
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct World {
     pub fleet: Fleet,
     pub clock: ManualClock,
     pub url: String,
-    _dir: Option<std::sync::Arc<tempfile::TempDir>>,
+    _dir: Option<Arc<tempfile::TempDir>>,
 }
 
-/// Every test begins here.
+/// The time at which every test begins.
 pub const START: &str = "2026-01-01T12:00:00Z";
 
 impl World {
@@ -53,16 +51,16 @@ impl World {
     }
 
     pub async fn postgres() -> Self {
-        Self::open(postgres_url(&fresh_schema()), None).await
+        Self::open(postgres::url(&postgres::fresh_schema()), None).await
     }
 
-    async fn open(url: String, dir: Option<std::sync::Arc<tempfile::TempDir>>) -> Self {
+    async fn open(url: String, dir: Option<Arc<tempfile::TempDir>>) -> Self {
         let clock = ManualClock::at(START.parse::<Time>().expect("a time"));
         let fleet = Fleet::open_with(&url, options(&clock)).await.expect("the fleet opens");
         Self { fleet, clock, url, _dir: dir }
     }
 
-    /// The same fleet through connections of its own: another process, as far as the database can tell.
+    /// Opens the same fleet again, with its own connections. To the database it is another process.
     pub async fn again(&self) -> Fleet {
         Fleet::open_with(&self.url, options(&self.clock)).await.expect("the fleet opens again")
     }
@@ -75,21 +73,20 @@ impl World {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// Time passes while the fleet is used: what may be forgotten after a while grows old only then. The same as a call in
-    /// every hour.
+    /// Moves the clock as if the fleet had been used in every hour. Retention counts only time in use.
     pub async fn pass_in_use(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
         let at = Clock::Manual(self.clock.clone()).read().0;
         let used = self.fleet.transaction(move |tx| {
             Box::pin(async move {
-                tx.execute("update fleet set seen_at = ?1", fencepost::params![at]).await?;
-                tx.execute("delete from gap where at = ?1", fencepost::params![at]).await
+                tx.execute("update fleet set seen_at = ?1", params![at]).await?;
+                tx.execute("delete from gap where at = ?1", params![at]).await
             })
         });
         used.await.expect("time passes");
     }
 
-    /// Every promise holds over what is stored.
+    /// Runs the integrity check. No promise may be broken.
     pub async fn assert_sound(&self) {
         let report = self.fleet.call(admin::Check {}).await.expect("the check runs");
         assert!(report.ok, "{:#?}", report.violations);
@@ -104,7 +101,7 @@ impl World {
         self.fleet.call(task::Add { after, ..task::Add::new("auth", title) }).await.expect("added").task.id
     }
 
-    /// Claims a task for a run with a lease of 30 s, and gives its token.
+    /// Claims a task for a run with a lease of 30 s, and returns its token.
     pub async fn claim(&self, task: &str, run: &str) -> Result<String> {
         let claim = task::Claim { ttl_ms: Some(Millis::seconds(30)), ..task::Claim::of(task, run) };
         Ok(self.fleet.call(claim).await?.claim.token)
@@ -128,12 +125,48 @@ impl World {
         self.fleet.call(task::Show { task: task.into() }).await.expect("the task").task
     }
 
+    pub async fn join(&self, name: &str, role: agent::Role) {
+        let join = agent::Join { agent: name.into(), role: Some(role), ..Default::default() };
+        self.fleet.call(join).await.expect("joined");
+    }
+
+    /// Pushes a message and returns its id.
+    pub async fn push(&self, mailbox: &str, payload: &str) -> i64 {
+        self.fleet.call(mail::Push::new(mailbox, payload)).await.expect("pushed").message.id
+    }
+
+    /// Claims up to this many messages for a run with a lease of 30 s, and returns the tokens.
+    pub async fn claim_mail(&self, mailbox: &str, run: &str, count: i64) -> Result<Vec<String>> {
+        claim_mail(&self.fleet, mailbox, run, count).await
+    }
+
+    pub async fn message(&self, id: i64) -> mail::Message {
+        self.fleet.call(mail::Show { message: id }).await.expect("the message").message
+    }
+
+    /// Changes the database directly.
+    pub async fn sql(&self, sql: &'static str) {
+        self.fleet.transaction(move |tx| Box::pin(tx.execute(sql, params![]))).await.expect("changed");
+    }
+
+    /// Reads the log to its end. On PostgreSQL a follower waits for the oldest running transaction, which may be another
+    /// test's: the end is reached when every stored event was read.
+    pub async fn follow(&self, from: event::List) -> Vec<event::Entry> {
+        let stored = self.log().await.len();
+        eventually("the log is readable", async || {
+            let all = event::List { limit: Some(1000), ..event::List::default() };
+            self.fleet.call(all).await.expect("a page").events.len() == stored
+        })
+        .await;
+        self.fleet.call(from).await.expect("a page").events
+    }
+
     pub async fn end(&self, run: &str) {
         self.fleet.call(run::End { run: run.into(), ..run::End::default() }).await.expect("ended");
     }
 
-    /// The whole log as it is stored, a line each: `task.claimed task/auth-1 unassigned>in_progress r/bob @1`.
-    /// (On PostgreSQL `event/list` holds back what is newer than the oldest transaction of any test.)
+    /// The stored log, one line per event: `task.claimed task/auth-1 unassigned>in_progress r/bob @1`. It reads the table:
+    /// on PostgreSQL `event/list` holds back events newer than the oldest transaction of any test.
     pub async fn log(&self) -> Vec<String> {
         let rows = self.fleet.transaction(|tx| {
             Box::pin(async move {
@@ -159,44 +192,34 @@ impl World {
         rows.await.expect("the log").iter().map(|row| line(row).expect("an event")).collect()
     }
 
-    /// This world through a fleet that is opened anew.
+    /// This world with its fleet opened again.
     pub async fn reopened(&self) -> Self {
         Self { fleet: self.again().await, ..self.clone() }
     }
 
-    /// The fleet in another file, at the same time of day.
+    /// A fleet at another address, with the same clock.
     pub async fn at(&self, url: &str) -> Self {
         Self { url: url.into(), ..self.clone() }.reopened().await
     }
 
-    /// Every event's kind, as stored: also what a follower on PostgreSQL may not read yet, because some
-    /// transaction of another test is still open.
+    /// The kind of every stored event, also of those that `event/list` still holds back on PostgreSQL.
     pub async fn kinds(&self) -> Vec<String> {
         let read = self.fleet.transaction(|tx| {
             Box::pin(async move {
-                let rows = tx.query("select kind from event order by id", fencepost::params![]).await?;
+                let rows = tx.query("select kind from event order by id", params![]).await?;
                 rows.iter().map(|row| row.get("kind")).collect::<Result<Vec<String>>>()
             })
         });
         read.await.expect("events")
     }
 
-    /// How often this kind of event was logged.
+    /// How often an event of this kind was logged.
     pub async fn times(&self, kind: &str) -> usize {
         self.kinds().await.iter().filter(|logged| *logged == kind).count()
     }
 }
 
-/// Waits until it is so.
-pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !so().await {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// No call gives up because the machine is slow.
+/// Options with limits that a slow machine does not reach.
 pub fn patient() -> Options {
     let mut options = Options::default();
     options.call_limit = 2 * PATIENCE;
@@ -207,10 +230,20 @@ pub fn patient() -> Options {
 
 pub fn options(clock: &ManualClock) -> Options {
     let mut options = patient();
-    // Who was not woken does not look all the same before the test's patience is over.
+    // A waiter that is not woken must not find its item by the fallback: then the test could not fail.
     options.fallback.wake_all = Duration::MAX;
     options.clock = Clock::Manual(clock.clone());
     options
+}
+
+/// Claims up to this many messages for a run with a lease of 30 s, and returns the tokens.
+pub async fn claim_mail(fleet: &Fleet, mailbox: &str, run: &str, count: i64) -> Result<Vec<String>> {
+    let claim = mail::Claim {
+        count: Some(count),
+        ttl_ms: Some(Millis::seconds(30)),
+        ..mail::Claim::next(mailbox, run)
+    };
+    Ok(fleet.call(claim).await?.claims.into_iter().map(|claimed| claimed.claim.token).collect())
 }
 
 /// The code of a refusal.

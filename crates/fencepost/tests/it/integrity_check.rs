@@ -1,7 +1,7 @@
-//! The integrity check can fail: every promise is broken once, by hand, and exactly that one is reported.
+//! The integrity check can fail: each test breaks one promise by hand, and exactly that one is reported.
 
-use crate::world::{World, refused};
 use fencepost::{Code, Error, admin, lock, params, task};
+use fencepost_testing::{World, world::refused};
 
 /// A promise of the check, and SQL that breaks it and no other.
 const BREAKS: &[(&str, &[&str], &str)] = &[
@@ -341,8 +341,8 @@ const BREAKS: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// A bit of everything: held, free, blocked and tagged, completed, assigned, offered, another board; a lock;
-/// messages held, free, completed, and in a lane.
+/// A sample: tasks that are held, free, blocked, tagged, completed, assigned, offered and on another board; a lock;
+/// messages that are held, free, completed and in a lane.
 async fn stage(world: &World) {
     world
         .story(
@@ -392,7 +392,7 @@ async fn execute(world: &World, statements: &'static [&'static str]) {
     broken.await.unwrap();
 }
 
-/// What the check says of a fleet after these statements, which are undone.
+/// The report of the check after these statements, which are rolled back.
 async fn broken(world: &World, statements: &'static [&'static str]) -> admin::check::Report {
     let (tell, told) = std::sync::mpsc::channel();
     let undone = world.fleet.transaction(move |tx| {
@@ -429,16 +429,16 @@ async fn every_promise_can_break_on_postgres() {
     breaks(World::postgres().await).await;
 }
 
-/// A promise without a break here is one that nobody has seen fail.
+/// A promise that is not broken here has never been seen to fail.
 #[tokio::test]
-async fn every_promise_is_broken_here() {
+async fn every_promise_has_a_break() {
     let world = World::sqlite().await;
     let mut promises: Vec<_> = BREAKS.iter().map(|(promise, ..)| promise).collect();
     promises.dedup();
     assert_eq!(world.fleet.call(admin::Check {}).await.unwrap().checked, promises.len());
 }
 
-/// So that a broken fleet can be read: a promise lists some of what breaks it, and not a million.
+/// The report lists only some of the rows that break a promise, so that it stays readable.
 #[tokio::test]
 async fn a_report_stays_readable() {
     let world = World::sqlite().await;

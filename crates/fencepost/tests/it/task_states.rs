@@ -1,7 +1,7 @@
-//! The table of states: every verb from every state it is for, and the refusals beside it.
+//! The states of a task: every verb from every state, and its refusals.
 
-use crate::{on_both, world::START};
 use fencepost::{Millis, Time, claim::Verdict, task};
+use fencepost_testing::{World, on_both, world::START};
 
 on_both! {
     async fn a_task_begins_unassigned_pending_or_offered(world: World) {
@@ -14,7 +14,7 @@ on_both! {
         ").await;
     }
 
-    async fn only_what_is_nobodys_is_offered_or_assigned(world: World) {
+    async fn only_unassigned_tasks_are_offered_or_assigned(world: World) {
         world.story("
             add one                  -> auth-1 unassigned
             offer auth-1 to=bob      -> offered offered_to=bob
@@ -91,7 +91,7 @@ on_both! {
         ").await;
     }
 
-    /// A token of another task must not open this one, even if the numbers fit.
+    /// Another task's token is refused, even if its fence matches.
     async fn a_review_is_decided_with_its_own_token(world: World) {
         world.story("
             add one offer=bob                           -> auth-1 offered
@@ -119,7 +119,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_lapsed_review_is_offered_again_and_after_three_anyones(world: World) {
+    async fn a_lapsed_review_is_offered_again_and_unassigned_after_three(world: World) {
         world.story("
             add one offer=bob            -> auth-1 offered
             claim auth-1 run=a agent=bob -> task/auth-1@1 reviewing
@@ -133,7 +133,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_released_review_is_offered_again_and_counts_as_nothing(world: World) {
+    async fn a_released_review_is_offered_again_and_does_not_count(world: World) {
         world.story("add one offer=bob -> auth-1 offered").await;
         for fence in 1..=4 {
             world.story(&format!("
@@ -144,7 +144,7 @@ on_both! {
         }
     }
 
-    async fn only_the_assignee_takes_what_is_assigned(world: World) {
+    async fn only_the_assignee_claims_an_assigned_task(world: World) {
         world.story("
             add one to=bob               -> auth-1 pending
             claim auth-1 run=e agent=eve -> refused not_ready
@@ -156,7 +156,7 @@ on_both! {
         ").await;
     }
 
-    /// A run is a session of one executor: it cannot be bob's in one call and eve's in the next.
+    /// A run belongs to one agent: it cannot be bob's in one call and eve's in the next.
     async fn a_run_belongs_to_the_first_agent_it_names(world: World) {
         world.story("
             add one                      -> auth-1 unassigned
@@ -209,7 +209,7 @@ on_both! {
         assert_eq!(shown.finished_at, Some(START.parse().unwrap()));
     }
 
-    async fn a_retried_failure_waits_exactly_as_long_as_it_said(world: World) {
+    async fn a_retried_failure_waits_exactly_its_delay(world: World) {
         world.story("
             add one                                               -> auth-1 unassigned
             claim auth-1 run=r ttl_ms=600000                      -> task/auth-1@1 in_progress
@@ -285,7 +285,7 @@ on_both! {
         assert_eq!(reason, "2 attempts were made and lost; the last by run `b`: its lease was over");
     }
 
-    async fn what_ended_the_claim_is_said_to_the_next(world: World) {
+    async fn the_next_holder_sees_how_the_last_attempt_ended(world: World) {
         world.story("
             add one                 -> auth-1 unassigned
             claim run=a             -> task/auth-1@1 in_progress
@@ -299,7 +299,7 @@ on_both! {
         assert_eq!(task.failure_reason.unwrap(), "run `b` went silent: its time was up");
     }
 
-    async fn a_parked_task_is_what_it_was_but_nobody_takes_it(world: World) {
+    async fn a_parked_task_keeps_its_state_and_is_not_claimed(world: World) {
         world.story("
             add one                           -> auth-1 unassigned
             add two to=bob                    -> auth-2 pending
@@ -355,7 +355,7 @@ on_both! {
         assert_eq!(world.guard("task/auth-1@1").await, Verdict::Cancelled);
     }
 
-    async fn retry_brings_back_with_all_attempts(world: World) {
+    async fn retry_restores_all_attempts(world: World) {
         world.story("
             add one max_attempts=1            -> auth-1 unassigned
             retry auth-1                      -> refused not_ready
@@ -382,7 +382,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_completed_task_is_done_again_as_a_new_one(world: World) {
+    async fn reopen_adds_a_new_task(world: World) {
         world.story("
             add parse priority=80 tags=rust,sql kind=code body=all done_when=green max_attempts=7 creator=ann -> auth-1
             reopen auth-1                     -> refused not_ready
@@ -448,8 +448,8 @@ on_both! {
         ").await;
     }
 
-    /// Attempts that were made cannot be edited away: a task would stand past its last one.
-    async fn the_limit_of_attempts_stays_above_those_made(world: World) {
+    /// `max_attempts` cannot go below the attempts that were made.
+    async fn max_attempts_stays_above_the_attempts_made(world: World) {
         world.story("
             add one                                -> auth-1 unassigned
             claim run=r ttl_ms=600000              -> task/auth-1@1 in_progress
@@ -466,7 +466,7 @@ on_both! {
         ").await;
     }
 
-    async fn why_names_everything_that_stands_in_the_way(world: World) {
+    async fn why_names_every_obstacle(world: World) {
         world.story("
             add one                      -> auth-1 unassigned
             add two to=bob after=auth-1  -> auth-2 pending
@@ -507,7 +507,7 @@ on_both! {
         ]);
     }
 
-    async fn a_board_shows_what_waits_for_what(world: World) {
+    async fn a_board_shows_dependencies(world: World) {
         world.story("
             add one              -> auth-1 unassigned
             add two after=auth-1 -> auth-2 unassigned

@@ -1,49 +1,48 @@
-//! Embedders: several ops and their own SQL in one transaction.
+//! Embedded use: several ops and the embedder's own SQL in one transaction.
 
-use crate::{
-    on_both,
-    world::{World, code, refused},
-};
 use fencepost::{Code, Result, claim, lock, params, run, task};
+use fencepost_testing::{
+    World, on_both,
+    world::{code, refused},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-impl World {
-    async fn table(&self) {
-        let table = self.fleet.transaction(|tx| {
-            Box::pin(async move { tx.execute("create table charge (cents bigint)", params![]).await })
-        });
-        table.await.unwrap();
-    }
+async fn table(world: &World) {
+    let table = world.fleet.transaction(|tx| {
+        Box::pin(async move { tx.execute("create table charge (cents bigint)", params![]).await })
+    });
+    table.await.unwrap();
+}
 
-    async fn charges(&self) -> i64 {
-        let count = self.fleet.transaction(|tx| {
+async fn charges(world: &World) -> i64 {
+    let count = world.fleet.transaction(|tx| {
+        Box::pin(
+            async move { tx.query("select count(*) as n from charge", params![]).await?[0].get::<i64>("n") },
+        )
+    });
+    count.await.unwrap()
+}
+
+/// Completes a task and writes a row of the embedder's in the same transaction.
+async fn charge(world: &World, token: &str, output: Option<&str>) -> Result<task::Task> {
+    let done = task::Done { token: token.into(), output: output.map(str::to_owned) };
+    world
+        .fleet
+        .transaction(move |tx| {
+            let done = done.clone();
             Box::pin(async move {
-                tx.query("select count(*) as n from charge", params![]).await?[0].get::<i64>("n")
+                tx.execute("insert into charge(cents) values (?1)", params![1999]).await?;
+                Ok(tx.call(done).await?.task)
             })
-        });
-        count.await.unwrap()
-    }
-
-    /// Completes a task and writes a row of the embedder's beside it.
-    async fn charge(&self, token: &str, output: Option<&str>) -> Result<task::Task> {
-        let done = task::Done { token: token.into(), output: output.map(str::to_owned) };
-        self.fleet
-            .transaction(move |tx| {
-                let done = done.clone();
-                Box::pin(async move {
-                    tx.execute("insert into charge(cents) values (?1)", params![1999]).await?;
-                    Ok(tx.call(done).await?.task)
-                })
-            })
-            .await
-    }
+        })
+        .await
 }
 
 on_both! {
-    /// Literals, quoted names and comments of an embedder reach both databases as they are written.
+    /// Literals, quoted names and comments in an embedder's SQL are passed on unchanged.
     async fn literals_and_comments_are_left_alone(world: World) {
         let asked = world.fleet.transaction(|tx| {
             Box::pin(async move {
@@ -60,8 +59,8 @@ on_both! {
         assert_eq!(asked.await.unwrap(), ["why?", "what ?1", "yes", "it's json_each(?)"]);
     }
 
-    async fn all_of_it_is_committed_or_nothing(world: World) {
-        world.table().await;
+    async fn a_transaction_commits_all_or_nothing(world: World) {
+        table(&world).await;
         let whole = world.fleet.transaction(|tx| Box::pin(async move {
             let first = tx.call(task::Add::new("auth", "first")).await?.task.id;
             tx.call(task::Add { after: vec![first.clone()], ..task::Add::new("auth", "second") }).await?;
@@ -73,7 +72,7 @@ on_both! {
         }));
         let claimed = whole.await.unwrap();
         assert_eq!(claimed.task.after[0].output.as_deref(), Some("built"));
-        assert_eq!((claimed.claim.token.as_str(), world.charges().await), ("task/auth-2@1", 1));
+        assert_eq!((claimed.claim.token.as_str(), charges(&world).await), ("task/auth-2@1", 1));
 
         let (log, events) = (world.log().await, world.log().await.len());
         let broken = world.fleet.transaction(|tx| Box::pin(async move {
@@ -83,7 +82,7 @@ on_both! {
             tx.call(task::Done::new("task/auth-1@9")).await
         }));
         assert_eq!(code(broken.await), Code::NotFound);
-        assert_eq!((world.log().await, world.charges().await), (log, 1));
+        assert_eq!((world.log().await, charges(&world).await), (log, 1));
         assert_eq!(world.guard("task/auth-2@1").await, claim::Verdict::Ok);
         assert_eq!(world.log().await.len(), events);
         world.story("
@@ -93,7 +92,7 @@ on_both! {
     }
 
     async fn a_refused_op_is_undone_and_the_rest_goes_on(world: World) {
-        world.table().await;
+        table(&world).await;
         world.story("
             add one            -> auth-1
             add two            -> auth-2
@@ -115,7 +114,7 @@ on_both! {
         assert_eq!(mixed.await.unwrap(), [
             Code::AlreadyClaimed, Code::Invalid, Code::NotFound, Code::Invalid, Code::Invalid,
         ]);
-        assert_eq!(world.charges().await, 2);
+        assert_eq!(charges(&world).await, 2);
         let boards = world.fleet.call(fencepost::board::List {}).await.unwrap().boards;
         assert_eq!(boards.len(), 1, "the board of a refused task is gone with it");
         let runs = world.fleet.call(run::List { run: None, all: true, limit: None }).await.unwrap().runs;
@@ -123,46 +122,46 @@ on_both! {
         world.story("show auth-2 -> in_progress claim.run=b").await;
     }
 
-    async fn a_repeated_completion_takes_the_rest_back(world: World) {
-        world.table().await;
+    async fn a_repeated_completion_rolls_back_the_transaction(world: World) {
+        table(&world).await;
         world.add("one").await;
         let token = world.claim("auth-1", "r").await.unwrap();
-        assert_eq!(world.charge(&token, Some("paid")).await.unwrap().status, task::Status::Completed);
-        let again = refused(world.charge(&token, Some("paid")).await);
+        assert_eq!(charge(&world, &token, Some("paid")).await.unwrap().status, task::Status::Completed);
+        let again = refused(charge(&world, &token, Some("paid")).await);
         assert_eq!((again.code(), again.field("repeat")), (Code::AlreadyFinished, Some(&true.into())));
-        let other = refused(world.charge(&token, Some("not paid")).await);
+        let other = refused(charge(&world, &token, Some("not paid")).await);
         assert_eq!((other.code(), other.field("repeat")), (Code::AlreadyFinished, None));
-        assert_eq!(world.charges().await, 1);
+        assert_eq!(charges(&world).await, 1);
         let alone = task::Done { token, output: Some("paid".into()) };
         assert_eq!(world.fleet.call(alone).await.unwrap().task.status, task::Status::Completed);
     }
 
-    async fn a_dead_claim_takes_the_rest_back(world: World) {
-        world.table().await;
+    async fn a_dead_claim_rolls_back_the_transaction(world: World) {
+        table(&world).await;
         world.add("one").await;
         let token = world.claim("auth-1", "r").await.unwrap();
         world.pass(30);
-        assert_eq!(code(world.charge(&token, None).await), Code::LeaseExpired);
+        assert_eq!(code(charge(&world, &token, None).await), Code::LeaseExpired);
         let second = world.claim("auth-1", "s").await.unwrap();
-        assert_eq!(code(world.charge(&token, None).await), Code::LeaseExpired);
-        world.charge(&second, None).await.unwrap();
-        assert_eq!(world.charges().await, 1);
+        assert_eq!(code(charge(&world, &token, None).await), Code::LeaseExpired);
+        charge(&world, &second, None).await.unwrap();
+        assert_eq!(charges(&world).await, 1);
     }
 
-    /// The embedder's error and the embedder's panic are its own: the fleet goes on.
+    /// The fleet survives an error or a panic of the embedder.
     async fn an_embedders_error_rolls_back(world: World) {
-        world.table().await;
+        table(&world).await;
         let failed = world.fleet.transaction(|tx| Box::pin(async move {
             tx.execute("insert into charge(cents) values (?1)", params![1]).await?;
             tx.call(task::Add::new("auth", "one")).await?;
             tx.execute("insert into nowhere(x) values (?1)", params![1]).await
         }));
         assert_eq!(code(failed.await), Code::Internal);
-        assert_eq!((world.charges().await, world.log().await.len()), (0, 0));
+        assert_eq!((charges(&world).await, world.log().await.len()), (0, 0));
         assert_eq!(world.add("one").await, "auth-1");
     }
 
-    async fn what_is_due_is_given_back_inside_too(world: World) {
+    async fn expiry_runs_inside_a_transaction_too(world: World) {
         world.add("one").await;
         world.claim("auth-1", "dies").await.unwrap();
         world.pass(30);
@@ -176,11 +175,11 @@ on_both! {
 mod on_postgres {
     use super::*;
 
-    /// PostgreSQL may ask for another try: the whole closure runs again, on a clean slate.
+    /// After a serialization failure the whole closure runs again, in a new transaction.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_serialization_failure_runs_the_closure_again() {
         let world = World::postgres().await;
-        world.table().await;
+        table(&world).await;
         let tries = Arc::new(AtomicU32::new(0));
         let counted = tries.clone();
         let added = world.fleet.transaction(move |tx| {
@@ -196,12 +195,12 @@ mod on_postgres {
             })
         });
         assert_eq!(added.await.unwrap(), "auth-1");
-        assert_eq!((tries.load(Ordering::SeqCst), world.charges().await), (3, 1));
+        assert_eq!((tries.load(Ordering::SeqCst), charges(&world).await), (3, 1));
         world.assert_sound().await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn asking_for_ever_is_told_in_the_end() {
+    async fn retries_are_bounded() {
         let world = World::postgres().await;
         let tries = Arc::new(AtomicU32::new(0));
         let counted = tries.clone();
@@ -215,11 +214,11 @@ mod on_postgres {
         assert_eq!(tries.load(Ordering::SeqCst), 10);
     }
 
-    /// Two transactions that lock in opposite order: one is told by PostgreSQL to try again, and both get through.
+    /// Two transactions lock in opposite order: PostgreSQL aborts one, it is retried, and both succeed.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_deadlock_of_embedders_is_survived() {
         let world = World::postgres().await;
-        world.table().await;
+        table(&world).await;
         let setup = world.fleet.transaction(|tx| {
             Box::pin(async move { tx.execute("insert into charge(cents) values (1), (2)", params![]).await })
         });
@@ -250,7 +249,7 @@ mod on_postgres {
         let mut ids = [one.await.unwrap().unwrap(), two.await.unwrap().unwrap()];
         ids.sort();
         assert_eq!(ids, ["auth-1", "auth-2"]);
-        // PostgreSQL ends one of them. It may have its first row again before the other has its second: then they meet anew.
+        // PostgreSQL aborts one of them. If it locks its first row again before the other gets its second, they deadlock again.
         let tries = tries.load(Ordering::SeqCst);
         assert!(tries >= 3, "they did not meet: {tries} tries");
         world.assert_sound().await;

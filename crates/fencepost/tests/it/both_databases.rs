@@ -1,12 +1,12 @@
-//! The same random walk through all the verbs on both databases: every answer is the same, word for word, every
-//! promise holds after it, and the logs agree. A difference between the two is a bug.
+//! The same random calls on both databases: every reply is the same, word for word, the integrity check passes, and the
+//! logs agree. A difference between the two is a bug.
 
-use crate::world::World;
+use fencepost_testing::World;
 use serde_json::{Map, Value, json};
 
 const STEPS: usize = 80;
 
-/// A request that may or may not make sense, about a handful of things, so that they often meet.
+/// A random request, valid or not, about a few items, so that requests often concern the same one.
 fn step(rng: &mut fastrand::Rng, tokens: &[String]) -> (&'static str, Value) {
     let verbs = [
         (
@@ -92,7 +92,7 @@ fn value(rng: &mut fastrand::Rng, tokens: &[String], what: &str) -> Value {
     let pick = |rng: &mut fastrand::Rng, of: &[&str]| of[rng.usize(..of.len())].to_owned();
     let task =
         |rng: &mut fastrand::Rng| format!("{}-{}", ["auth", "auth", "main"][rng.usize(..3)], rng.u8(1..=7));
-    // Mostly a token that was given out lately, so that much is accepted.
+    // Mostly a recent token, so that many calls are accepted.
     let token = |rng: &mut fastrand::Rng| match rng.u8(..12) {
         0 => format!("lock/deploy@{}", rng.u8(1..=4)),
         1 | 2 => format!("task/{}@{}", task(rng), rng.u8(1..=5)),
@@ -129,13 +129,13 @@ fn value(rng: &mut fastrand::Rng, tokens: &[String], what: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_databases_answer_alike() {
+async fn both_databases_reply_the_same() {
     walk_both(0..12).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: make soak"]
-async fn soak_both_databases_answer_alike() {
+async fn soak_both_databases_reply_the_same() {
     walk_both(12..400).await;
 }
 
@@ -162,7 +162,7 @@ async fn walk_both(seeds: std::ops::Range<u64>) {
             assert!(report.ok, "seed {seed}: {:#?}\n{}", report.violations, walk.join("\n"));
         }
         let mut logs = [lite.log().await, postgres.log().await];
-        // What is due at the same moment is given back in no promised order.
+        // Items that are due at the same moment come back in any order.
         logs.iter_mut().for_each(|log| log.sort());
         assert_eq!(logs[0], logs[1], "seed {seed}:\n{}", walk.join("\n"));
         postgres.assert_sound().await;

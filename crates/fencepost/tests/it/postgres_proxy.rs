@@ -1,4 +1,4 @@
-//! A way to PostgreSQL that can be cut at a chosen statement.
+//! A proxy before PostgreSQL that can cut a connection at a chosen statement.
 
 use std::{
     collections::HashMap,
@@ -18,14 +18,14 @@ use tokio::{
     sync::watch,
 };
 
-/// Where the next connection that gets there is cut. Once: the connections after it pass.
+/// Where the next connection is cut. It applies once; later connections pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The server never sees a statement that contains this.
+    /// Before the server gets a statement that contains this text.
     Before(&'static str),
-    /// The server has committed, and nobody hears of it.
+    /// After the server has committed: its reply is lost.
     AfterCommit,
-    /// From a statement that contains this on the server is not there, for anyone.
+    /// All connections, from a statement that contains this text on.
     All(&'static str),
 }
 
@@ -41,16 +41,16 @@ struct Wire {
     cut: Mutex<Option<Cut>>,
     commits: AtomicU64,
     flights: AtomicU64,
-    /// Answers are held back for a moment, so that all that is sent without them is sent first.
+    /// Replies are delayed a little, so that everything a client sends without waiting for them is sent first.
     slow: AtomicBool,
-    /// The server's clock is an hour ahead of everyone else's.
+    /// The server's clock is an hour ahead.
     ahead: AtomicBool,
-    /// The server is not there.
+    /// All connections are closed, and new ones are refused.
     shut: watch::Sender<bool>,
     turned_away: AtomicU64,
 }
 
-/// What one connection has under way.
+/// The state of one connection.
 #[derive(Debug, Default)]
 struct Way {
     deaf: AtomicBool,
@@ -82,12 +82,12 @@ impl Proxy {
         *self.wire.cut.lock().expect("not poisoned") = Some(cut);
     }
 
-    /// The server is not there, for anyone.
+    /// Closes all connections and refuses new ones.
     pub fn shut(&self) {
         self.wire.shut.send_replace(true);
     }
 
-    /// The server is there again.
+    /// Accepts connections again.
     pub fn open(&self) {
         self.wire.shut.send_replace(false);
     }
@@ -97,18 +97,18 @@ impl Proxy {
         self.wire.turned_away.load(Ordering::SeqCst)
     }
 
-    /// For statements that are prepared from here on.
+    /// Applies to statements that are prepared from now on.
     pub fn set_the_servers_clock_ahead_an_hour(&self) {
         self.wire.ahead.store(true, Ordering::SeqCst);
     }
 
-    /// Counts flights from here on.
+    /// Delays replies, so that flights can be counted.
     pub fn slow(&self) {
         self.wire.slow.store(true, Ordering::SeqCst);
     }
 
-    /// How often a client has sent something after all that it had asked before was answered. Never less than
-    /// the round trips it needs; more if it takes long to send what belongs together.
+    /// How often a client sent something after all its earlier messages were answered. This is at least the number of round
+    /// trips, and more if the client is slow to send messages that belong together.
     pub fn flights(&self) -> u64 {
         self.wire.flights.load(Ordering::SeqCst)
     }
@@ -149,7 +149,7 @@ impl Wire {
         }
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        // The server's greeting answers the client's, and ends the first flight.
+        // The server's greeting ends the first flight.
         let way = Way { flying: true.into(), unanswered: 1.into(), ..Way::default() };
         tokio::select! {
             ended = self.requests(from_client, to_server, &way) => ended,

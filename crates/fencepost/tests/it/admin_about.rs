@@ -1,13 +1,14 @@
-//! What a fleet says of its database, and that looking makes none.
+//! `admin/about`: the facts about the database. Opening with `create = false` creates nothing.
 
-use crate::{
-    on_both,
-    world::{code, fresh_schema, options, postgres_url},
-};
 use fencepost::{Code, Durability, Fleet, admin, admin::about::Setting};
+use fencepost_testing::{
+    World, on_both,
+    postgres::{fresh_schema, url as postgres_url},
+    world::{code, options},
+};
 
 on_both! {
-    async fn a_fleet_knows_what_it_stands_on(world: World) {
+    async fn about_reports_the_database(world: World) {
         let facts = world.fleet.call(admin::About {}).await.expect("an answer");
         let (kind, major) = if world.is_postgres() { ("PostgreSQL", 13) } else { ("SQLite", 3) };
         assert_eq!(facts.database.kind, kind);
@@ -22,7 +23,7 @@ on_both! {
         assert_eq!(later.since(facts.now).0, 5000);
     }
 
-    async fn what_a_power_cut_can_undo_is_said(world: World) {
+    async fn about_reports_weak_durability(world: World) {
         let (url, setting) = match world.is_postgres() {
             true => (format!("{}&options=-c%20synchronous_commit%3Doff", world.url), ("synchronous_commit", "off")),
             false => (world.url.clone(), ("synchronous", "normal")),
@@ -36,7 +37,7 @@ on_both! {
         assert_eq!((weak[0].name.as_str(), weak[0].value.as_str()), setting);
     }
 
-    async fn looking_makes_nothing(world: World) {
+    async fn opening_without_create_creates_nothing(world: World) {
         let mut look = options(&world.clock);
         look.create = false;
         Fleet::open_with(&world.url, look.clone()).await.expect("what is there opens");

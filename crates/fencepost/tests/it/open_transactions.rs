@@ -1,15 +1,14 @@
-//! PostgreSQL, step by step: an op that has run and is not committed, and others that wait for it.
+//! Transactions on PostgreSQL that stop before their COMMIT, so that a test can run other calls meanwhile.
 
-use crate::world::{PATIENCE, World};
 use fencepost::{BoxFuture, Fleet, Op, Result, Tx, params, task};
+use fencepost_testing::{PATIENCE, World};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinHandle,
 };
 
-/// The first op has run and is not committed when the second comes. Goes on when that waits for the first, or is
-/// through without waiting.
+/// Runs the first op up to its commit, then the second. Commits the first when the second waits for it or has ended.
 pub async fn meet<A: Op, B: Op>(world: &World, first: A, second: B) -> (Result<A::Reply>, Result<B::Reply>) {
     let first = run_to_commit(world, first).await;
     let second = start(&world.fleet, second);
@@ -17,29 +16,29 @@ pub async fn meet<A: Op, B: Op>(world: &World, first: A, second: B) -> (Result<A
     (first.commit().await, second.await.expect("no panic"))
 }
 
-/// An op whose transaction stays open until it is told to commit.
+/// An open transaction.
 pub struct Open<R> {
     pid: i64,
     commit: Arc<Semaphore>,
     task: JoinHandle<Result<R>>,
 }
 
-/// Runs an op on a connection of its own, and stops before its COMMIT.
+/// Runs an op on its own connection, and stops before its COMMIT.
 pub async fn run_to_commit<O: Op>(world: &World, op: O) -> Open<O::Reply> {
     open(world, move |tx| Box::pin(tx.call(op.clone())), |_| Box::pin(async { Ok(()) })).await
 }
 
-/// The same, but it ends with a ROLLBACK.
+/// The same, but ends with a ROLLBACK.
 pub async fn run_to_rollback<O: Op>(world: &World, op: O) -> Open<O::Reply> {
     open(world, move |tx| Box::pin(tx.call(op.clone())), |tx| Box::pin(undo(tx))).await
 }
 
-/// Makes the transaction fail at its end: with `not_found`.
+/// Makes the transaction fail at its end, with `not_found`.
 pub async fn undo(tx: &mut Tx<'_>) -> Result<()> {
     tx.call(task::Show { task: "none-1".into() }).await.map(drop)
 }
 
-/// Runs a statement on a connection of its own and stops; the second statement comes just before its COMMIT.
+/// Runs a statement on its own connection and stops. The second statement runs just before its COMMIT.
 pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Open<u64> {
     open(
         world,
@@ -49,7 +48,7 @@ pub async fn hold(world: &World, first: &'static str, last: &'static str) -> Ope
     .await
 }
 
-/// Does something in a transaction and stops; does something else just before its COMMIT.
+/// Runs one step in a transaction and stops. Runs another step just before its COMMIT.
 pub async fn open<R: Send + 'static>(
     world: &World,
     first: impl for<'t> Fn(&'t mut Tx<'_>) -> BoxFuture<'t, Result<R>> + Clone + Send + Sync + 'static,
@@ -87,7 +86,7 @@ pub fn start<O: Op>(fleet: &Fleet, op: O) -> JoinHandle<Result<O::Reply>> {
 }
 
 impl<R> Open<R> {
-    /// Until the other call waits for a lock of this transaction, or is through. Says whether it waits.
+    /// Waits until the other call waits for a lock of this transaction, or has ended. Returns whether it waits.
     pub async fn holds_up<T>(&self, world: &World, other: &JoinHandle<Result<T>>) -> bool {
         let pid = self.pid;
         let look = async {

@@ -1,14 +1,12 @@
-//! The fleet under a running process becomes another: its file is replaced, or a newer fence migrates it.
+//! The database changes under a running process: its file is replaced, or a newer version migrates it.
 
-use crate::{
-    steps::start,
-    world::{PATIENCE, World, eventually, refused},
-};
+use crate::open_transactions::start;
 use fencepost::{Code, Fleet, Result, event, lock, params, task};
+use fencepost_testing::{PATIENCE, World, eventually, world::refused};
 use std::{fs, time::Duration};
 use tokio::task::JoinHandle;
 
-/// Someone who waits for a lock that is held.
+/// A call that waits for a held lock.
 async fn waiter(world: &World) -> JoinHandle<Result<lock::claim::Claimed>> {
     world.fleet.call(lock::Claim::new("deploy", "holder")).await.unwrap();
     let wait = Some(Duration::from_secs(600).into());
@@ -17,7 +15,7 @@ async fn waiter(world: &World) -> JoinHandle<Result<lock::claim::Claimed>> {
     waiting
 }
 
-/// Who reads, who writes, who follows the log and who waits: each is told, and told what to do.
+/// Reads, writes, followers of the log and waiting calls all fail with a hint.
 async fn everyone_is_told(
     world: &World,
     waiting: JoinHandle<Result<lock::claim::Claimed>>,
@@ -83,7 +81,7 @@ async fn a_backup_that_is_copied_into_the_file_is_noticed() {
     world.reopened().await.claim("auth-1", "a").await.unwrap();
 }
 
-/// The old fence has it open while the newer one migrates.
+/// The old version has the fleet open while the newer one migrates it.
 async fn a_newer_schema_is_noticed(world: World) {
     let waiting = waiter(&world).await;
     let migrate = "update fleet set schema_version = schema_version + 1";
@@ -102,9 +100,9 @@ async fn a_newer_postgres_schema_is_noticed() {
     a_newer_schema_is_noticed(World::postgres().await).await;
 }
 
-/// A migration writes its number where every transaction reads it, on a fleet that is new and on one that was there.
+/// A migration stores its version where every transaction reads it, on a new fleet and on an existing one.
 #[tokio::test]
-async fn a_migration_says_its_number() {
+async fn a_migration_stores_its_version() {
     for world in [World::sqlite().await, World::postgres().await] {
         let about = world.fleet.call(fencepost::admin::About {}).await.unwrap();
         let told = "select schema_version as version from fleet";

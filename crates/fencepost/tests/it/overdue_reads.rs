@@ -1,7 +1,7 @@
 //! Reads show what expiry would write now, and write nothing.
 
-use crate::{on_both, world::World};
 use fencepost::{Millis, agent, board, mail, op, params, task};
+use fencepost_testing::{World, on_both};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ async fn call(world: &World, name: &str, request: Value) -> Value {
     entry.call(&world.fleet, &request.to_string()).await.unwrap_or_else(|e| panic!("{name} {request}: {e:?}"))
 }
 
-/// Everything that time alone can change, and beside each something that it does not.
+/// Creates everything that a deadline can change, and next to each something that it cannot.
 async fn grow_old(world: &World) {
     let day = 86_400_000;
     for (name, request) in [
@@ -93,7 +93,7 @@ async fn grow_old(world: &World) {
         push.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         call(world, "mail/push", push).await;
     }
-    // Nobody may push there by name, and by their own ops nothing has one attempt only.
+    // Set directly: nobody may push there by name, and the inbox ops always allow several attempts.
     for rename in [
         "update message set mailbox = 'hooks/unmatched' where mailbox = 'hooks-unmatched'",
         "update mailbox set name = 'hooks/unmatched' where name = 'hooks-unmatched'",
@@ -119,13 +119,13 @@ async fn grow_old(world: &World) {
     {
         call(world, "lock/claim", json!({ "name": name, "run": run, "max_ms": max })).await;
     }
-    // A run that was ended, and had more than could be given back at once.
+    // An ended run that held more than one batch gives back.
     let end = "update run set ended_at = opened_at, reason = 'told to' where name = 'ended'";
     world.fleet.transaction(move |tx| Box::pin(tx.execute(end, params![]))).await.unwrap();
     world.pass(3600);
 }
 
-/// What the reads are asked. Each op that reads is here, or in [`AS_WRITTEN`].
+/// The requests. Each op that reads is here or in [`AS_WRITTEN`].
 fn requests() -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
     for status in task::State::ALL {
@@ -208,10 +208,10 @@ fn requests() -> Vec<(&'static str, Value)> {
     all
 }
 
-/// These are about what is written.
+/// These ops show the stored state.
 const AS_WRITTEN: [&str; 4] = ["event/list", "admin/about", "admin/due", "admin/check"];
 
-/// All answers, without the word that it is not written yet; and how often that was said.
+/// All replies without the mark for a state that is not written yet, and the number of marks.
 async fn answers(world: &World) -> (Vec<(String, Value)>, usize) {
     fn strip(value: &mut Value) -> usize {
         match value {
@@ -246,7 +246,7 @@ on_both! {
         let (before, lapsed) = answers(&world).await;
         assert_eq!(world.log().await, log, "reading writes nothing");
         assert!(lapsed > 20, "{lapsed}");
-        // In a transaction of an embedder's, too.
+        // In an embedder's transaction, too.
         let held = world.fleet.transaction(|tx| {
             let held = task::List { status: Some(task::State::InProgress), ..task::List::default() };
             Box::pin(async move { Ok(tx.call(held).await?.tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()) })
@@ -261,8 +261,8 @@ on_both! {
         assert!(other.is_empty(), "shown otherwise once it is written:\n{}", other.join("\n\n"));
     }
 
-    /// Each task is listed under the one state that it is shown in, and counted there.
-    async fn the_states_that_are_shown_are_those_that_can_be_asked_for(world: World) {
+    /// Each task is listed and counted under the state that it is shown in.
+    async fn lists_filter_by_the_shown_state(world: World) {
         grow_old(&world).await;
         for written in [false, true] {
             let list = async |list: task::List| world.fleet.call(list).await.unwrap().tasks;
@@ -305,7 +305,7 @@ on_both! {
         }
     }
 
-    async fn ready_says_when_a_task_counts_as_done(world: World) {
+    async fn ready_shows_done_when(world: World) {
         world.story("
             add one                                     -> auth-1
             add two done_when=tests-pass                -> auth-2
@@ -318,8 +318,8 @@ on_both! {
         assert_eq!((one.len(), one[0].id.as_str(), one[0].done_when.as_deref()), (1, "auth-1", None));
     }
 
-    /// What is lost is more than a batch of expiry, and more than a page.
-    async fn pages_and_counts_are_right_however_many_are_overdue(world: World) {
+    /// There are more overdue items than a batch of expiry or a page has.
+    async fn pages_and_counts_are_right_with_many_overdue_items(world: World) {
         let item = task::plan::Item { title: "one of many".into(), ..task::plan::Item::default() };
         let plan = task::Plan { board: Some("auth".into()), tasks: vec![item; 600], request: None };
         world.fleet.call(plan).await.unwrap();

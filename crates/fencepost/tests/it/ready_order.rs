@@ -1,6 +1,6 @@
-//! Which task comes next: order, tags, and the list that shows it.
+//! The order of ready tasks, tags, and the list that shows it.
 
-use crate::on_both;
+use fencepost_testing::{World, on_both};
 
 on_both! {
     async fn mine_come_first_then_priority_then_age(world: World) {
@@ -25,8 +25,8 @@ on_both! {
         ").await;
     }
 
-    /// What the dead hold and what was delayed is claimable too, and stands where a claim will find it.
-    async fn the_list_is_in_the_order_of_claims_also_for_what_is_due(world: World) {
+    /// Tasks of dead holders and tasks whose delay is over are listed where a claim will find them.
+    async fn the_list_shows_the_order_of_claims(world: World) {
         world.story("
             add plain                                    -> auth-1 unassigned
             add dead priority=90                         -> auth-2 unassigned
@@ -61,7 +61,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_claim_keeps_to_its_board(world: World) {
+    async fn a_claim_stays_on_its_board(world: World) {
         world.story("
             add one board=web priority=99   -> web-1 unassigned
             add mine board=web to=bob       -> web-2 pending
@@ -97,8 +97,8 @@ on_both! {
         ").await;
     }
 
-    /// Claims by tag look at a copy of what is ready: it follows through every door that makes a task ready.
-    async fn tags_follow_whatever_makes_a_task_ready(world: World) {
+    /// Claims by tag search a copy of the ready tasks. Every op that makes a task ready updates the copy.
+    async fn every_op_that_makes_a_task_ready_updates_its_tags(world: World) {
         world.story("
             add base                          -> auth-1 unassigned
             add next tags=x after=auth-1      -> auth-2 unassigned
@@ -131,7 +131,7 @@ on_both! {
         ").await;
     }
 
-    async fn tags_follow_offers_and_edits(world: World) {
+    async fn offers_and_edits_update_tags(world: World) {
         world.story("
             add one tags=x offer=bob          -> auth-1 offered
             claim run=r tag=x                 -> refused none_ready
@@ -161,8 +161,8 @@ on_both! {
         ").await;
     }
 
-    /// From anyone's to somebody's it stays ready, but not for the same: the check at the end looks at the copies.
-    async fn tags_follow_an_assignment(world: World) {
+    /// An assigned task stays ready, but for another agent. The integrity check at the end compares the copies.
+    async fn an_assignment_updates_tags(world: World) {
         world.story("
             add one tags=x                    -> auth-1 unassigned
             assign auth-1 to=bob              -> pending
@@ -174,7 +174,7 @@ on_both! {
         ").await;
     }
 
-    async fn tags_follow_when_many_are_taken_and_finished_at_once(world: World) {
+    async fn batches_update_tags(world: World) {
         world.story("
             add a tags=x                -> auth-1 unassigned
             add b tags=x                -> auth-2 unassigned

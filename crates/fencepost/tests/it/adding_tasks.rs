@@ -1,10 +1,10 @@
-//! Adding tasks: plans, keys, requests; and what a claim hands to its worker.
+//! Adding tasks: plans, keys, requests; and the contents of a claim's reply.
 
-use crate::{
-    on_both,
+use fencepost::{Code, task};
+use fencepost_testing::{
+    World, on_both,
     world::{code, refused},
 };
-use fencepost::{Code, task};
 use serde_json::json;
 
 fn item(name: &str, after: &[&str]) -> task::plan::Item {
@@ -101,7 +101,7 @@ on_both! {
         world.story("add one key=k1 -> auth-1").await;
         let mut known = item("known", &[]);
         known.key = Some("k1".into());
-        // The same task, once by its name in the plan and once by its id: one dependency.
+        // The same task by its name in the plan and by its id is one dependency.
         let tasks = vec![item("first", &["known", "auth-1"]), known, item("second", &["first"])];
         let planned = world.fleet.call(plan(tasks)).await.unwrap();
         assert_eq!(ids(&planned), ["auth-2", "auth-1", "auth-3"]);
@@ -114,7 +114,7 @@ on_both! {
         ").await;
     }
 
-    async fn a_request_to_add_is_answered_the_same_again(world: World) {
+    async fn a_repeated_add_returns_the_first_reply(world: World) {
         world.story("
             add one request=q1 -> auth-1 existing=none
             add one request=q1 -> auth-1 existing=none
@@ -131,7 +131,7 @@ on_both! {
         world.story("list -> tasks=auth-1,auth-2,auth-3,auth-4,auth-5").await;
     }
 
-    /// An id that stands for one thing must not be taken for the answer to another.
+    /// A request id used for one op must not return its reply to another op.
     async fn a_request_id_means_one_thing(world: World) {
         world.story("
             add one                              -> auth-1
@@ -161,8 +161,8 @@ on_both! {
         assert_eq!((task.notes.len(), task.progress.len()), (1, 1));
     }
 
-    /// Giving back what the dead held is no part of what the request itself did.
-    async fn a_request_that_finds_a_dead_run_is_new_all_the_same(world: World) {
+    /// Expiry that a request caused is not part of the request's own effect.
+    async fn a_request_that_finds_a_dead_run_is_new(world: World) {
         world.story("
             add one max_attempts=9         -> auth-1
             claim run=a                    -> task/auth-1@1
@@ -183,7 +183,7 @@ on_both! {
         assert_eq!(tx.await.unwrap(), "task/auth-1@6");
     }
 
-    async fn a_claim_carries_all_that_a_worker_needs(world: World) {
+    async fn a_claims_reply_has_all_that_a_worker_needs(world: World) {
         let add = json!({
             "board": "auth", "title": "ship it", "body": "all of it", "done_when": "it runs", "kind": "chore",
             "priority": 60, "tags": ["ops"], "source": "mail", "origin": { "from": ["ann", 1, null] },
@@ -316,7 +316,7 @@ on_both! {
         ").await;
     }
 
-    async fn many_are_claimed_at_once_but_what_lapsed_alone(world: World) {
+    async fn lapsed_tasks_are_claimed_alone(world: World) {
         for n in 1..=5 {
             world.add(&format!("t{n}")).await;
         }

@@ -1,13 +1,13 @@
-//! Asking twice is safe: the same request, or the same ending, gives the first answer and is done once.
+//! Repeating is safe: the same request, or the same completion, returns the first reply and is done once.
 
-use crate::{
-    on_both,
-    world::{World, code, refused},
-};
 use fencepost::{Code, Fleet, Millis, Op, Result, claim, lock, params, run, task};
+use fencepost_testing::{
+    World, on_both,
+    world::{code, refused},
+};
 use serde_json::json;
 
-/// Asks twice in a row: one answer, and not one event more than from asking once.
+/// Calls twice in a row: the same reply, and no further event.
 async fn twice<O: Op>(world: &World, op: O) -> O::Reply {
     let first = world.fleet.call(op.clone()).await.unwrap_or_else(|e| panic!("{}: {e}", O::NAME));
     let events = world.kinds().await;
@@ -17,7 +17,7 @@ async fn twice<O: Op>(world: &World, op: O) -> O::Reply {
     first
 }
 
-/// Asks at once through two fleets; both get the same answer.
+/// Calls through two fleets at once: both get the same reply.
 async fn at_once<O: Op>(fleets: &[Fleet; 2], op: O) -> O::Reply {
     let (first, second) = tokio::join!(fleets[0].call(op.clone()), fleets[1].call(op));
     let (first, second) = (first.expect(O::NAME), second.expect(O::NAME));
@@ -110,7 +110,7 @@ on_both! {
         assert_eq!(world.times("lock.claimed").await, 20);
     }
 
-    async fn a_claim_asked_again_after_the_work_is_done_is_still_its_answer(world: World) {
+    async fn a_repeated_claim_after_completion_returns_the_first_reply(world: World) {
         world.add("first").await;
         let first = world.fleet.call(claim_next("r")).await.unwrap();
         world.done(&first.claim.token).await.unwrap();
@@ -120,7 +120,7 @@ on_both! {
         assert_eq!(again.task.status, task::Status::Completed);
     }
 
-    async fn a_claim_asked_again_after_it_lapsed_takes_nothing_new(world: World) {
+    async fn a_repeated_claim_after_a_lapse_claims_nothing(world: World) {
         world.add("first").await;
         world.fleet.call(claim_next("r")).await.unwrap();
         world.fleet.call(lock_claim("deploy", "a", "l")).await.unwrap();
@@ -136,7 +136,7 @@ on_both! {
         assert_eq!(world.times("task.claimed").await, 2);
     }
 
-    async fn a_task_asked_for_again_after_it_is_finished_is_not_added_anew(world: World) {
+    async fn a_repeated_add_after_completion_adds_nothing(world: World) {
         let add = task::Add { request: id("r"), ..task::Add::new("auth", "first") };
         world.fleet.call(add.clone()).await.unwrap();
         let token = world.claim_next("a").await.unwrap();
@@ -147,8 +147,8 @@ on_both! {
         assert_eq!(code(world.claim_next("a").await), Code::BoardFinished);
     }
 
-    /// What is given back before the claim is not what the request did.
-    async fn a_first_request_that_buries_the_dead_is_no_repeat(world: World) {
+    /// Expiry before the claim is not an effect of the request.
+    async fn a_first_request_that_runs_expiry_is_no_repeat(world: World) {
         world.add("first").await;
         world.claim_next("dead").await.unwrap();
         world.fleet.call(lock_claim("deploy", "dead", "1")).await.unwrap();
@@ -167,8 +167,8 @@ on_both! {
         assert_eq!(world.fleet.call(claim_next("3")).await.unwrap().claim, embedded.claim);
     }
 
-    /// With so many dead that one batch does not reach this one, the claim itself buries it.
-    async fn a_request_that_takes_over_a_dead_runs_lock_is_answered_again(world: World) {
+    /// So many runs are dead that one batch does not reach this one: the claim itself ends it.
+    async fn a_repeated_takeover_of_a_dead_runs_lock_returns_the_first_reply(world: World) {
         for n in 0..70 {
             world.fleet.call(lock_claim(&format!("l{n}"), &format!("dead-{n}"), &format!("{n}"))).await.unwrap();
             world.clock.advance(std::time::Duration::from_millis(1));
@@ -179,7 +179,7 @@ on_both! {
         assert_eq!(world.fleet.call(lock_claim("l69", "a", "takes")).await.unwrap(), first);
     }
 
-    async fn a_plan_asked_again_answers_with_all_of_it(world: World) {
+    async fn a_repeated_plan_returns_the_whole_first_reply(world: World) {
         world.fleet.call(task::Add { key: Some("k".into()), ..task::Add::new("auth", "known") }).await.unwrap();
         let tasks = vec![item("new", None), item("known", Some("k")), item("keyed", Some("j")), item("new", None)];
         let plan = task::Plan { board: Some("auth".into()), tasks, request: id("r") };
@@ -189,7 +189,7 @@ on_both! {
         assert_eq!(planned.existing, ["auth-1"]);
     }
 
-    async fn a_refused_request_may_be_asked_again(world: World) {
+    async fn a_refused_request_may_be_repeated(world: World) {
         assert_eq!(code(world.fleet.call(claim_next("r")).await), Code::NotFound);
         world.add("first").await;
         assert_eq!(world.fleet.call(claim_next("r")).await.unwrap().claim.token, "task/auth-1@1");
@@ -213,7 +213,7 @@ mod endings {
     }
 
     on_both! {
-        async fn the_same_completion_again_is_the_first_answer(world: World) {
+        async fn a_repeated_completion_returns_the_first_reply(world: World) {
             let token = held(&world).await;
             twice(&world, done(&token, "built")).await;
             world.pass(60);
@@ -231,7 +231,7 @@ mod endings {
             assert_eq!(world.times("task.completed").await, 1);
         }
 
-        async fn the_same_failure_again_is_the_first_answer(world: World) {
+        async fn a_repeated_failure_returns_the_first_reply(world: World) {
             let token = held(&world).await;
             let retry = task::Fail { retry: true, ..task::Fail::new(&token, "flaky") };
             twice(&world, retry.clone()).await;
@@ -244,7 +244,7 @@ mod endings {
             assert_eq!(world.guard(&second).await, claim::Verdict::Ok, "a late repeat harms nobody");
         }
 
-        async fn the_same_release_again_is_the_first_answer(world: World) {
+        async fn a_repeated_release_returns_the_first_reply(world: World) {
             let token = held(&world).await;
             twice(&world, release(&token, "not mine")).await;
             assert_eq!(code(world.fleet.call(release(&token, "other")).await), Code::AlreadyFinished);
@@ -332,10 +332,10 @@ mod endings {
 
 mod content {
     use super::*;
-    use crate::steps::{run_to_commit, start};
+    use crate::open_transactions::{run_to_commit, start};
     use fencepost::{Access, Clock, key, mail};
 
-    /// The fleet as whoever has this key calls it.
+    /// The fleet as called with this key.
     async fn with_key(world: &World, name: &str) -> Fleet {
         let secret = world.fleet.call(key::Add::new(name, Access::Admin)).await.unwrap().secret;
         world.fleet.as_key(&world.fleet.key(&secret).await.unwrap().expect("it was just added"))
@@ -349,7 +349,7 @@ mod content {
         mail::Push { request: id(request), ..mail::Push::new("s", payload) }
     }
 
-    /// Asks, then for something else under the same id, which is refused and told what the id was used for; then again.
+    /// Calls; calls with other content under the same id, which is refused with the id's first use; and repeats the first.
     async fn refuses<O: Op, P: Op>(world: &World, first: O, other: P, resource: &str) {
         let answer = json!(world.fleet.call(first.clone()).await.unwrap());
         let events = world.kinds().await;
@@ -380,8 +380,8 @@ mod content {
             refuses(&world, claim("a"), claim("b"), "task/auth-1").await;
         }
 
-        /// Who asks again waits for what is left of the time.
-        async fn the_rest_of_a_wait_is_the_same_request(world: World) {
+        /// A repeated call waits for the rest of the time.
+        async fn a_repeated_wait_waits_for_the_rest(world: World) {
             world.add("first").await;
             let wait = |ms| task::Claim { wait_ms: Some(Millis(ms)), ..claim_next("1") };
             let first = world.fleet.call(wait(1000)).await.unwrap();
@@ -389,7 +389,7 @@ mod content {
             assert_eq!(world.fleet.call(claim_next("1")).await.unwrap(), first);
         }
 
-        async fn ids_of_different_keys_are_apart(world: World) {
+        async fn request_ids_of_different_keys_are_separate(world: World) {
             let fleets = [world.fleet.clone(), with_key(&world, "one").await, with_key(&world, "two").await];
             for _twice in 0..2 {
                 for (n, fleet) in fleets.iter().enumerate() {
@@ -403,8 +403,8 @@ mod content {
             assert_eq!(world.times("message.pushed").await, 2);
         }
 
-        /// What came of it was given back undelivered: it is as if it had never been asked for.
-        async fn an_id_of_which_nothing_came_is_free(world: World) {
+        /// Its claim was given back undelivered, so the request counts as never made.
+        async fn the_id_of_an_undelivered_request_is_free(world: World) {
             world.add("first").await;
             let (_, delivery) = world.fleet.deliver(claim_next("1")).await.unwrap();
             assert_eq!(delivery.undelivered().await.unwrap(), 1);
@@ -414,8 +414,8 @@ mod content {
             assert_eq!(code(world.fleet.call(claim_next("1")).await), Code::Invalid);
         }
 
-        /// An earlier version did not store what was asked.
-        async fn events_without_a_digest_are_compared_by_what_they_tell(world: World) {
+        /// An earlier version did not store the digest of the request.
+        async fn events_without_a_digest_are_compared_by_content(world: World) {
             world.fleet.call(add("one", "1")).await.unwrap();
             let forget = world.fleet.transaction(|tx| {
                 Box::pin(tx.execute("update event set asked = null where request = '1'", params![]))
@@ -430,9 +430,9 @@ mod content {
         }
     }
 
-    /// On PostgreSQL a request waits for its first try, and for nobody else's.
+    /// On PostgreSQL a request waits for its own first try, and for no other request.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_has_another_key_is_not_waited_for() {
+    async fn requests_of_another_key_are_not_waited_for() {
         let world = World::postgres().await;
         let keyed = with_key(&world, "one").await;
         let on = |board: &str| task::Add { request: id("1"), ..task::Add::new(board, "t") };
@@ -447,11 +447,11 @@ mod content {
     }
 }
 
-mod strangers {
+mod other_runs {
     use super::*;
 
     on_both! {
-        async fn what_one_run_took_is_no_answer_for_another(world: World) {
+        async fn another_runs_claim_is_no_reply(world: World) {
             let id = world.add("first").await;
             world.add("second").await;
             let claim = |run: &str| task::Claim { request: Some("1".into()), ..task::Claim::next("auth", run) };

@@ -1,10 +1,10 @@
-//! Bad input: the right code, a message that names what was wrong, and nothing written.
+//! Invalid input: the right code, a message that names the field, and nothing written.
 
-use crate::{on_both, world::World};
 use fencepost::{Millis, op, task};
+use fencepost_testing::{World, on_both};
 use serde_json::{Value, json};
 
-/// A fleet with a bit of everything to hit, and what it holds.
+/// Creates some of everything, and returns what is stored.
 async fn stage(world: &World) -> (Vec<String>, Value) {
     world
         .story(
@@ -19,7 +19,7 @@ async fn stage(world: &World) -> (Vec<String>, Value) {
     (world.log().await, rows(world).await)
 }
 
-/// Everything that an op could have written beside the log.
+/// Every stored row outside the log.
 async fn rows(world: &World) -> Value {
     let list = world.call("task/list", &json!({})).await.unwrap();
     let runs = world.call("run/list", &json!({ "all": true })).await.unwrap();
@@ -27,29 +27,27 @@ async fn rows(world: &World) -> Value {
     json!([list, runs, boards])
 }
 
-impl World {
-    /// Calls each op, expects a refusal, and gives what was said; nothing may have been written.
-    async fn refuses(&self, requests: &[(&str, Value)]) -> String {
-        let before = stage(self).await;
-        let mut said = Vec::new();
-        for (name, request) in requests {
-            let request = request.as_str().map_or_else(|| request.to_string(), str::to_owned);
-            let error = match op::find(name) {
-                Ok(op) => op.call(&self.fleet, &request).await.map(|reply| format!("{reply}")),
-                Err(error) => Err(error),
-            };
-            let error = error.expect_err(&format!("{name} {}", request.get(..200).unwrap_or(&request)));
-            let field = error.field("field").and_then(Value::as_str).unwrap_or("-");
-            said.push(format!("{name} {field}: {error}"));
-        }
-        assert_eq!((self.log().await, rows(self).await), before, "a refused op wrote something");
-        said.join("\n")
+/// Calls each op, which must be refused and write nothing. Returns the messages.
+async fn refuses(world: &World, requests: &[(&str, Value)]) -> String {
+    let before = stage(world).await;
+    let mut said = Vec::new();
+    for (name, request) in requests {
+        let request = request.as_str().map_or_else(|| request.to_string(), str::to_owned);
+        let error = match op::find(name) {
+            Ok(op) => op.call(&world.fleet, &request).await.map(|reply| format!("{reply}")),
+            Err(error) => Err(error),
+        };
+        let error = error.expect_err(&format!("{name} {}", request.get(..200).unwrap_or(&request)));
+        let field = error.field("field").and_then(Value::as_str).unwrap_or("-");
+        said.push(format!("{name} {field}: {error}"));
     }
+    assert_eq!((world.log().await, rows(world).await), before, "a refused op wrote something");
+    said.join("\n")
 }
 
 on_both! {
     async fn texts_have_limits(world: World) {
-        let said = world.refuses(&[
+        let said = refuses(&world, &[
             ("task/add", json!({ "title": "" })),
             ("task/add", json!({ "title": " \n" })),
             ("task/add", json!({ "title": "x".repeat(501) })),
@@ -100,7 +98,7 @@ on_both! {
     }
 
     async fn names_ids_and_tokens_are_well_formed(world: World) {
-        let said = world.refuses(&[
+        let said = refuses(&world, &[
             ("task/add", json!({ "title": "x", "board": "" })),
             ("task/add", json!({ "title": "x", "board": "a b" })),
             ("task/add", json!({ "title": "x", "board": "-a" })),
@@ -172,7 +170,7 @@ on_both! {
 
     async fn numbers_and_durations_are_within_their_limits(world: World) {
         let year = 366_i64 * 86_400_000;
-        let said = world.refuses(&[
+        let said = refuses(&world, &[
             ("task/add", json!({ "title": "x", "priority": 101 })),
             ("task/add", json!({ "title": "x", "priority": -1 })),
             ("task/add", json!({ "title": "x", "max_attempts": 0 })),
@@ -233,7 +231,7 @@ on_both! {
     }
 
     async fn requests_have_the_right_shape(world: World) {
-        let said = world.refuses(&[
+        let said = refuses(&world, &[
             ("task/add", json!({ "title": "x", "titel": "y" })),
             ("task/add", json!({})),
             ("task/add", json!({ "title": 7 })),
@@ -277,9 +275,9 @@ on_both! {
         }
     }
 
-    /// PostgreSQL cannot store a NUL, and SQLite would: both refuse it, and say where it is.
+    /// PostgreSQL cannot store a NUL, and SQLite could: both refuse it, and name the field.
     async fn a_nul_is_refused_wherever_it_stands(world: World) {
-        let said = world.refuses(&[
+        let said = refuses(&world, &[
             ("task/add", json!({ "title": "a\0b" })),
             ("task/add", json!({ "title": "x", "body": "\0" })),
             ("task/add", json!({ "title": "x", "done_when": "\0" })),
@@ -337,7 +335,7 @@ on_both! {
         }
     }
 
-    /// It would be stored and claimed, and then whoever claimed it could not read the reply.
+    /// If it were stored, a caller that claimed it could not read the reply.
     async fn json_that_cannot_be_read_is_refused_wherever_it_stands(world: World) {
         let deep = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let bad = [
@@ -366,7 +364,7 @@ on_both! {
                 let what = format!("{name} {}", json.get(..20).unwrap_or(json));
                 let error = op::find(name).unwrap().call(&world.fleet, &request.replace("JSON", json)).await.expect_err(&what);
                 assert_eq!(error.code(), fencepost::Code::Invalid, "{what}: {error}");
-                // The place in the text, or the field.
+                // The message names the place in the text, or the field.
                 let named = error.field("field").and_then(Value::as_str).unwrap_or(field);
                 assert!(named.starts_with(field) || named.starts_with("tasks[0].origin"), "{what}: {error}");
             }
@@ -378,7 +376,7 @@ on_both! {
         assert_eq!(claimed["claims"][0]["message"]["payload"], request["payload"]);
     }
 
-    async fn text_of_every_kind_comes_back_as_it_was(world: World) {
+    async fn texts_are_returned_unchanged(world: World) {
         let odd = "‘quotes’ \" ' \\ \t %_?1 $1 {\"k\":1} /*pg*/ -- ; \u{1F600} \u{202E} \u{FFFF} e\u{301}";
         let origin = json!({ "nul": "\0", "odd": odd, "big": i64::MAX, "float": 1e300, "deep": [[[{}]]] });
         let item = || task::plan::Item {
@@ -403,7 +401,7 @@ on_both! {
     }
 
     /// The limits themselves are allowed.
-    async fn what_is_just_within_the_limits_is_taken(world: World) {
+    async fn values_at_the_limits_are_accepted(world: World) {
         let add = json!({
             "board": "b".repeat(128), "title": "x".repeat(500), "body": "x".repeat(256 * 1024), "priority": 100,
             "done_when": "x".repeat(16 * 1024), "max_attempts": 1000, "key": "k".repeat(128),

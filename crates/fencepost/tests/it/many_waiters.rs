@@ -1,21 +1,18 @@
-//! Crowds that wait: whoever could use what is new is woken, and nobody else.
+//! Many waiting calls: an event wakes only those that could use it.
 
-use crate::{
-    on_both,
-    waiting::{answer, next, nobody_asks, one_is_held, parked, readable, token, until, waits},
-    world::{World, eventually},
-};
+use crate::waiting::{answer, next, nobody_asks, one_is_held, parked, readable, token, until, waits};
 use fencepost::{Fleet, Millis, Result, Time, agent, inbox, mail, params, run, task};
+use fencepost_testing::{World, eventually, on_both};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
 type Waiting = JoinHandle<Result<agent::poll::Polled>>;
 
-/// What a handful of looks cost, and the watcher's questions, of which there are more on a busy machine (it was seen to be
-/// 107 there). If each of two hundred looked, it would be some 1,800; each of fifty, some 500.
+/// A limit on statements: a few attempts, and the watcher's queries, of which a busy machine makes more (107 were seen). If
+/// all of two hundred waiters tried, it would be about 1,800; all of fifty, about 500.
 const FEW: u64 = 250;
 
-/// A poll that waits for ten minutes: longer than an agent may go unheard.
+/// A poll that waits for ten minutes, which is longer than an agent may be silent.
 fn polls(fleet: &Fleet, poll: agent::Poll) -> Waiting {
     waits(fleet, agent::Poll { wait_ms: Some(Millis::minutes(10)), ..poll })
 }
@@ -28,20 +25,20 @@ async fn join(world: &World, agent: &str) {
     world.fleet.call(agent::Join { agent: agent.into(), ..Default::default() }).await.expect("joined");
 }
 
-/// What it was given.
+/// The trigger that it was given.
 async fn given(poll: Waiting) -> agent::Type {
     answer(poll).await.expect("an answer").trigger.expect("a trigger").kind
 }
 
-/// Until all is quiet; how many statements there were until then. `eye`: the same fleet through connections of its own,
-/// whose asking is not counted.
+/// Waits until no more statements are run, and returns how many there were. `eye` is the same fleet through its own
+/// connections, so that its queries are not counted.
 async fn statements(world: &World, eye: &World) -> u64 {
     readable(eye).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     world.fleet.stats().statements
 }
 
-/// It has said that it is there, and need not say so again yet: its promise is for 300 s, and it renews it after a quarter.
+/// The agent has reported itself as online for 300 s, and reports again after a quarter of that.
 async fn is_heard(eye: &World, agent: &'static str) -> bool {
     let heard = eye.fleet.transaction(move |tx| {
         Box::pin(async move {
@@ -53,7 +50,7 @@ async fn is_heard(eye: &World, agent: &'static str) -> bool {
 }
 
 on_both! {
-    async fn a_thousand_wait_for_one_task(world: World) {
+    async fn one_task_wakes_one_of_a_thousand(world: World) {
         one_is_held(&world).await;
         let mut waiters: Vec<_> = (0..1000).map(|n| waits(&world.fleet, next(&format!("w{n}"), 20))).collect();
         parked(&world.fleet, 1000).await;
@@ -64,19 +61,19 @@ on_both! {
         until(&world.fleet, "one has it", |_| waiters.iter().any(JoinHandle::is_finished)).await;
         let at = waiters.iter().position(JoinHandle::is_finished).unwrap();
         assert_eq!(token(waiters.swap_remove(at)).await, "task/auth-2@1");
-        // (Who looks is not parked.)
+        // (A call that is trying is not parked.)
         nobody_asks(&world.fleet).await;
         parked(&world.fleet, 999).await;
         let spent = world.fleet.stats().statements - before.statements;
-        // The add, one claim, two looks in vain, and the watcher's questions: not a thousand claims.
+        // The add, one claim, two failed attempts, and the watcher's queries: not a thousand claims.
         assert!(spent < FEW, "{spent} statements");
         assert_eq!(world.times("task.claimed").await, 2);
         waiters.iter().for_each(JoinHandle::abort);
         parked(&world.fleet, 0).await;
     }
 
-    /// A crowd of tasks wakes as many, though news wakes but one.
-    async fn of_many_tasks_each_goes_to_one_who_waits(world: World) {
+    /// Many tasks wake as many waiters, although one event wakes only one.
+    async fn many_tasks_wake_as_many_waiters(world: World) {
         one_is_held(&world).await;
         let waiters: Vec<_> = (0..100).map(|n| waits(&world.fleet, next(&format!("w{n}"), 60))).collect();
         parked(&world.fleet, 100).await;
@@ -89,8 +86,8 @@ on_both! {
         }
     }
 
-    /// Whoever is woken may be gone: another gets what it was woken for.
-    async fn a_wake_for_one_who_hangs_up_is_passed_on(world: World) {
+    /// A woken waiter may be gone: the wake is passed on to another.
+    async fn the_wake_of_a_waiter_that_hangs_up_is_passed_on(world: World) {
         one_is_held(&world).await;
         for round in 0..30_u64 {
             let first = tokio::spawn({
@@ -107,14 +104,14 @@ on_both! {
             tokio::time::sleep(Duration::from_micros(100 * round)).await;
             first.abort();
             adding.await.unwrap();
-            // It may even have it: then it drops it, as does who is not there to hear.
+            // It may already have the claim: then dropping the call gives it back.
             drop(first.await);
             token(second).await;
         }
     }
 
-    /// What is due by time alone is one's to look for, whoever waits.
-    async fn of_fifty_one_looks_when_a_lease_is_over(world: World) {
+    /// When a deadline passes, only one of the waiters tries.
+    async fn the_end_of_a_lease_wakes_one_of_fifty(world: World) {
         world.add("one").await;
         world.claim_next("a").await.unwrap();
         let waiters: Vec<_> = (0..50).map(|n| waits(&world.fleet, next(&format!("w{n}"), 600))).collect();
@@ -123,7 +120,7 @@ on_both! {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let before = world.fleet.stats().statements;
         world.pass(31);
-        // (Who looks is not parked either, so their number says nothing yet.)
+        // (A call that is trying is not parked, so the number of parked calls does not tell yet.)
         let finished = || waiters.iter().filter(|waiter| waiter.is_finished()).count();
         until(&world.fleet, "one has it", |_| finished() > 0).await;
         parked(&world.fleet, 49).await;
@@ -131,15 +128,15 @@ on_both! {
         let spent = world.fleet.stats().statements - before;
         assert!(spent < FEW, "{spent} statements");
         assert_eq!(finished(), 1);
-        // And when the end of each has come, each is told.
+        // Each gets its reply when its own wait ends.
         world.pass(600);
         for waiter in waiters {
             let _ = answer(waiter).await;
         }
     }
 
-    /// Three hundred who wait, each for something else, and what one of them waits for becomes due by time alone.
-    async fn of_three_hundred_only_those_concerned_look_when_a_delay_is_over(world: World) {
+    /// Three hundred calls wait for different mailboxes, and a delay in one of these ends.
+    async fn the_end_of_a_delay_wakes_only_its_waiters(world: World) {
         let eye = world.reopened().await;
         let of = |n: i32| mail::Claim { wait_ms: Some(Millis::minutes(10)), ..mail::Claim::next(format!("box{n}"), format!("w{n}")) };
         let waiters: Vec<_> = (0..300).map(|n| waits(&world.fleet, of(n))).collect();
@@ -157,8 +154,8 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
-    /// A fleet of agents, each parked on its poll: what is for one is one's to look for, and so is what is for any.
-    async fn of_two_hundred_agents_one_is_woken(world: World) {
+    /// Every agent waits in a poll: an item for one agent wakes that one, and an item for the pool wakes only one.
+    async fn an_item_wakes_one_of_two_hundred_agents(world: World) {
         let eye = world.reopened().await;
         for n in 0..200 {
             join(&world, &format!("a{n}")).await;
@@ -186,8 +183,8 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
-    /// Who would not take it is not woken in the place of one who would.
-    async fn the_pool_wakes_one_who_takes_from_it(world: World) {
+    /// An agent that cannot take the task is not woken instead of one that can.
+    async fn a_pool_task_wakes_an_agent_that_can_take_it(world: World) {
         for agent in ["deaf", "full", "off", "able"] {
             join(&world, agent).await;
         }
@@ -203,7 +200,7 @@ on_both! {
         parked(&world.fleet, 4).await;
         world.add("for any").await;
         assert_eq!(given(able).await, agent::Type::PoolTask);
-        // The full one gets the next as soon as its run is over.
+        // The full agent gets the next task as soon as its run ends.
         world.add("the next").await;
         world.fleet.call(run::Settle { run: "f1".into(), ..Default::default() }).await.unwrap();
         let [deaf, off, full] = first;
@@ -213,8 +210,8 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
-    /// Several polls of a full agent: when there is room, each is a poll like any other again.
-    async fn those_of_a_full_agent_are_woken_by_what_comes_later(world: World) {
+    /// Several polls of a full agent: when its run ends, they are woken like any other.
+    async fn polls_of_a_full_agent_are_woken_when_it_has_room(world: World) {
         let eye = world.reopened().await;
         let may = |max| agent::Join { agent: "full".into(), max_concurrent: Some(max), ..Default::default() };
         let send = || inbox::Send { agent: "full".into(), text: "x".into(), ..Default::default() };
@@ -233,8 +230,8 @@ on_both! {
         }
     }
 
-    /// Whoever waits is there: its agent is online for as long as it does.
-    async fn an_agent_that_waits_is_online(world: World) {
+    /// An agent is online for as long as its poll waits.
+    async fn a_waiting_agent_is_online(world: World) {
         let eye = world.reopened().await;
         join(&world, "bob").await;
         let waiting = polls(&world.fleet, poll("bob", "b"));
