@@ -1,4 +1,4 @@
-//! A short run with a fixed seed on each database. Waits are not limited, because the machine may be busy.
+//! A short run with a fixed seed on each database; `make chaos` runs longer. Waits are not limited, because the machine may be busy.
 
 use fencepost_chaos::{Database, Options, run};
 use std::{path::Path, time::Duration};
@@ -8,7 +8,7 @@ fn options(seed: u64) -> Options {
         fence: env!("CARGO_BIN_EXE_chaos-fence").into(),
         scratch: Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{seed}")),
         seed,
-        span: Duration::from_secs(20),
+        span: Duration::from_secs(8),
         bound: None,
         leave_out: Vec::new(),
     }

@@ -5,10 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// May the unit tests at the end of a file use every module?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitTests {
+    Layered,
+    Free,
+}
+
 /// Panics if a file under `src` uses a top module that stands after its own in `layers`, or one that is not listed.
 /// `root` lists what may be used from the crate's root. `lib.rs` and `main.rs` may use everything.
 #[track_caller]
-pub fn check(src: &Path, layers: &[&str], root: &[&str]) {
+pub fn check(src: &Path, layers: &[&str], root: &[&str], unit_tests: UnitTests) {
     assert!(layers.len() > 1, "the layers are listed: {layers:?}");
     let mut wrong = Vec::new();
     let mut seen = Vec::new();
@@ -18,7 +25,10 @@ pub fn check(src: &Path, layers: &[&str], root: &[&str]) {
         if names == ["lib"] || names == ["main"] {
             continue;
         }
-        let source = fs::read_to_string(&file).expect("a source file");
+        let mut source = fs::read_to_string(&file).expect("a source file");
+        if unit_tests == UnitTests::Free {
+            source = without_unit_tests(&source).to_owned();
+        }
         wrong.extend(
             violations(layers, root, &names, &source)
                 .into_iter()
@@ -38,6 +48,10 @@ pub fn declared(src: &Path) -> Vec<String> {
         Some(line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';')?.to_owned())
     };
     root.lines().filter_map(name).collect()
+}
+
+fn without_unit_tests(source: &str) -> &str {
+    source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
 }
 
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
@@ -142,5 +156,9 @@ mod tests {
             ["uses high"]
         );
         assert_eq!(violations(&LAYERS, &[], &["new".into()], ""), ["is in no layer: add it to the list"]);
+        let tested = "use crate::high;\n#[cfg(test)]\nmod tests {\n    use crate::new;\n}\n";
+        let middle = ["middle".to_owned()];
+        assert_eq!(violations(&LAYERS, &[], &middle, tested), ["uses high", "uses new"]);
+        assert_eq!(violations(&LAYERS, &[], &middle, without_unit_tests(tested)), ["uses high"]);
     }
 }

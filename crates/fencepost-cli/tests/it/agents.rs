@@ -1,8 +1,8 @@
 //! Agents, inboxes, channels and polls from the command line.
 
 use crate::{
-    lossy_proxy::LossyProxy,
     on_both,
+    proxy::Proxy,
     sealed::{Finished, Sealed, Serving, eventually, finished},
 };
 use fencepost::{Fleet, admin};
@@ -267,7 +267,7 @@ fn lost_replies(world: Sealed) {
     }
     world.ok(&["channel", "create", "general"]);
     let server = Serving::start(&world, &[]);
-    let proxy = LossyProxy::to(&server.url);
+    let proxy = Proxy::before(&server.url);
     let there = world.over(&proxy.url);
     let mut lost = 0;
     let mut lose = |words: &[&str]| {
@@ -341,7 +341,7 @@ fn a_poll_without_a_reply_is_repeated_by_its_run() {
     world.ok(&["agent", "join", "bob"]);
     world.ok(&["add", "one", "--to", "bob"]);
     let server = Serving::start(&world, &[]);
-    let proxy = LossyProxy::to(&server.url);
+    let proxy = Proxy::before(&server.url);
     let there = world.over(&proxy.url);
     proxy.lose(usize::MAX / 2);
     let unknown = there.fence(&["poll", "--agent", "bob"]);

@@ -263,6 +263,8 @@ on_both! {
         );
     }
 
+    without a server:
+
     /// A line that is drawn over itself, on a terminal only, and removed at the end.
     fn progress_is_shown_on_a_terminal(sealed: Sealed) {
         sealed.ok(&["init"]);

@@ -2,19 +2,15 @@
 
 use crate::{
     on_both,
+    proxy::{Mode, Proxy},
     sealed::{Sealed, eventually},
 };
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     time::Duration,
 };
 
@@ -139,31 +135,6 @@ fn fleet_with(sealed: &Sealed, tasks: usize) {
 }
 
 on_both! {
-    fn it_renews_while_its_shell_lives_and_stops_with_it(sealed: Sealed) {
-        fleet_with(&sealed, 1);
-        let mut shell = Shell::start(&sealed);
-        let said = shell.run("fence claim --keep --ttl 10s");
-        let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
-        let keeper = the_keeper(&sealed);
-        assert!(said.ends_with(&format!("process {keeper} renews it while this session lives")), "{said}");
-        let mut until = expires_at(&sealed, &run).expect("alive");
-        for _ in 0..2 {
-            until = eventually("the lease is renewed", || {
-                let now = expires_at(&sealed, &run).expect("it stays alive");
-                (now > until).then_some(now)
-            });
-        }
-        assert_eq!(the_keeper(&sealed), keeper);
-        shell.kill();
-        all_gone(&sealed);
-        // Nobody renews the run, so its lease expires, and the task goes back.
-        let token = eventually("the task comes back", || {
-            let said = sealed.fence(&["claim", "auth-1", "-q"]);
-            (said.code == 0).then_some(said.out)
-        });
-        assert_eq!(token, "task/auth-1@2");
-    }
-
     /// With half an hour of lease left. The attempts do not count: closing as many tabs as a task has attempts costs none.
     fn claims_of_a_closed_terminal_are_free_at_once(sealed: Sealed) {
         fleet_with(&sealed, 1);
@@ -179,25 +150,6 @@ on_both! {
         assert!(shown.contains("\nattempts: 1 of 3\n"), "{shown}");
         let log = sealed.ok(&["log", "auth-1"]);
         assert_eq!(log.matches("its terminal or agent is gone").count(), 3, "{log}");
-    }
-
-    /// With a lease of half an hour it would sleep for long, so a release wakes it.
-    fn a_release_wakes_the_keeper(sealed: Sealed) {
-        fleet_with(&sealed, 9);
-        let mut shell = Shell::start(&sealed);
-        for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
-            shell.run("T=$(fence claim --keep -q)");
-            the_sleeping_keeper(&sealed);
-            shell.run(end);
-            all_gone(&sealed);
-        }
-        // It exits only when the run holds nothing any more.
-        shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
-        let keeper = the_sleeping_keeper(&sealed);
-        shell.run("fence release $T");
-        assert_eq!(the_sleeping_keeper(&sealed), keeper);
-        shell.run("fence done $U");
-        all_gone(&sealed);
     }
 
     fn a_process_left_behind_keeps_its_claim_until_it_ends(sealed: Sealed) {
@@ -244,39 +196,6 @@ on_both! {
         assert_eq!(the_keeper(&sealed), keeper);
         let doctor = sealed.ok(&["doctor"]);
         assert_eq!(doctor.matches(&format!("process {keeper} keeps run shell-")).count(), 1, "{doctor}");
-        shell.kill();
-        all_gone(&sealed);
-    }
-
-    /// Two terminals that act for one named run: it is kept until both are closed.
-    fn a_keeper_has_several_owners(sealed: Sealed) {
-        fleet_with(&sealed, 2);
-        let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
-        let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
-        one.run("fence claim --keep -q --ttl 10s");
-        let keeper = the_keeper(&sealed);
-        two.run("fence claim --keep -q");
-        assert_eq!(the_keeper(&sealed), keeper);
-        one.kill();
-        let before = expires_at(&sealed, "ours/1").expect("alive");
-        eventually("it goes on", || (expires_at(&sealed, "ours/1").expect("alive") > before).then_some(()));
-        assert_eq!(the_keeper(&sealed), keeper);
-        two.kill();
-        all_gone(&sealed);
-    }
-
-    /// A claim must not rely on a keeper that is exiting because its run holds nothing.
-    fn a_claim_never_relies_on_an_exiting_keeper(sealed: Sealed) {
-        fleet_with(&sealed, 60);
-        let mut shell = Shell::start(&sealed);
-        shell.run("T=$(fence claim --keep -q)");
-        for _ in 0..25 {
-            let said = shell.run("fence done $T >/dev/null & U=$(fence claim --keep -q); wait; T=$U; echo $T");
-            assert!(said.starts_with("task/auth-"), "{said}");
-            // After this check the keeper stays, or it was never there.
-            shell.run("chmod --reference=. .fence/fence.db-keepers/* 2>/dev/null; sleep 0.05");
-            eventually("there is one keeper", || (keepers(&sealed).len() == 1).then_some(()));
-        }
         shell.kill();
         all_gone(&sealed);
     }
@@ -357,6 +276,85 @@ on_both! {
         agent.wait().expect("gone");
         all_gone(&sealed);
     }
+
+    at once:
+
+    fn it_renews_while_its_shell_lives_and_stops_with_it(sealed: Sealed) {
+        fleet_with(&sealed, 1);
+        let mut shell = Shell::start(&sealed);
+        let said = shell.run("fence claim --keep --ttl 10s");
+        let run = shell.run("fence whoami --json | grep -o 'shell-[0-9a-f-]*' | head -1");
+        let keeper = the_keeper(&sealed);
+        assert!(said.ends_with(&format!("process {keeper} renews it while this session lives")), "{said}");
+        let mut until = expires_at(&sealed, &run).expect("alive");
+        for _ in 0..2 {
+            until = eventually("the lease is renewed", || {
+                let now = expires_at(&sealed, &run).expect("it stays alive");
+                (now > until).then_some(now)
+            });
+        }
+        assert_eq!(the_keeper(&sealed), keeper);
+        shell.kill();
+        all_gone(&sealed);
+        // Nobody renews the run, so its lease expires, and the task goes back.
+        let token = eventually("the task comes back", || {
+            let said = sealed.fence(&["claim", "auth-1", "-q"]);
+            (said.code == 0).then_some(said.out)
+        });
+        assert_eq!(token, "task/auth-1@2");
+    }
+
+    /// With a lease of half an hour it would sleep for long, so a release wakes it.
+    fn a_release_wakes_the_keeper(sealed: Sealed) {
+        fleet_with(&sealed, 9);
+        let mut shell = Shell::start(&sealed);
+        for end in ["fence done $T", "fence release $T", "fence fail $T --reason x", "fence end", "fence done --next; fence done"] {
+            shell.run("T=$(fence claim --keep -q)");
+            the_sleeping_keeper(&sealed);
+            shell.run(end);
+            all_gone(&sealed);
+        }
+        // It exits only when the run holds nothing any more.
+        shell.run("T=$(fence claim --keep -q); U=$(fence claim -q)");
+        let keeper = the_sleeping_keeper(&sealed);
+        shell.run("fence release $T");
+        assert_eq!(the_sleeping_keeper(&sealed), keeper);
+        shell.run("fence done $U");
+        all_gone(&sealed);
+    }
+
+    /// Two terminals that act for one named run: it is kept until both are closed.
+    fn a_keeper_has_several_owners(sealed: Sealed) {
+        fleet_with(&sealed, 2);
+        let mut one = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
+        let mut two = Shell::with(&sealed, &[("FENCE_RUN", "ours/1")]);
+        one.run("fence claim --keep -q --ttl 10s");
+        let keeper = the_keeper(&sealed);
+        two.run("fence claim --keep -q");
+        assert_eq!(the_keeper(&sealed), keeper);
+        one.kill();
+        let before = expires_at(&sealed, "ours/1").expect("alive");
+        eventually("it goes on", || (expires_at(&sealed, "ours/1").expect("alive") > before).then_some(()));
+        assert_eq!(the_keeper(&sealed), keeper);
+        two.kill();
+        all_gone(&sealed);
+    }
+
+    /// A claim must not rely on a keeper that is exiting because its run holds nothing.
+    fn a_claim_never_relies_on_an_exiting_keeper(sealed: Sealed) {
+        fleet_with(&sealed, 60);
+        let mut shell = Shell::start(&sealed);
+        shell.run("T=$(fence claim --keep -q)");
+        for _ in 0..25 {
+            let said = shell.run("fence done $T >/dev/null & U=$(fence claim --keep -q); wait; T=$U; echo $T");
+            assert!(said.starts_with("task/auth-"), "{said}");
+            // After this check the keeper stays, or it was never there.
+            shell.run("chmod --reference=. .fence/fence.db-keepers/* 2>/dev/null; sleep 0.05");
+            eventually("there is one keeper", || (keepers(&sealed).len() == 1).then_some(()));
+        }
+        shell.kill();
+        all_gone(&sealed);
+    }
 }
 
 /// A command that leads its own session has no owner.
@@ -433,81 +431,25 @@ fn it_does_not_outlive_the_schema_of_its_fleet() {
     });
 }
 
-/// A proxy before PostgreSQL that can be closed.
-struct Way {
-    port: u16,
-    open: Arc<AtomicBool>,
-    /// How many connections are open, and how many found it closed.
-    on_it: Arc<AtomicUsize>,
-    refused: Arc<AtomicUsize>,
-}
-
-impl Way {
-    fn to(address: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its address").port();
-        let way = Self {
-            port,
-            open: Arc::new(AtomicBool::new(true)),
-            on_it: Arc::default(),
-            refused: Arc::default(),
-        };
-        let (open, on_it, refused) = (way.open.clone(), way.on_it.clone(), way.refused.clone());
-        std::thread::spawn(move || {
-            for from in listener.incoming().flatten() {
-                // Counted first: if the count is 0 after closing, no connection comes through.
-                on_it.fetch_add(2, Ordering::SeqCst);
-                if !open.load(Ordering::SeqCst) {
-                    on_it.fetch_sub(2, Ordering::SeqCst);
-                    refused.fetch_add(1, Ordering::SeqCst);
-                    continue;
-                }
-                let to = TcpStream::connect(&address).expect("PostgreSQL");
-                for (mut from, mut to) in
-                    [(from.try_clone().expect("a copy"), to.try_clone().expect("a copy")), (to, from)]
-                {
-                    let on_it = on_it.clone();
-                    std::thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(std::net::Shutdown::Both);
-                        on_it.fetch_sub(1, Ordering::SeqCst);
-                    });
-                }
-            }
-        });
-        way
-    }
-
-    /// Closes the proxy: no new connection, and no open one.
-    fn close(&self) {
-        self.open.store(false, Ordering::SeqCst);
-        eventually("nobody is on the way", || (self.on_it.load(Ordering::SeqCst) == 0).then_some(()));
-    }
-}
-
 #[test]
 fn a_database_that_is_down_is_retried_until_the_lease_is_over() {
     let sealed = Sealed::postgres();
     fleet_with(&sealed, 1);
-    let url = sealed.url();
-    let (start, rest) = url.split_once("127.0.0.1:").expect("a local server");
-    let (port, rest) = rest.split_once('/').expect("a database");
-    let way = Way::to(format!("127.0.0.1:{port}"));
-    let through = format!("{start}127.0.0.1:{}/{rest}", way.port);
-    let mut shell = Shell::with(&sealed, &[("FENCE_RUN", "kept"), ("FENCE_DB", &through)]);
+    let proxy = Proxy::before(&sealed.url());
+    let mut shell = Shell::with(&sealed, &[("FENCE_RUN", "kept"), ("FENCE_DB", &proxy.url)]);
     assert_eq!(shell.run("fence claim --keep -q --ttl 15s"), "task/auth-1@1");
     let keeper = the_keeper(&sealed);
 
     // Down for a while, so that it retries; then it renews as soon as possible.
-    way.close();
+    proxy.close();
     let first = expires_at(&sealed, "kept").expect("alive");
-    eventually("it asks again", || (way.refused.load(Ordering::SeqCst) >= 2).then_some(()));
+    eventually("it asks again", || (proxy.refused() >= 2).then_some(()));
     assert_eq!(expires_at(&sealed, "kept").as_deref(), Some(first.as_str()), "nobody could renew it");
-    way.open.store(true, Ordering::SeqCst);
+    proxy.set(Mode::Open);
     eventually("it is renewed again", || (expires_at(&sealed, "kept").expect("alive") > first).then_some(()));
     assert_eq!(the_keeper(&sealed), keeper);
 
-    way.close();
+    proxy.close();
     all_gone(&sealed);
     assert_eq!(expires_at(&sealed, "kept"), None, "it went before the lease was over");
 }

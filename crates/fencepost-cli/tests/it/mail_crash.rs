@@ -1,58 +1,67 @@
-//! kill -9 of `fence mail work`, at random moments, fifty times: every message has exactly one output.
+//! kill -9 of `fence mail work` at random moments: every message has exactly one output.
 
 use crate::{on_both, running::until, sealed::Sealed};
 use fencepost::{Fleet, admin, event, mail};
 use std::{collections::HashMap, process::Stdio, time::Duration};
 
-const KILLS: i64 = 50;
 /// New messages for every kill, so that the next worker has something to do.
 const EACH: i64 = 4;
-const MESSAGES: i64 = KILLS * EACH;
 
 on_both! {
     without a server:
 
-    fn fifty_kills(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        // Enough attempts for all kills.
-        sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
-        sealed.script("work", "echo $FENCE_MESSAGE >> begun; cat; echo $FENCE_MESSAGE >> ended");
-        let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
-        let begun = sealed.path().join("begun");
-        let lines = || std::fs::read_to_string(&begun).map_or(0, |text| text.lines().count());
-        for round in 0..KILLS {
-            let rows: String = (1..=EACH).map(|n| format!("{{\"n\": {}}}\n", round * EACH + n)).collect();
-            std::fs::write(sealed.path().join("rows"), rows).expect("written");
-            sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
-            // After it has begun this many, at any moment.
-            let enough = lines() + fastrand::usize(0..4);
-            let mut command = sealed.command("fence");
-            let mut worker = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("fence");
-            until("something is begun", || lines() >= enough);
-            wait(Duration::from_micros(fastrand::u64(0..60_000)));
-            worker.kill().expect("killed");
-            worker.wait().expect("gone");
-        }
-        // The messages of dead workers go back when their leases expire, within a second.
-        let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let mut worker = worker.expect("fence");
-        let processed = format!("\"processed\":{MESSAGES}");
-        until("all are processed", || sealed.ok(&["--json", "mail", "stats", "box"]).contains(&processed));
-        worker.kill().expect("killed");
-        worker.wait().expect("gone");
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let again = lines() as i64 - MESSAGES;
-        assert!(again > 0, "no kill hit anything: the test did too little to mean anything");
-        sealed.readable();
-        runtime.block_on(account(&sealed));
+    fn kills(sealed: Sealed) {
+        kill_at_random(&sealed, 20);
+    }
+
+    #[ignore = "long: make soak"]
+    fn soak_fifty_kills(sealed: Sealed) {
+        kill_at_random(&sealed, 50);
     }
 }
 
-async fn account(sealed: &Sealed) {
+fn kill_at_random(sealed: &Sealed, kills: i64) {
+    let messages = kills * EACH;
+    sealed.ok(&["init"]);
+    // Enough attempts for all kills.
+    sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
+    sealed.script("work", "echo $FENCE_MESSAGE >> begun; cat; echo $FENCE_MESSAGE >> ended");
+    let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
+    let begun = sealed.path().join("begun");
+    let lines = || std::fs::read_to_string(&begun).map_or(0, |text| text.lines().count());
+    for round in 0..kills {
+        let rows: String = (1..=EACH).map(|n| format!("{{\"n\": {}}}\n", round * EACH + n)).collect();
+        std::fs::write(sealed.path().join("rows"), rows).expect("written");
+        sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
+        // After it has begun this many, at any moment.
+        let enough = lines() + fastrand::usize(0..4);
+        let mut command = sealed.command("fence");
+        let mut worker =
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("fence");
+        until("something is begun", || lines() >= enough);
+        wait(Duration::from_micros(fastrand::u64(0..60_000)));
+        worker.kill().expect("killed");
+        worker.wait().expect("gone");
+    }
+    // The messages of dead workers go back when their leases expire, within a second.
+    let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut worker = worker.expect("fence");
+    let processed = format!("\"processed\":{messages}");
+    until("all are processed", || sealed.ok(&["--json", "mail", "stats", "box"]).contains(&processed));
+    worker.kill().expect("killed");
+    worker.wait().expect("gone");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let again = lines() as i64 - messages;
+    assert!(again > 0, "no kill hit anything: the test did too little to mean anything");
+    sealed.readable();
+    runtime.block_on(account(sealed, messages));
+}
+
+async fn account(sealed: &Sealed, messages: i64) {
     let fleet = Fleet::open(&sealed.url()).await.expect("it opens after every crash");
     let report = fleet.call(admin::Check {}).await.expect("the check runs");
     assert!(report.ok, "{:#?}", report.violations);
-    for id in 1..=MESSAGES {
+    for id in 1..=messages {
         let message = fleet.call(mail::Show { message: id }).await.expect("it is there").message;
         let outputs: Vec<&str> = message.outputs.iter().map(|output| output.text()).collect();
         assert_eq!(outputs, [format!("{{\"n\": {id}}}")], "{message:?}");
@@ -71,7 +80,7 @@ async fn account(sealed: &Sealed) {
     }
     let of =
         |kind: &str| counts.iter().filter(|((is, _), _)| is == kind).map(|(_, n)| *n).collect::<Vec<_>>();
-    assert_eq!(of("message.completed"), vec![1; MESSAGES as usize], "one accepted completion each");
+    assert_eq!(of("message.completed"), vec![1; messages as usize], "one accepted completion each");
     assert!(!of("message.lapsed").is_empty(), "nothing came back by its lease");
 }
 

@@ -204,24 +204,30 @@ on_both! {
         assert!(listed.starts_with("1  pending  box  0/3"), "{listed}");
     }
 
-    /// A command that takes too long is ended, and its attempt counts. The replay policy of the mailbox decides on the message.
-    fn a_command_has_a_timeout(sealed: Sealed) {
+    without a server:
+
+    /// A message that kills its workers fails after its attempts, and blocks nobody.
+    fn a_poison_message_ends_in_failed(sealed: Sealed) {
         sealed.ok(&["init"]);
-        sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
-        sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
-        for (mailbox, then) in [("box", "delayed"), ("pay", "held")] {
-            push(&sealed, mailbox, &["slow", "quick"]);
-            let script = "cat > got; if grep -q slow got; then sleep 60; fi";
-            let words = ["mail", "work", mailbox, "--once", "--timeout", "700ms", "--grace", "1s", "--", "sh", "-c", script];
-            sealed.ok(&words);
-            sealed.ok(&["mail", "work", mailbox, "--drain", "--", "sh", "-c", script]);
-            let listed = sealed.ok(&["mail", "list", mailbox]);
-            let lines: Vec<&str> = listed.lines().collect();
-            assert!(lines[0].contains(then) && lines[0].contains("1/3"), "{listed}");
-            assert!(lines[0].contains("its command took longer than 700ms"), "{listed}");
-            assert!(lines[1].contains("processed"), "the next is not held up: {listed}");
-        }
+        sealed.ok(&["mail", "configure", "box", "--max-attempts", "2"]);
+        push(&sealed, "box", &["poison", "1", "2", "3"]);
+        sealed.script("cmd", "read -r what; if [ \"$what\" = poison ]; then kill -9 $PPID; exit 1; fi; echo ok");
+        // Long enough that no worker loses its claim before it is killed, also where a commit takes seconds.
+        let words = ["mail", "work", "box", "--ttl", "6s", "--grace", "100ms", "--drain", "--", "./cmd"];
+        // Each attempt takes as long as a lease; the others need not wait for it.
+        let mut killed = 0;
+        until("the poison is given up", || {
+            killed += usize::from(sealed.fence(&words).code == -1);
+            counts(&sealed, "box")[2..] == [1, 3]
+        });
+        let listed = sealed.ok(&["mail", "list", "--status", "failed"]);
+        assert!(listed.starts_with("1  failed  box  2/2  2 attempts were made and lost; the last by run `mail-"), "{listed}");
+        assert_eq!((killed, counts(&sealed, "box")), (2, [0, 0, 1, 3]));
+        // A person redrives it, and it is tried again.
+        assert_eq!(sealed.ok(&["mail", "redrive", "1"]), "1 message pending again");
     }
+
+    at once:
 
     /// A lost claim ends the command. The rest of its batch goes back, and the worker goes on.
     fn a_lost_claim_ends_its_command(sealed: Sealed) {
@@ -257,27 +263,23 @@ on_both! {
         assert!(said.err.contains("claim `message/3@2` was taken away by an operator"), "{said:?}");
     }
 
-    without a server:
-
-    /// A message that kills its workers fails after its attempts, and blocks nobody.
-    fn a_poison_message_ends_in_failed(sealed: Sealed) {
+    /// A command that takes too long is ended, and its attempt counts. The replay policy of the mailbox decides on the message.
+    fn a_command_has_a_timeout(sealed: Sealed) {
         sealed.ok(&["init"]);
-        sealed.ok(&["mail", "configure", "box", "--max-attempts", "2"]);
-        push(&sealed, "box", &["poison", "1", "2", "3"]);
-        sealed.script("cmd", "read -r what; if [ \"$what\" = poison ]; then kill -9 $PPID; exit 1; fi; echo ok");
-        // Long enough that no worker loses its claim before it is killed, also where a commit takes seconds.
-        let words = ["mail", "work", "box", "--ttl", "6s", "--grace", "100ms", "--drain", "--", "./cmd"];
-        // Each attempt takes as long as a lease; the others need not wait for it.
-        let mut killed = 0;
-        until("the poison is given up", || {
-            killed += usize::from(sealed.fence(&words).code == -1);
-            counts(&sealed, "box")[2..] == [1, 3]
-        });
-        let listed = sealed.ok(&["mail", "list", "--status", "failed"]);
-        assert!(listed.starts_with("1  failed  box  2/2  2 attempts were made and lost; the last by run `mail-"), "{listed}");
-        assert_eq!((killed, counts(&sealed, "box")), (2, [0, 0, 1, 3]));
-        // A person redrives it, and it is tried again.
-        assert_eq!(sealed.ok(&["mail", "redrive", "1"]), "1 message pending again");
+        sealed.ok(&["mail", "configure", "box", "--backoff", "10m"]);
+        sealed.ok(&["mail", "configure", "pay", "--replay", "hold"]);
+        for (mailbox, then) in [("box", "delayed"), ("pay", "held")] {
+            push(&sealed, mailbox, &["slow", "quick"]);
+            let script = "cat > got; if grep -q slow got; then sleep 60; fi";
+            let words = ["mail", "work", mailbox, "--once", "--timeout", "700ms", "--grace", "1s", "--", "sh", "-c", script];
+            sealed.ok(&words);
+            sealed.ok(&["mail", "work", mailbox, "--drain", "--", "sh", "-c", script]);
+            let listed = sealed.ok(&["mail", "list", mailbox]);
+            let lines: Vec<&str> = listed.lines().collect();
+            assert!(lines[0].contains(then) && lines[0].contains("1/3"), "{listed}");
+            assert!(lines[0].contains("its command took longer than 700ms"), "{listed}");
+            assert!(lines[1].contains("processed"), "the next is not held up: {listed}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A fleet behind a server: lost replies, killed servers and killed clients double nothing and lose nothing.
 
 use crate::{
-    lossy_proxy::LossyProxy,
+    proxy::Proxy,
     sealed::{Sealed, Serving, eventually, finished, lasting_address},
     serve::waiting as waiting_at,
 };
@@ -43,7 +43,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn lost_replies(world: Sealed) {
     world.ok(&["init"]);
     let server = Serving::start(&world, &[]);
-    let proxy = LossyProxy::to(&server.url);
+    let proxy = Proxy::before(&server.url);
     let there = world.over(&proxy.url);
     let commands = [
         "add one --board a",
@@ -108,7 +108,7 @@ fn a_server_is_killed_and_every_task_is_done_once() {
     world.ok(&["init"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
     // Some replies of the killed server are lost before, so that work without a reply does not depend on chance.
-    let proxy = Arc::new(LossyProxy::to(&one.url));
+    let proxy = Arc::new(Proxy::before(&one.url));
     let orders = [format!("{},{}", proxy.url, two.url), format!("{},{}", two.url, proxy.url)];
     let victim = Arc::new(Mutex::new(Some(one)));
     runtime().block_on(async {
@@ -177,7 +177,7 @@ fn clients_are_killed_and_retry_at_the_other_server() {
     world.ok(&["add", "held", "--board", "a"]);
     world.ok(&["--run", "other", "claim", "a-1"]);
     let (one, two) = (Serving::start(&world, &[]), Serving::start(&world, &[]));
-    let proxy = LossyProxy::to(&one.url);
+    let proxy = Proxy::before(&one.url);
     let (here, there) = (world.over(&proxy.url), world.over(&two.url));
     let claim = ["claim", "--board", "a", "--wait", "1m", "--request", "q1", "-q"];
 

@@ -300,28 +300,57 @@ pub fn finished(output: Output) -> Finished {
     }
 }
 
-/// Runs a test on both databases, and on both once more over HTTP. Tests after `without a server:` do not run over HTTP: they start
-/// many processes, and HTTP makes no difference to them.
+/// Runs a test in the four worlds of [`on_both`] at the same time.
+pub fn in_all_worlds(test: fn(Sealed)) {
+    type Start = fn() -> Sealed;
+    let worlds: [(&str, Start); 4] = [
+        ("sqlite", Sealed::sqlite),
+        ("postgres", Sealed::postgres),
+        ("sqlite_served", || Sealed::served(Sealed::sqlite())),
+        ("postgres_served", || Sealed::served(Sealed::postgres())),
+    ];
+    let tests = worlds.map(|(name, world)| {
+        let test = std::thread::Builder::new().name(name.into()).spawn(move || test(world()));
+        (name, test.expect("a thread"))
+    });
+    let failed: Vec<_> =
+        tests.into_iter().filter_map(|(name, test)| test.join().is_err().then_some(name)).collect();
+    assert!(failed.is_empty(), "it failed in {failed:?}");
+}
+
+/// Runs a test on both databases, and on both once more over HTTP. Attributes such as `#[ignore]` go to each of the four.
+///
+/// - Tests after `without a server:` do not run over HTTP: they are dear, and HTTP makes no difference to them.
+/// - Tests after `at once:` mostly wait: one test runs in the four worlds at the same time.
 #[macro_export]
 macro_rules! on_both {
     (
-        $($(#[$doc:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*
-        $(without a server: $($(#[$own_doc:meta])* fn $own:ident($own_sealed:ident: Sealed) $own_body:block)*)?
+        $($(#[$of:meta])* fn $name:ident($sealed:ident: Sealed) $body:block)*
+        $(without a server: $($(#[$of_own:meta])* fn $own:ident($own_sealed:ident: Sealed) $own_body:block)*)?
+        $(at once: $($(#[$of_waiting:meta])* fn $waiting:ident($waiting_sealed:ident: Sealed) $waiting_body:block)*)?
     ) => {
-        $($(#[$doc])* fn $name($sealed: $crate::sealed::Sealed) $body)*
-        $($($(#[$own_doc])* fn $own($own_sealed: $crate::sealed::Sealed) $own_body)*)?
-        $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($name)* $($($own)*)?);
-        $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($name)* $($($own)*)?);
-        $crate::in_world!(sqlite_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::sqlite()), $($name)*);
-        $crate::in_world!(postgres_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()), $($name)*);
+        $(fn $name($sealed: $crate::sealed::Sealed) $body)*
+        $($(fn $own($own_sealed: $crate::sealed::Sealed) $own_body)*)?
+        $($(fn $waiting($waiting_sealed: $crate::sealed::Sealed) $waiting_body)*)?
+        $crate::in_world!(sqlite, $crate::sealed::Sealed::sqlite(), $($(#[$of])* $name)* $($($(#[$of_own])* $own)*)?);
+        $crate::in_world!(postgres, $crate::sealed::Sealed::postgres(), $($(#[$of])* $name)* $($($(#[$of_own])* $own)*)?);
+        $crate::in_world!(sqlite_served, $crate::sealed::Sealed::served($crate::sealed::Sealed::sqlite()), $($(#[$of])* $name)*);
+        $crate::in_world!(
+            postgres_served,
+            $crate::sealed::Sealed::served($crate::sealed::Sealed::postgres()),
+            $($(#[$of])* $name)*
+        );
+        $(mod in_all_worlds {
+            $($(#[$of_waiting])* #[test] fn $waiting() { $crate::sealed::in_all_worlds(super::$waiting); })*
+        })?
     };
 }
 
 #[macro_export]
 macro_rules! in_world {
-    ($world:ident, $sealed:expr, $($name:ident)*) => {
+    ($world:ident, $sealed:expr, $($(#[$of:meta])* $name:ident)*) => {
         mod $world {
-            $(#[test] fn $name() { super::$name($sealed); })*
+            $($(#[$of])* #[test] fn $name() { super::$name($sealed); })*
         }
     };
 }

@@ -88,6 +88,115 @@ fn ignored_signals_stay_ignored() {
 }
 
 on_both! {
+    /// A command under a lock still acts for the run and the claim of its caller.
+    fn a_lock_keeps_the_variables_of_its_caller(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        for _ in 1..=3 {
+            sealed.ok(&["add", "a task", "--board", "auth"]);
+        }
+        // With the run's only claim, taken outside or inside of the lock.
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["lock", "push", "--", "fence", "done"]);
+        assert_eq!(sealed.ok(&["lock", "push", "--", "fence", "claim", "auth-2", "-q"]), "task/auth-2@1");
+        assert!(sealed.ok(&["guard", "task/auth-2@1"]).starts_with("ok: held by run me "), "it outlives the lock");
+        sealed.ok(&["done", "task/auth-2@1"]);
+        // With the claim of the guard around it.
+        sealed.ok(&["claim", "auth-3"]);
+        let script = "echo $FENCE_CLAIM $FENCE_RUN $FENCE_LOCK; fence done >/dev/null";
+        let said = sealed.ok(&["guard", "--", "fence", "lock", "push", "--", "sh", "-c", script]);
+        assert_eq!(said, "task/auth-3@1 me lock/push@3");
+        assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
+    }
+
+    fn sixteen_processes_take_turns(sealed: Sealed) {
+        take_turns(&sealed, 2);
+    }
+
+    #[ignore = "long: make soak"]
+    fn soak_sixteen_processes_take_turns(sealed: Sealed) {
+        take_turns(&sealed, 6);
+    }
+
+    /// Waiting ends by its limit, by the release of the lock, or by Ctrl-C.
+    fn waiting_for_a_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let holder = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
+        leader(&sealed);
+        let said = sealed.fence(&["lock", "deploy", "--wait=300ms", "--", "touch", "started"]);
+        assert_eq!(said.code, 4, "{said:?}");
+        assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
+
+        let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
+            Running::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
+        });
+        let interrupted = Running::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
+        until("it waits", || interrupted.listens());
+        interrupted.send(Signal::INT);
+        assert_eq!(interrupted.end().code, 130);
+
+        holder.send(Signal::KILL);
+        drop(holder.end());
+        sealed.ok(&["unclaim", "lock/deploy"]);
+        let mut tokens = waiters.map(|waiter| waiter.end().out).to_vec();
+        // A server may have claimed it for the client that hung up; it releases that.
+        sealed.readable();
+        let list = event::List { kind: Some("lock.undelivered".into()), ..event::List::default() };
+        let undelivered = ask(&sealed, async |fleet| fleet.call(list).await).expect("the log").events;
+        tokens.extend(undelivered.iter().map(|event| format!("lock/deploy@{}", event.fence.unwrap_or(0))));
+        tokens.sort();
+        assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3", "lock/deploy@4"][..tokens.len()]);
+        assert!(tokens.len() - undelivered.len() == 2 && undelivered.len() <= 1, "{undelivered:?}");
+        assert!(!sealed.path().join("started").exists());
+    }
+
+    /// The error cannot be written, but the lock is released.
+    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
+        assert_eq!(said.code, 127, "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
+    fn without_a_living_claim_nothing_starts(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["add", "a task", "--board", "auth"]);
+        sealed.ok(&["claim", "auth-1"]);
+        sealed.ok(&["release", "task/auth-1@1"]);
+        for (token, reason) in [
+            ("task/auth-1@1", "claim `task/auth-1@1` is over"),
+            ("task/auth-1@2", "`task/auth-1@2` was never issued"),
+            ("lock/deploy@1", "`lock/deploy@1` was never issued"),
+        ] {
+            let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
+            assert_eq!(said.code, 5, "{said:?}");
+            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
+        }
+        let held = sealed.sh("fence lock deploy -- fence lock deploy -- touch started");
+        assert_eq!(held.code, 4, "{held:?}");
+        assert!(held.err.contains("lock `deploy` is held by run `lock-"), "{held:?}");
+        assert!(held.err.contains("hint: fence lock deploy --wait"), "{held:?}");
+        assert!(!sealed.path().join("started").exists());
+    }
+
+    /// The command exited with 0, but its claim was over.
+    fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
+        assert_eq!(said.code, 5, "{said:?}");
+        assert!(said.err.contains("was taken away by an operator"), "{said:?}");
+    }
+
+    /// Processes that the command leaves behind are gone before the lock is free.
+    fn no_process_outlives_the_lock(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        let script = "(trap '' TERM; exec sleep 1000) & echo $$ > leader; exit 6";
+        let said = Running::fence(&sealed, &["lock", "deploy", "--grace", "300ms", "--", "bash", "-c", script]).end();
+        assert_eq!((said.code, members(leader(&sealed))), (6, vec![]), "{said:?}");
+        sealed.ok(&["lock", "deploy", "--", "true"]);
+    }
+
+    at once:
+
     /// Unclaimed, cancelled, ended: the command and its stubborn children are gone, and the error has the reason.
     fn a_lost_claim_ends_the_whole_group(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -190,26 +299,6 @@ on_both! {
         }
     }
 
-    /// A command under a lock still acts for the run and the claim of its caller.
-    fn a_lock_keeps_the_variables_of_its_caller(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        for _ in 1..=3 {
-            sealed.ok(&["add", "a task", "--board", "auth"]);
-        }
-        // With the run's only claim, taken outside or inside of the lock.
-        sealed.ok(&["claim", "auth-1"]);
-        sealed.ok(&["lock", "push", "--", "fence", "done"]);
-        assert_eq!(sealed.ok(&["lock", "push", "--", "fence", "claim", "auth-2", "-q"]), "task/auth-2@1");
-        assert!(sealed.ok(&["guard", "task/auth-2@1"]).starts_with("ok: held by run me "), "it outlives the lock");
-        sealed.ok(&["done", "task/auth-2@1"]);
-        // With the claim of the guard around it.
-        sealed.ok(&["claim", "auth-3"]);
-        let script = "echo $FENCE_CLAIM $FENCE_RUN $FENCE_LOCK; fence done >/dev/null";
-        let said = sealed.ok(&["guard", "--", "fence", "lock", "push", "--", "sh", "-c", script]);
-        assert_eq!(said, "task/auth-3@1 me lock/push@3");
-        assert!(sealed.ok(&["show", "auth-3"]).contains("status: completed"));
-    }
-
     /// The claim is renewed while the command runs, and released at once when the command ends.
     fn a_lock_is_renewed_and_released(sealed: Sealed) {
         sealed.ok(&["init"]);
@@ -230,95 +319,6 @@ on_both! {
         sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
-    /// Sixteen processes add one to the same number, six times each. Nothing is lost, and never are two of them inside.
-    fn sixteen_processes_take_turns(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let path = sealed.path();
-        fs::write(path.join("number"), "0").expect("written");
-        let add = "mkdir inside || echo two are inside >> errors
-            n=$(cat number); sleep 0.01; echo $((n + 1)) > number
-            rmdir inside";
-        let work = "for i in 1 2 3 4 5 6; do fence lock number --wait -- bash -c \"$ADD\" 2>> errors; done";
-        let shells: Vec<_> = (0..16)
-            .map(|_| Running::start(sealed.command("bash").env("ADD", add), &["-c", work]))
-            .collect();
-        for shell in shells {
-            assert_eq!(shell.end().code, 0);
-        }
-        assert_eq!((read(&path.join("number")).trim(), read(&path.join("errors")).as_str()), ("96", ""));
-        let claimed = ask(&sealed, async |fleet| fleet.call(claim::Guard::new("lock/number@97")).await);
-        assert_eq!(claimed.expect("an answer").reason, claim::Verdict::NotFound, "96 claims, and not one more");
-    }
-
-    /// Waiting ends by its limit, by the release of the lock, or by Ctrl-C.
-    fn waiting_for_a_lock(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let holder = Running::fence(&sealed, &["lock", "deploy", "--", "bash", "-c", STUBBORN]);
-        leader(&sealed);
-        let said = sealed.fence(&["lock", "deploy", "--wait=300ms", "--", "touch", "started"]);
-        assert_eq!(said.code, 4, "{said:?}");
-        assert!(said.err.starts_with("error: lock `deploy` is held by run `lock-"), "{said:?}");
-
-        let waiters = [&["--wait"][..], &["--wait=1m"]].map(|wait| {
-            Running::fence(&sealed, &[&["lock", "deploy"], wait, &["--", "sh", "-c", "echo $FENCE_LOCK"]].concat())
-        });
-        let interrupted = Running::fence(&sealed, &["lock", "deploy", "--wait", "--", "touch", "started"]);
-        until("it waits", || interrupted.listens());
-        interrupted.send(Signal::INT);
-        assert_eq!(interrupted.end().code, 130);
-
-        holder.send(Signal::KILL);
-        drop(holder.end());
-        sealed.ok(&["unclaim", "lock/deploy"]);
-        let mut tokens = waiters.map(|waiter| waiter.end().out).to_vec();
-        // A server may have claimed it for the client that hung up; it releases that.
-        sealed.readable();
-        let list = event::List { kind: Some("lock.undelivered".into()), ..event::List::default() };
-        let undelivered = ask(&sealed, async |fleet| fleet.call(list).await).expect("the log").events;
-        tokens.extend(undelivered.iter().map(|event| format!("lock/deploy@{}", event.fence.unwrap_or(0))));
-        tokens.sort();
-        assert_eq!(tokens, ["lock/deploy@2", "lock/deploy@3", "lock/deploy@4"][..tokens.len()]);
-        assert!(tokens.len() - undelivered.len() == 2 && undelivered.len() <= 1, "{undelivered:?}");
-        assert!(!sealed.path().join("started").exists());
-    }
-
-    /// The error cannot be written, but the lock is released.
-    fn a_full_disk_keeps_no_lock(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy -- no-such-program 2>/dev/full");
-        assert_eq!(said.code, 127, "{said:?}");
-        sealed.ok(&["lock", "deploy", "--", "true"]);
-    }
-
-    fn without_a_living_claim_nothing_starts(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        sealed.ok(&["add", "a task", "--board", "auth"]);
-        sealed.ok(&["claim", "auth-1"]);
-        sealed.ok(&["release", "task/auth-1@1"]);
-        for (token, reason) in [
-            ("task/auth-1@1", "claim `task/auth-1@1` is over"),
-            ("task/auth-1@2", "`task/auth-1@2` was never issued"),
-            ("lock/deploy@1", "`lock/deploy@1` was never issued"),
-        ] {
-            let said = sealed.fence(&["guard", token, "--", "touch", "started"]);
-            assert_eq!(said.code, 5, "{said:?}");
-            assert!(said.err.starts_with(&format!("error: {reason}")), "{said:?}");
-        }
-        let held = sealed.sh("fence lock deploy -- fence lock deploy -- touch started");
-        assert_eq!(held.code, 4, "{held:?}");
-        assert!(held.err.contains("lock `deploy` is held by run `lock-"), "{held:?}");
-        assert!(held.err.contains("hint: fence lock deploy --wait"), "{held:?}");
-        assert!(!sealed.path().join("started").exists());
-    }
-
-    /// The command exited with 0, but its claim was over.
-    fn a_claim_that_was_lost_at_the_end_is_noticed(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let said = sealed.sh("fence lock deploy -- sh -c 'fence unclaim lock/deploy >/dev/null; exit 0'");
-        assert_eq!(said.code, 5, "{said:?}");
-        assert!(said.err.contains("was taken away by an operator"), "{said:?}");
-    }
-
     fn a_maximum_ends_the_command_in_time(sealed: Sealed) {
         sealed.ok(&["init"]);
         // A short grace leaves most of the time, and enough renewals to notice the maximum.
@@ -331,15 +331,6 @@ on_both! {
         assert_eq!((said.code, members(leader)), (5, vec![]), "{said:?}");
         assert!(said.err.starts_with("error: the maximum time of claim `lock/deploy@1` is over"), "{said:?}");
         over_by(&sealed, until);
-    }
-
-    /// Processes that the command leaves behind are gone before the lock is free.
-    fn no_process_outlives_the_lock(sealed: Sealed) {
-        sealed.ok(&["init"]);
-        let script = "(trap '' TERM; exec sleep 1000) & echo $$ > leader; exit 6";
-        let said = Running::fence(&sealed, &["lock", "deploy", "--grace", "300ms", "--", "bash", "-c", script]).end();
-        assert_eq!((said.code, members(leader(&sealed))), (6, vec![]), "{said:?}");
-        sealed.ok(&["lock", "deploy", "--", "true"]);
     }
 
     /// KILL ends fence and so its command; the lock is free when its lease expires.
@@ -370,6 +361,33 @@ on_both! {
         let said = fence.end();
         assert_eq!(said.code, 5, "{said:?}");
     }
+}
+
+/// Sixteen processes add one to the same number, several times each. Nothing is lost, and never are two of them inside.
+fn take_turns(sealed: &Sealed, turns: usize) {
+    sealed.ok(&["init"]);
+    let path = sealed.path();
+    fs::write(path.join("number"), "0").expect("written");
+    let add = "mkdir inside || echo two are inside >> errors
+        n=$(cat number); sleep 0.01; echo $((n + 1)) > number
+        rmdir inside";
+    let work =
+        format!("for i in {{1..{turns}}}; do fence lock number --wait -- bash -c \"$ADD\" 2>> errors; done");
+    let shells: Vec<_> =
+        (0..16).map(|_| Running::start(sealed.command("bash").env("ADD", add), &["-c", &work])).collect();
+    for shell in shells {
+        assert_eq!(shell.end().code, 0);
+    }
+    let (number, errors) = (read(&path.join("number")), read(&path.join("errors")));
+    let claims = 16 * turns;
+    assert_eq!((number.trim(), errors.as_str()), (claims.to_string().as_str(), ""));
+    let next = claim::Guard::new(format!("lock/number@{}", claims + 1));
+    let claimed = ask(sealed, async |fleet| fleet.call(next).await);
+    assert_eq!(
+        claimed.expect("an answer").reason,
+        claim::Verdict::NotFound,
+        "{claims} claims, and not one more"
+    );
 }
 
 /// An upgrade while `fence` waits: it starts the watchdog of its own version.

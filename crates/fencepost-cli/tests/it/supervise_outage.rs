@@ -1,6 +1,7 @@
 //! A database that stops answering, or is lost, under a supervised command: the command ends before its lease.
 
 use crate::{
+    proxy::{Mode, Proxy},
     running::{
         Running, STUBBORN, ask, ask_at, beats, last_beat, leader, lease_end, members, over_by, read, until,
     },
@@ -10,10 +11,7 @@ use fencepost::Fleet;
 use rustix::process::Signal;
 use std::{
     fs,
-    io::{Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Mutex, mpsc},
-    time::Duration,
 };
 
 /// The database stops answering: the command runs on as long as that is safe, and no longer.
@@ -67,13 +65,13 @@ fn a_postgres_that_does_not_answer() {
     let falls = |mode| {
         let direct = Sealed::postgres();
         direct.ok(&["init"]);
-        let proxy = Proxy::to(&direct.url());
-        let sealed = direct.over(&proxy.url(&direct.url()));
+        let proxy = Proxy::before(&direct.url());
+        let sealed = direct.over(&proxy.url);
         it_ends_before_its_lease(&sealed, "12s", || proxy.set(mode), || proxy.set(Mode::Open));
     };
     // Both wait for most of the time.
     std::thread::scope(|scope| {
-        for mode in [Mode::Mute, Mode::Shut] {
+        for mode in [Mode::Mute, Mode::Cut] {
             scope.spawn(move || falls(mode));
         }
     });
@@ -84,85 +82,10 @@ fn a_postgres_that_does_not_answer() {
 fn a_postgres_that_answers_slowly_and_then_no_more() {
     let direct = Sealed::postgres();
     direct.ok(&["init"]);
-    let proxy = Proxy::to(&direct.url());
-    let sealed = direct.over(&proxy.url(&direct.url()));
+    let proxy = Proxy::before(&direct.url());
+    let sealed = direct.over(&proxy.url);
     proxy.set(Mode::Slow);
     it_ends_before_its_lease(&sealed, "15s", || proxy.set(Mode::Mute), || proxy.set(Mode::Open));
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Open,
-    /// Replies are delayed.
-    Slow,
-    Mute,
-    Shut,
-}
-
-/// A proxy before PostgreSQL that can stop answering, or close.
-struct Proxy {
-    port: u16,
-    mode: Arc<Mutex<Mode>>,
-}
-
-impl Proxy {
-    fn to(url: &str) -> Self {
-        let server = Self::server(url).to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let proxy = Self {
-            port: listener.local_addr().expect("an address").port(),
-            mode: Arc::new(Mutex::new(Mode::Open)),
-        };
-        let mode = proxy.mode.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                if *mode.lock().expect("not poisoned") == Mode::Shut {
-                    continue;
-                }
-                let server = TcpStream::connect(&server).expect("PostgreSQL");
-                let back = (server.try_clone().expect("a clone"), client.try_clone().expect("a clone"));
-                for ((from, to), delay) in [((client, server), None), (back, Some(DELAY))] {
-                    let mode = mode.clone();
-                    std::thread::spawn(move || carry(from, to, &mode, delay));
-                }
-            }
-        });
-        proxy
-    }
-    fn server(url: &str) -> &str {
-        url.split(['@', '/']).nth(3).expect("host and port")
-    }
-    fn url(&self, url: &str) -> String {
-        url.replace(Self::server(url), &format!("127.0.0.1:{}", self.port))
-    }
-    fn set(&self, mode: Mode) {
-        *self.mode.lock().expect("not poisoned") = mode;
-    }
-}
-
-/// A slow proxy. (At 250 ms an answer a renewal of a lease of 5 s takes too long to be of use, and the command is ended.)
-const DELAY: Duration = Duration::from_millis(100);
-
-#[expect(clippy::disallowed_methods, reason = "a slow proxy is one that takes real time")]
-fn pass(time: Duration) {
-    std::thread::sleep(time);
-}
-
-/// A mute proxy drops what it reads.
-fn carry(mut from: TcpStream, mut to: TcpStream, mode: &Mutex<Mode>, delay: Option<Duration>) {
-    let mut bytes = [0; 4096];
-    while let Ok(n @ 1..) = from.read(&mut bytes) {
-        let at = *mode.lock().expect("not poisoned");
-        if let (Mode::Slow, Some(delay)) = (at, delay) {
-            pass(delay);
-        }
-        match at {
-            Mode::Open | Mode::Slow => drop(to.write_all(&bytes[..n])),
-            Mode::Mute => {}
-            Mode::Shut => break,
-        }
-    }
-    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
 /// A process can go on using an open file that lost its name, but nobody else finds it.

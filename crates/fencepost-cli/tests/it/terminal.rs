@@ -83,8 +83,9 @@ on_both! {
         sealed.ok(&["add", "held"]);
         sealed.ok(&["--run", "other", "claim", "main-1"]);
         let script = "script -qec 'stty cols 80 rows 24; trap : INT; fence claim main-1 --wait 1h; echo died of $?' /dev/null";
-        let mut child = sealed.command("bash");
-        child.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A shell ignores INT in background jobs, and `trap` cannot undo that.
+        let mut child = sealed.command("env");
+        child.args(["--default-signal=INT", "bash", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().expect("bash");
         let (mut keys, mut out) = (child.stdin.take().expect("its input"), child.stdout.take().expect("its output"));
         // A thread reads, so that waiting for a text has a limit.

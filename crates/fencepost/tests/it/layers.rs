@@ -1,5 +1,6 @@
 //! Imports go down only: a module uses the modules before it in this list, and none after.
 
+use fencepost_testing::layers::{self, UnitTests};
 use std::path::Path;
 
 /// From the bottom up.
@@ -11,5 +12,5 @@ const LAYERS: [&str; 15] = [
 #[test]
 fn imports_go_down_only() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    fencepost_testing::layers::check(&src, &LAYERS, &["params", "Value"]);
+    layers::check(&src, &LAYERS, &["params", "Value"], UnitTests::Layered);
 }
