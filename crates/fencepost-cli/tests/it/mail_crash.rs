@@ -2,6 +2,7 @@
 
 use crate::{on_both, running::until, sealed::Sealed};
 use fencepost::{Fleet, admin, event, mail};
+use serde_json::Value;
 use std::{collections::HashMap, process::Stdio, time::Duration};
 
 /// New messages for every kill, so that the next worker has something to do.
@@ -20,8 +21,8 @@ on_both! {
     }
 }
 
+/// Kills a worker this many times or more: until a kill has hit a message that was begun.
 fn kill_at_random(sealed: &Sealed, kills: i64) {
-    let messages = kills * EACH;
     sealed.ok(&["init"]);
     // Enough attempts for all kills.
     sealed.ok(&["mail", "configure", "box", "--max-attempts", "1000", "--backoff", "0s"]);
@@ -29,7 +30,13 @@ fn kill_at_random(sealed: &Sealed, kills: i64) {
     let words = ["mail", "work", "box", "--ttl", "1s", "--concurrency", "2", "--", "./work"];
     let begun = sealed.path().join("begun");
     let lines = || std::fs::read_to_string(&begun).map_or(0, |text| text.lines().count());
-    for round in 0..kills {
+    let processed = || {
+        let stats: Value =
+            serde_json::from_str(&sealed.ok(&["--json", "mail", "stats", "box"])).expect("JSON");
+        stats["mailboxes"][0]["processed"].as_i64().expect("a number")
+    };
+    let mut round = 0;
+    while round < kills || lines() as i64 <= processed() {
         let rows: String = (1..=EACH).map(|n| format!("{{\"n\": {}}}\n", round * EACH + n)).collect();
         std::fs::write(sealed.path().join("rows"), rows).expect("written");
         sealed.ok(&["mail", "push", "box", "--lines", "rows"]);
@@ -42,12 +49,13 @@ fn kill_at_random(sealed: &Sealed, kills: i64) {
         wait(Duration::from_micros(fastrand::u64(0..60_000)));
         worker.kill().expect("killed");
         worker.wait().expect("gone");
+        round += 1;
     }
+    let messages = round * EACH;
     // The messages of dead workers go back when their leases expire, within a second.
     let worker = sealed.command("fence").args(words).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut worker = worker.expect("fence");
-    let processed = format!("\"processed\":{messages}");
-    until("all are processed", || sealed.ok(&["--json", "mail", "stats", "box"]).contains(&processed));
+    until("all are processed", || processed() == messages);
     worker.kill().expect("killed");
     worker.wait().expect("gone");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
