@@ -2,8 +2,8 @@
 
 use crate::{PATIENCE, eventually, postgres};
 use fencepost::{
-    Clock, Code, Error, Fleet, ManualClock, Millis, Options, Result, Time, admin, agent, claim, event, mail,
-    params, run, task,
+    Clock, Code, Error, Fallback, Fleet, ManualClock, Millis, Options, Result, Time, admin, agent, claim,
+    event, mail, params, run, task,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -58,6 +58,15 @@ impl World {
         let clock = ManualClock::at(START.parse::<Time>().expect("a time"));
         let fleet = Fleet::open_with(&url, options(&clock)).await.expect("the fleet opens");
         Self { fleet, clock, url, _dir: dir }
+    }
+
+    /// Opens the fleet with the usual fallback for waiters. A test needs it if calls are cut off at any moment: such a call
+    /// may lock an item and change nothing, a claim skips the locked item, and no event announces that it is free again.
+    pub async fn with_fallback(self) -> Self {
+        let mut options = options(&self.clock);
+        options.fallback = Fallback::default();
+        let fleet = Fleet::open_with(&self.url, options).await.expect("the fleet opens again");
+        Self { fleet, ..self }
     }
 
     /// Opens the same fleet again, with its own connections. To the database it is another process.

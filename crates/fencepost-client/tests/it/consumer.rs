@@ -31,7 +31,7 @@ macro_rules! on_every_fleet {
         mod $module {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let world = fencepost_testing::World::$database().await;
+                let world = fencepost_testing::World::$database().await.with_fallback().await;
                 super::$name($crate::consumer::Setup::$way(&world).await).await;
                 world.assert_sound().await;
             })*

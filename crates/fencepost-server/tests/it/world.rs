@@ -26,11 +26,11 @@ impl Deref for World {
 
 impl World {
     pub async fn sqlite() -> Self {
-        Self::of(fencepost_testing::World::sqlite().await)
+        Self::of(fencepost_testing::World::sqlite().await.with_fallback().await)
     }
 
     pub async fn postgres() -> Self {
-        Self::of(fencepost_testing::World::postgres().await)
+        Self::of(fencepost_testing::World::postgres().await.with_fallback().await)
     }
 
     fn of(world: fencepost_testing::World) -> Self {
