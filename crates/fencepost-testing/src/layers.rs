@@ -60,8 +60,7 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
     all.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
 }
 
-/// What one file uses that it must not. `path` is the path of its module: its length is how many `super` lead to the
-/// crate's root.
+/// The forbidden uses in one file. `path` is the path of its module; as many `super` as it is long lead to the crate's root.
 fn violations(layers: &[&str], root: &[&str], path: &[String], source: &str) -> Vec<String> {
     let code = source.lines().map(|line| line.split("//").next().unwrap_or_default());
     let code = code.collect::<Vec<_>>().join("\n");

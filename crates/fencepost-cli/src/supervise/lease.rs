@@ -180,7 +180,7 @@ fn next_check() -> Ticks {
     renewal::now() + CHECK.0
 }
 
-/// What an error means for a claim.
+/// The effect of an error on a claim.
 fn classify(token: &str, error: Error) -> Event {
     match error {
         error if is_finished(&error) => Event::Finished,

@@ -27,7 +27,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the executor has to do.
+/// A command to the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Send the signal to the whole group.
