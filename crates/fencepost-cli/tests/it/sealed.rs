@@ -4,7 +4,7 @@ use fencepost_testing::postgres;
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Output, Stdio},
     sync::Mutex,
 };
@@ -135,12 +135,15 @@ impl Sealed {
 
     /// A program without the test's own environment.
     pub fn command(&self, program: &str) -> Command {
-        let bin: PathBuf = Path::new(env!("CARGO_BIN_EXE_fence")).parent().expect("its directory").into();
-        let mut command = Command::new(program);
+        let bin = Path::new(env!("CARGO_BIN_EXE_fence")).parent().expect("its directory");
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        // Found here, because std would copy this whole process for a program to find in a changed PATH.
+        let found = path.split(':').map(|dir| Path::new(dir).join(program)).find(|file| file.exists());
+        let mut command = Command::new(found.unwrap_or_else(|| program.into()));
         command
             .current_dir(self.path())
             .env_clear()
-            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+            .env("PATH", path)
             .env("HOME", self.path())
             .env("TZ", "UTC")
             .env("XDG_RUNTIME_DIR", self.path());
