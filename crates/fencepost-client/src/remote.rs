@@ -7,7 +7,7 @@ use crate::{
     http::{Http, HttpError},
     retry::Attempts,
 };
-use attempt::{Failure, Fields, Outgoing, no_answer, not_a_fence};
+use attempt::{Failure, Fields, Outgoing, no_answer, other_program};
 use fencepost::{
     Code, Error, Op, Result, claim,
     op::{self, AnyOp, AnyReply, Entry},
@@ -165,10 +165,10 @@ impl Remote {
                     Failure::Lost(no_answer(server, &reason))
                 }
                 Err(HttpError::TooLarge(reason)) => {
-                    Failure::NotAFence(not_a_fence(server, &reason.to_string()))
+                    Failure::OtherProgram(other_program(server, &reason.to_string()))
                 }
             };
-            lost |= matches!(failure, Failure::Lost(_) | Failure::NotAFence(_));
+            lost |= matches!(failure, Failure::Lost(_) | Failure::OtherProgram(_));
             let known = held || self.known.answered.load(Ordering::Relaxed);
             if failure.is_of_the_server() {
                 // A concurrent call that failed with it may have moved on already.
@@ -196,8 +196,8 @@ impl Remote {
     ) -> Result<AnyReply, Failure> {
         let unexpected = |what: String| {
             // A proxy that cannot reach the server may reach it in a moment. Any other program never becomes a server.
-            let failure = if status.is_server_error() { Failure::Lost } else { Failure::NotAFence };
-            failure(not_a_fence(server, &what))
+            let failure = if status.is_server_error() { Failure::Lost } else { Failure::OtherProgram };
+            failure(other_program(server, &what))
         };
         if status.is_success() {
             let reply = decode(body);

@@ -7,10 +7,10 @@
 //!
 //! ```
 //! use fencepost::{Result, claim};
-//! use fencepost_client::{Connection, renewal::{self, Answer, Lease, Renewal, Verdict}};
+//! use fencepost_client::{Connection, renewal::{self, Answer, ConfirmedLease, Renewal, Verdict}};
 //!
 //! /// Renews a claim until it is over, and returns why.
-//! async fn keep(fleet: &Connection, token: &str, lease: Lease) -> fencepost::Error {
+//! async fn keep(fleet: &Connection, token: &str, lease: ConfirmedLease) -> fencepost::Error {
 //!     let mut renewal = Renewal::new(lease.left);
 //!     renewal.renewed(lease);
 //!     loop {
@@ -34,21 +34,21 @@ use std::time::Duration;
 /// Milliseconds of [`Clock::ticks`]: nobody can set them, and they count while a machine sleeps.
 pub type Ticks = i64;
 
-/// Renewals are at least this far apart: near its cap, a claim has ever less of its lease left.
+/// Renewals are at least this far apart: near its maximum, a claim has ever less of its lease left.
 const SOONEST: Millis = Millis(100);
 /// The longest that one request may take, however long the lease is.
 const LONGEST_CALL: Millis = Millis::seconds(15);
 
 /// A lease as the fleet confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lease {
+pub struct ConfirmedLease {
     /// When the request was sent. The fleet may have renewed the lease at any moment from then on.
     pub sent: Ticks,
     /// How much of the lease was left at that moment.
     pub left: Millis,
 }
 
-impl Lease {
+impl ConfirmedLease {
     /// Before this moment the fleet gives the claim to nobody else.
     pub fn ends(self) -> Ticks {
         self.sent.saturating_add(self.left.0)
@@ -58,7 +58,7 @@ impl Lease {
 /// The outcome of one renewal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    Renewed(Lease),
+    Renewed(ConfirmedLease),
     /// The fleet says that the claim is over.
     Over(Error),
     /// No answer, or an error that says nothing about the claim. It may have been renewed.
@@ -69,7 +69,7 @@ impl Answer {
     /// `sent` is when the renewal was sent, `answer` how much of the lease is left.
     pub fn of(sent: Ticks, answer: Result<Millis>) -> Self {
         match answer {
-            Ok(left) => Self::Renewed(Lease { sent, left }),
+            Ok(left) => Self::Renewed(ConfirmedLease { sent, left }),
             Err(error) if error.ends_claim() => Self::Over(error),
             Err(error) => Self::Unknown(error),
         }
@@ -140,7 +140,7 @@ impl Renewal {
     }
 
     /// The fleet has confirmed a lease.
-    pub fn renewed(&mut self, lease: Lease) {
+    pub fn renewed(&mut self, lease: ConfirmedLease) {
         self.left = lease.left;
         self.ends_at = self.ends_at.max(lease.ends());
         let pause = Duration::from(self.interval()).mul_f64(1.0 - fastrand::f64() / 10.0);
@@ -204,9 +204,9 @@ mod tests {
             let words: Vec<_> = event.split_whitespace().collect();
             let now = ms(words[0]);
             let answer = match words[1..] {
-                ["renewed", left] => Answer::Renewed(Lease { sent: now, left: Millis(ms(left)) }),
+                ["renewed", left] => Answer::Renewed(ConfirmedLease { sent: now, left: Millis(ms(left)) }),
                 ["renewed", left, "sent", sent] => {
-                    Answer::Renewed(Lease { sent: ms(sent), left: Millis(ms(left)) })
+                    Answer::Renewed(ConfirmedLease { sent: ms(sent), left: Millis(ms(left)) })
                 }
                 ["refused"] => Answer::Over(Error::new(Code::Cancelled, "cancelled")),
                 ["unknown"] => Answer::Unknown(Error::unavailable("no answer")),
@@ -270,7 +270,7 @@ mod tests {
         );
     }
 
-    /// A claim with a cap: the fleet confirms ever less.
+    /// A claim with a maximum: the fleet confirms ever less.
     #[test]
     fn a_lease_that_shrinks_is_renewed_sooner_but_not_all_the_time() {
         check(

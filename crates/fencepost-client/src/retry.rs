@@ -1,4 +1,8 @@
-//! Retrying: how long to pause between attempts, and when to give up. `OnRetry` says which requests may be repeated.
+//! Retrying: how long to pause between attempts, and when to give up.
+//!
+//! Each op says in its own file, by `ON_RETRY`, whether it may be repeated after a lost response. `OnRetry` in the engine's
+//! `engine/op.rs` explains the reasons: a read, a request id, the claim's fence, or an effect that a repeat does not change.
+//! `remote/attempt.rs` applies it.
 
 use fencepost::{Backoff, Code, Error};
 use std::time::Duration;
@@ -57,7 +61,7 @@ mod tests {
     use super::*;
     use fencepost::op::{self, OnRetry};
 
-    /// A new op that is not in here is repeated only if its request never left.
+    /// Fails if the `ON_RETRY` of one of these ops is changed by mistake.
     #[test]
     fn which_ops_may_be_repeated() {
         let all = |on_retry| {

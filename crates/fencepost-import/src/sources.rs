@@ -1,4 +1,4 @@
-//! The source systems, a module each. The crate's page says how to add one.
+//! The source systems, a module each. `lib.rs` says how to add one.
 
 pub mod agent_swarm;
 pub mod jsonl;

@@ -1,4 +1,7 @@
 //! The ops: a folder per noun, a file per verb. The list of ops is [`registry`], the list of claimable nouns is here.
+//!
+//! To add a verb, write `NOUN/VERB.rs` with a request, a reply and `impl Op` (`engine/op.rs` explains its parts), and name the
+//! request in `verbs![…]` of `NOUN.rs`. ARCHITECTURE.md, "To add", has the other steps.
 
 pub mod admin;
 pub mod agent;

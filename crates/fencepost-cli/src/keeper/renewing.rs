@@ -16,7 +16,7 @@ use crate::{
 use fencepost::{Code, Error, Millis, Result, claim, run};
 use fencepost_client::{
     Connection,
-    renewal::{self, Lease, Renewal, Ticks, Verdict},
+    renewal::{self, ConfirmedLease, Renewal, Ticks, Verdict},
 };
 use std::{rc::Rc, time::Duration};
 
@@ -50,7 +50,7 @@ enum Next {
 impl Renewing {
     pub fn new(instructions: Instructions, directory: Rc<Directory>) -> Self {
         let mut renewal = Renewal::new(instructions.lease).at_least_every(LONGEST_SLEEP);
-        renewal.renewed(Lease { sent: renewal::now(), left: instructions.lease });
+        renewal.renewed(ConfirmedLease { sent: renewal::now(), left: instructions.lease });
         Self { instructions, directory, renewal, renewed: None, suspected: None }
     }
 
@@ -102,7 +102,7 @@ impl Renewing {
             Ok(Some(left)) => {
                 // Counted from the answer and not from the request: a keeper that gives up too early loses the run, and one that
                 // asks too late is only refused.
-                self.renewal.renewed(Lease { sent: now, left });
+                self.renewal.renewed(ConfirmedLease { sent: now, left });
                 self.suspected = None;
             }
             Ok(None) => return Next::Stop,

@@ -1,4 +1,4 @@
-//! Renewing a claim, and noticing its end.
+//! Renewing a claim while a command runs, and noticing its end. When to renew is decided in `fencepost_client::renewal`.
 
 use super::rule::Event;
 use crate::location::DatabaseFile;
@@ -9,7 +9,7 @@ use fencepost::{
 use fencepost_client::{
     Connection,
     claims::{self, is_same},
-    renewal::{self, Lease, Renewal, Ticks, Verdict},
+    renewal::{self, ConfirmedLease, Renewal, Ticks, Verdict},
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -66,7 +66,7 @@ impl LeaseRenewer {
         let sent = renewal::now();
         match self.call(limit, claim::Renew::new(&claim.token)).await {
             Ok(renewed) if !is_same(&renewed.claim, claim) => Event::Lost(self.replaced()),
-            Ok(renewed) => Event::Renewed(Lease { sent, left: renewed.lease_ms }),
+            Ok(renewed) => Event::Renewed(ConfirmedLease { sent, left: renewed.lease_ms }),
             Err(error) => classify(&claim.token, error),
         }
     }
@@ -108,7 +108,7 @@ impl LeaseRenewer {
 
     /// Renews and checks until the claim is lost or the receiver is gone. It goes on after the claim is finished: somebody can
     /// retry a task that failed.
-    pub async fn run(self, first: Lease, changes: mpsc::Sender<Event>) {
+    pub async fn run(self, first: ConfirmedLease, changes: mpsc::Sender<Event>) {
         let Some(over) = self.renewals(first, &changes).await else { return };
         let finished = matches!(over, Event::Finished);
         let _ = changes.send(over).await;
@@ -122,7 +122,7 @@ impl LeaseRenewer {
     }
 
     /// Renews and checks while the claim is held, and returns the event after which it is not; `None` if the receiver is gone.
-    async fn renewals(&self, first: Lease, changes: &mpsc::Sender<Event>) -> Option<Event> {
+    async fn renewals(&self, first: ConfirmedLease, changes: &mpsc::Sender<Event>) -> Option<Event> {
         let mut renewal = Renewal::new(first.left);
         renewal.renewed(first);
         let mut unanswered = false;

@@ -1,14 +1,14 @@
 //! The pure rule: what to do about each event of a command that runs under a claim.
 
 use fencepost::{Code, Error, Millis};
-use fencepost_client::renewal::{Lease, Ticks};
+use fencepost_client::renewal::{ConfirmedLease, Ticks};
 use rustix::process::Signal;
 
 /// Something that happened.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The claim was renewed, and is alive for so long.
-    Renewed(Lease),
+    Renewed(ConfirmedLease),
     /// Its holder finished it, most likely the command itself with `fence done`. Nobody else can claim it.
     Finished,
     /// The claim is over, and others may claim the item.
@@ -52,12 +52,12 @@ pub enum Ended {
 pub struct Rule {
     token: String,
     grace: Millis,
-    first: Lease,
+    first: ConfirmedLease,
     /// How long before the end of the lease the group must be dead, and how long before that it gets TERM.
     margin: Millis,
     notice: Millis,
     /// `None` once the claim is finished: the command goes on without it.
-    lease: Option<Lease>,
+    lease: Option<ConfirmedLease>,
     no_answer: Option<Error>,
     lost: Option<Error>,
     exited: Option<u8>,
@@ -70,7 +70,7 @@ impl Rule {
     /// A second covers the drift of two clocks during a lease, and the time that a kill takes on a busy machine.
     const MARGIN: Millis = Millis::seconds(1);
 
-    pub fn new(token: &str, lease: Lease, grace: Millis) -> Self {
+    pub fn new(token: &str, lease: ConfirmedLease, grace: Millis) -> Self {
         Self {
             token: token.into(),
             grace,
@@ -210,8 +210,8 @@ mod tests {
     fn rule() -> Rule {
         Rule::new("lock/x@1", lease(0, 60), Millis::seconds(10))
     }
-    fn lease(sent: Ticks, left: i64) -> Lease {
-        Lease { sent: sent * 1000, left: Millis::seconds(left) }
+    fn lease(sent: Ticks, left: i64) -> ConfirmedLease {
+        ConfirmedLease { sent: sent * 1000, left: Millis::seconds(left) }
     }
     fn lost() -> Event {
         Event::Lost(Error::new(Code::Cancelled, "cancelled"))
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_short_lease_leaves_time_for_a_retry() {
-        let rule = Rule::new("lock/x@1", Lease { sent: 0, left: Millis(2000) }, Millis::seconds(10));
+        let rule = Rule::new("lock/x@1", ConfirmedLease { sent: 0, left: Millis(2000) }, Millis::seconds(10));
         assert_eq!(rule.next(), Some(1300), "asked at 667, again until 1300, killed at 1800");
     }
 

@@ -5,7 +5,7 @@ mod renew;
 use super::Message;
 use crate::{
     connection::Connection,
-    renewal::{Lease, Renewal, Ticks},
+    renewal::{ConfirmedLease, Renewal, Ticks},
     retry::BACKOFF,
 };
 use fencepost::{
@@ -143,7 +143,7 @@ impl InFlight {
             state.activity = Activity::Busy;
             // A claim renews its run, but the fleet writes that only when a quarter of the lease is used. At least three
             // quarters are left.
-            state.renewal.renewed(Lease { sent, left: Millis::from(self.ttl * 3 / 4) });
+            state.renewal.renewed(ConfirmedLease { sent, left: Millis::from(self.ttl * 3 / 4) });
         });
         messages
     }

@@ -49,7 +49,7 @@ impl Outgoing {
     pub fn give_up(&self, failure: Failure, lost: bool) -> Error {
         let unknown = lost && self.on_retry != OnRetry::Reads;
         let error = match failure {
-            Failure::NotSent(error) | Failure::Lost(error) | Failure::NotAFence(error) if unknown => {
+            Failure::NotSent(error) | Failure::Lost(error) | Failure::OtherProgram(error) if unknown => {
                 let error = Error::new(Code::OutcomeUnknown, error.message().to_owned());
                 error.hint(match self.on_retry != OnRetry::Never {
                     true => "it may have been done; a retry is safe",
@@ -72,7 +72,7 @@ pub enum Failure {
     /// The response was lost.
     Lost(Error),
     /// Another program answered.
-    NotAFence(Error),
+    OtherProgram(Error),
     /// The server answered with an error.
     Refused(Error),
 }
@@ -82,7 +82,7 @@ impl Failure {
         match self {
             Failure::NotSent(_) => true,
             Failure::Lost(_) => on_retry != OnRetry::Never,
-            Failure::NotAFence(_) => false,
+            Failure::OtherProgram(_) => false,
             Failure::Refused(error) => error.is_transient() && on_retry != OnRetry::Never,
         }
     }
@@ -90,7 +90,7 @@ impl Failure {
     /// Another server of the fleet may do better.
     pub fn is_of_the_server(&self) -> bool {
         match self {
-            Failure::NotSent(_) | Failure::Lost(_) | Failure::NotAFence(_) => true,
+            Failure::NotSent(_) | Failure::Lost(_) | Failure::OtherProgram(_) => true,
             Failure::Refused(error) => error.code() == Code::Unavailable,
         }
     }
@@ -99,14 +99,14 @@ impl Failure {
         match self {
             Failure::NotSent(error)
             | Failure::Lost(error)
-            | Failure::NotAFence(error)
+            | Failure::OtherProgram(error)
             | Failure::Refused(error) => error,
         }
     }
 }
 
 /// The error if another program answered.
-pub fn not_a_fence(server: &Address, what: &str) -> Error {
+pub fn other_program(server: &Address, what: &str) -> Error {
     Error::unavailable(format!("{server} {what}"))
         .hint("is this the address of a `fence serve`? a proxy in front of it may have answered instead")
 }

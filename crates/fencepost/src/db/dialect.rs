@@ -1,12 +1,16 @@
-//! One SQL text for both databases.
+//! One SQL text for both databases: all differences between SQLite and PostgreSQL are here, or are declared on a statement.
 //!
-//! Statements are written for SQLite. A statement that only one database needs is marked where it is made
-//! ([`Stmt`](super::Stmt): `lock`, `only_on_postgres`, `on_postgres`). In the text of all others [`to_postgres`] changes four things, and leaves literals, quoted names and
+//! Statements are written for SQLite. [`to_postgres`] changes four things in their text, and leaves literals, quoted names and
 //! comments alone:
 //! - `?1` becomes `$1`;
 //! - `/*pg for update skip locked*/` is a comment for SQLite, and PostgreSQL gets its content as SQL;
-//! - `json_each(` becomes `fence_each(`, a function of our schema: PostgreSQL's own `json_each` does something else;
+//! - `json_each(` becomes `fence_each(`, a function of our schema (`migrations/0001_runs.sql`): PostgreSQL's own `json_each` does
+//!   something else;
 //! - a set of keys becomes an array, which PostgreSQL looks up in an index.
+//!
+//! A statement that needs more says so where it is made ([`Stmt`](super::Stmt)): `lock` and `only_on_postgres` are not run on
+//! SQLite, and `on_postgres` gives PostgreSQL another text. Migrations have a translation of their own,
+//! [`migration_to_postgres`].
 
 /// The set of keys that [`by_keys!`](super::by_keys) writes.
 const KEYS: &str = "in (select cast(value ->> 'k' as bigint) from json_each(?1))";
@@ -39,6 +43,19 @@ pub(crate) fn to_postgres(sql: &str) -> String {
         rest = &rest[taken..];
     }
     out
+}
+
+/// Translates a migration, which is ours alone: so types, collations and comments are replaced as text.
+pub(crate) fn migration_to_postgres(sql: &str) -> String {
+    sql.replace("/*pg", "")
+        .replace("*/", "")
+        .replace("integer primary key autoincrement", "bigint generated always as identity primary key")
+        .replace(" integer", " bigint")
+        .replace(" text not null", " text collate \"C\" not null")
+        .replace(" text,", " text collate \"C\",")
+        .replace(" text\n", " text collate \"C\"\n")
+        .replace(" text primary key", " text collate \"C\" primary key")
+        .replace(") strict;", ");")
 }
 
 /// The length of a literal or a quoted name at the start of the text. (A doubled quote ends it and begins the next.)

@@ -82,19 +82,6 @@ pub(crate) fn refuse_older(version: i64) -> Result<()> {
     .hint("fence init brings it up to date, as any other command does"))
 }
 
-/// Translates a migration from SQLite's dialect to PostgreSQL's.
-pub(crate) fn to_postgres(sql: &str) -> String {
-    sql.replace("/*pg", "")
-        .replace("*/", "")
-        .replace("integer primary key autoincrement", "bigint generated always as identity primary key")
-        .replace(" integer", " bigint")
-        .replace(" text not null", " text collate \"C\" not null")
-        .replace(" text,", " text collate \"C\",")
-        .replace(" text\n", " text collate \"C\"\n")
-        .replace(" text primary key", " text collate \"C\" primary key")
-        .replace(") strict;", ");")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

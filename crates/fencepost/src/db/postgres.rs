@@ -14,6 +14,7 @@ mod url;
 
 use super::{
     Due, Opening, Outcome, PreludeWork, Script, Stmt, Tx,
+    dialect::migration_to_postgres,
     in_use::HOUR,
     migrate::{self, MIGRATIONS},
     options::Options,
@@ -413,7 +414,7 @@ impl Postgres {
                 .await
                 .map_err(postgres_error)?;
             if done.get::<_, i64>(0) == 0 {
-                let script = migrate::to_postgres(migration.sql) + &migration.store_version();
+                let script = migration_to_postgres(migration.sql) + &migration.store_version();
                 client.batch_execute(&script).await.map_err(postgres_error)?;
                 client
                     .execute("insert into migration(version) values ($1)", &[&migration.version])

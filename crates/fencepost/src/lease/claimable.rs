@@ -12,7 +12,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 
-/// A noun that can be claimed. `ops.rs` lists them. Every function with an `id` gets one that [`Self::id_problem`] accepts.
+/// A noun that can be claimed. Every function with an `id` gets one that [`Self::id_problem`] accepts.
+///
+/// To add one: a file that implements this trait (`ops/conformance/parcel.rs` is the smallest), a line in the list of `ops.rs`,
+/// a migration that creates its [`Table`] (`db/migrate.rs`), and a sample in `ops/conformance.rs`, which runs the suite on it.
 pub(crate) trait Claimable: Debug + Sync {
     /// The word before the slash in its resources, and before the dot in its events: `task`.
     fn noun(&self) -> &'static str;
@@ -74,9 +77,8 @@ pub(crate) trait Claimable: Debug + Sync {
     ) -> BoxFuture<'t, Result<bool>>;
     /// The kinds of events by which a holder ends its own claim. Any other event takes the claim away from it.
     fn ended_by_holder(&self) -> &'static [&'static str];
-    /// Whether an event of this verb reports an expired claim. An event is named after the item's new state, and a
-    /// caller can cause some of these states, too. `from` is the state before; `reported`: the holder itself
-    /// reported a failure.
+    /// Whether an event of this verb reports an expired claim. The verb alone may not tell: a task becomes `failed` by expiry
+    /// and by a caller. `from` is the state before; `reported`: the holder itself reported a failure.
     fn is_expiry(&self, verb: &str, _from: Option<&str>, _reported: bool) -> bool {
         verb == "lapsed"
     }
@@ -376,8 +378,8 @@ order by {order} limit ?3"
     }
 }
 
-/// SQL: the deadline was set after the clock jumped ahead. The first gap that ends after the right time (`?2`) is
-/// the jump. A deadline before its end was set before the jump, and is right.
+/// SQL: the deadline was set after the clock jumped ahead. Table `gap` has the end of each hour or more without calls, and a jump
+/// looks the same: the first entry after the right time (`?2`) is this jump. An earlier deadline was set before it, and is right.
 const SET_BACK: &str = ">= coalesce((select min(at) from gap where at > ?2), ?2)";
 
 /// Leaks a statement's text: it is needed as long as the process runs.

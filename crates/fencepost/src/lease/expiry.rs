@@ -2,6 +2,8 @@
 //!
 //! It runs in bounded batches: in the prelude of a claim, before the claim searches; when a waiting call meets a deadline;
 //! and as a job of a server. A batch never waits for a lock: it leaves locked rows and lanes to a later batch.
+//!
+//! The noun's own rule decides what becomes of an item: `ops/NOUN/lapse.rs`.
 
 use super::{
     Nouns,
@@ -22,11 +24,9 @@ pub(crate) const ITEMS: i64 = 256;
 pub(crate) async fn sweep(tx: &mut Tx<'_>, nouns: &'static Nouns) -> Result<u64> {
     if tx.opening.scope == Scope::Call {
         // Nothing below waits for a row lock, but a table can be locked as a whole, and a database can be slow.
-        tx.one(Stmt::lock(
-            "select set_config('lock_timeout', '1s', true), set_config('statement_timeout', '5s', true)",
-            params![],
-        ))
-        .await?;
+        let limits =
+            "select set_config('lock_timeout', '1s', true), set_config('statement_timeout', '5s', true)";
+        tx.one(Stmt::read(limits, params![]).only_on_postgres()).await?;
     }
     let rows = tx
         .query(

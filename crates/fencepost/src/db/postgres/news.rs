@@ -1,5 +1,5 @@
-//! The news in the log on PostgreSQL. The watcher asks when a notification arrives (see [`super::notifier`]), and every
-//! few seconds in case one was lost.
+//! The news in the log on PostgreSQL. The watcher (`engine/waiting.rs`) asks for them when a notification arrives
+//! (`notifier.rs` beside this file), and every few seconds in case one was lost.
 
 use super::{Postgres, is_restored_copy, restored_copy};
 use crate::{

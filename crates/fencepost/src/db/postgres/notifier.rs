@@ -2,8 +2,11 @@
 //!
 //! After a commit that wrote an event, a node sends one NOTIFY for all its commits of a few milliseconds. A NOTIFY in
 //! each transaction was measured 4 to 10 times slower, because they all queue for one lock. A node with waiting calls
-//! listens, on a connection of its own. A notification carries no news, it only makes the watcher ask for them: a lost
-//! one costs the time until the next poll, and a superfluous one costs a question.
+//! listens, on a connection of its own.
+//!
+//! A notification carries no news. It makes the watcher (`engine/waiting.rs`) ask for them: the watcher reads the topics of the
+//! new events (`news.rs` beside this file) and wakes the waiting calls that match (`engine/waiting/queue.rs`). A lost
+//! notification costs the time until the watcher's next poll, and a superfluous one costs a question.
 
 use super::{Target, postgres_error, quote, tls};
 use crate::{

@@ -1,3 +1,5 @@
+//! A task is claimed: a named one, or the best that is ready. `agent/poll` claims tasks, too, by the same [`take`].
+
 use super::{
     Phase, Purpose, Record, Task, Was, add_locked, full, full_after, not_found, save, save_set, unheld,
 };
@@ -351,8 +353,9 @@ const COUNTS_OF_BOARD: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
-/// Writes the claims: each row as it was found, the task with a dead claim given back, and the purpose. The update checks the
-/// fence of the found row and the life of the run (`save.rs`); if it writes no row, another run was faster.
+/// Writes claims, for `task/claim` and for a poll. `found` has the row of each task as it was found, the task after a dead claim on
+/// it lapsed, and the purpose of the new claim. The update checks the fence of the found row and the life of the run (`save.rs`);
+/// if it writes no row, another run was faster.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     found: Vec<(Was, Record, Purpose)>,
