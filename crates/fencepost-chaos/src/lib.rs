@@ -84,18 +84,24 @@ impl Options {
 
 /// Plays the scenarios on one database, and then the seed's schedule.
 pub async fn run(on: Database, options: &Options) -> Result<Report> {
-    let (scenarios, violations) = scenarios::play(on, options).await?;
-    let mut report = match options.span {
-        Duration::ZERO => Report::empty(on, options.seed),
-        _ => run_schedule(on, options).await?,
-    };
-    report.scenarios = scenarios;
-    report.violations.splice(0..0, violations);
+    let played = play_scenarios(on, options).await?;
+    if options.span.is_zero() {
+        return Ok(played);
+    }
+    let mut report = run_schedule(on, options).await?;
+    report.scenarios = played.scenarios;
+    report.violations.splice(0..0, played.violations);
     Ok(report)
 }
 
+/// Plays the scenarios of this database.
+pub async fn play_scenarios(on: Database, options: &Options) -> Result<Report> {
+    let (scenarios, violations) = scenarios::play(on, options).await?;
+    Ok(Report { scenarios, violations, ..Report::empty(on, options.seed) })
+}
+
 /// Runs the seed's schedule.
-async fn run_schedule(on: Database, options: &Options) -> Result<Report> {
+pub async fn run_schedule(on: Database, options: &Options) -> Result<Report> {
     let mut schedule = Schedule::draw(options.seed, on, options.span);
     schedule.0.retain(|(_, fault)| !options.leaves_out(fault.kind()));
     eprint!("{on}, seed {}, {} faults:\n{schedule}", options.seed, schedule.0.len());

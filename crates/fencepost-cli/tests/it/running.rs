@@ -11,14 +11,17 @@ use std::{
 };
 
 /// A script that ignores TERM, as do its children. It writes `leader` when it is ready, `term` when it gets TERM, and the time to
-/// `beats` as long as it lives.
+/// `beats` as long as it lives. It pauses by reading from a pipe that nobody writes to, because 150 processes a second (`date`,
+/// `sleep`) would slow all other tests.
 pub const STUBBORN: &str = r#"
 exec 2>/dev/null
 trap 'echo term >> term' TERM
 (trap "" TERM; exec sleep 1000) &
-(trap "" TERM; (trap "" TERM; while :; do date +%s%3N >> beats; sleep 0.02; done) & wait) &
+exec 3<> <(:)
+(trap "" TERM
+ (trap "" TERM; while :; do now=${EPOCHREALTIME/./}; echo ${now:0:13} >> beats; read -rt 0.02 <&3; done) & wait) &
 echo $$ > leader.new; mv leader.new leader
-while :; do sleep 0.02; done"#;
+while :; do read -rt 0.02 <&3; done"#;
 
 /// A running `fence`. Its output goes to files: a pipe would stay open as long as one of its processes lives.
 pub struct Running {
