@@ -18,6 +18,7 @@ use postgres::Cluster;
 use proxy::Mode;
 pub use report::Report;
 use rustix::process::Signal;
+pub use scenarios::names as scenario_names;
 use schedule::{Fault, SERVERS, Schedule};
 use serde::Serialize;
 use std::{

@@ -73,6 +73,11 @@ const SCENARIOS: &[Scenario] = &[
     scenario!("mention", [Sqlite, Postgres], mention),
 ];
 
+/// The names of the scenarios of this database.
+pub fn names(on: Database) -> impl Iterator<Item = &'static str> {
+    SCENARIOS.iter().filter(move |scenario| scenario.databases.contains(&on)).map(|scenario| scenario.name)
+}
+
 /// Plays the scenarios of this database, each in a world of its own. Returns their names, and the violations.
 pub async fn play(on: Database, options: &Options) -> Result<(Vec<&'static str>, Vec<String>)> {
     let postgres = cluster(on, options).await?;

@@ -1,8 +1,9 @@
 //! Retrying: how long to pause between attempts, and when to give up.
 //!
 //! Each op says in its own file, by `ON_RETRY`, whether it may be repeated after a lost response. `OnRetry` in the engine's
-//! `engine/op.rs` explains the reasons: a read, a request id, the claim's fence, or an effect that a repeat does not change.
-//! `remote/attempt.rs` applies it.
+//! `engine/op.rs` explains the reasons: it only reads, it has a request id (the client makes one if the caller gave none), it acts
+//! under a claim, whose fence identifies a repeat, or a repeat has no further effect. `remote/attempt.rs` applies it: a request that
+//! never left is always repeated. A direct connection to a database repeats nothing after a lost commit.
 
 use fencepost::{Backoff, Code, Error};
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub fn new_request_id() -> String {
 pub const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), LONGEST);
 const LONGEST: Duration = Duration::from_secs(1);
 /// How long a call is retried from its first failure on. A server that never answered is likely not there. A server that
-/// did is likely being restarted, and a call that waits may as well wait for that.
+/// answered before is likely being restarted, and is waited for longer.
 const UNKNOWN: Duration = Duration::from_secs(2);
 const KNOWN: Duration = Duration::from_secs(15);
 

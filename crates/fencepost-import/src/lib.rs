@@ -9,12 +9,7 @@
 //! - `agent_swarm`: the database of agent-swarm
 //! - `jsonl`: lines of JSON, written by hand, by a script or by `fence export`
 //!
-//! To add one, write `sources/NAME.rs` with a struct of its options and an `import` method, and name it in `sources.rs`
-//! and below. Then give it a command: `commands/import/NAME.rs` of the command line, and in
-//! `commands/import.rs` its `mod`, its variant of `From`, its arm in `run` and an example in the help.
-//!
-//! All sources share `sqlite` (a database of another system, opened read-only), `names` (names and times made of any text),
-//! `fit` (texts cut to the engine's limits), `batch` (many items in several calls) and `report`.
+//! `sources.rs` says how to add one.
 
 mod batch;
 mod boards;

@@ -1,7 +1,12 @@
 //! The ops: a folder per noun, a file per verb. The list of ops is [`registry`], the list of claimable nouns is here.
 //!
 //! To add a verb, write `NOUN/VERB.rs` with a request, a reply and `impl Op` (`engine/op.rs` explains its parts), and name the
-//! request in `verbs![…]` of `NOUN.rs`. ARCHITECTURE.md, "To add", has the other steps.
+//! request in `verbs![…]` of `NOUN.rs`. The library, HTTP, OpenAPI, the client and `fence call` then have it. Accept the snapshot of
+//! `tests/it/registry.rs`. A `fence` command for it is a file of its own in the command line's `commands/`. If the verb changes a
+//! task that somebody else may hold, add its event to `BY_ANYONE` (`fencepost-cli/src/output/events.rs`).
+//!
+//! To add a noun, write `NOUN.rs` with its `verbs![…]`, and add a `mod` below, a line in `registry.rs` and its name to `pub use ops`
+//! in `lib.rs`. [`Claimable`](crate::lease::Claimable) says what a noun that can be claimed needs besides.
 
 pub mod admin;
 pub mod agent;

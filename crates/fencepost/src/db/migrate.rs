@@ -1,4 +1,5 @@
 //! The schema as numbered migrations, forward only. Add a file and a line; never change a migration that shipped.
+//! The last one is only in tests, so it gets the next number when you add one.
 
 use crate::error::{Error, Result};
 

@@ -14,8 +14,10 @@ use std::fmt::Debug;
 
 /// A noun that can be claimed. Every function with an `id` gets one that [`Self::id_problem`] accepts.
 ///
-/// To add one: a file that implements this trait (`ops/conformance/parcel.rs` is the smallest), a line in the list of `ops.rs`,
-/// a migration that creates its [`Table`] (`db/migrate.rs`), and a sample in `ops/conformance.rs`, which runs the suite on it.
+/// To add one: the steps of any noun (`ops.rs` has them), with a verb that claims it and logs `NOUN.claimed`; a file that
+/// implements this trait (`ops/conformance/parcel.rs` is the smallest); a line in the list of `ops.rs`; a migration that creates its
+/// [`Table`] (`db/migrate.rs`); and a sample in `ops/conformance.rs`, which runs the suite on it. Expiry logs `NOUN.lapsed`, and a
+/// claim that was not delivered `NOUN.undelivered`.
 pub(crate) trait Claimable: Debug + Sync {
     /// The word before the slash in its resources, and before the dot in its events: `task`.
     fn noun(&self) -> &'static str;
@@ -67,15 +69,15 @@ pub(crate) trait Claimable: Debug + Sync {
         tx: &'t mut Tx<'_>,
         delivered: &'t [&'t Delivered],
     ) -> BoxFuture<'t, Result<u64>>;
-    /// Ends a claim that a poll gave, as its run ends. Returns whether the item was settled; if not, it only went
-    /// back.
+    /// Ends a claim that a poll gave, when its run is settled. Returns false if the item only went back.
     fn settle<'t>(
         &'t self,
         tx: &'t mut Tx<'_>,
         token: &'t Token,
         settlement: &'t Settlement,
     ) -> BoxFuture<'t, Result<bool>>;
-    /// The kinds of events by which a holder ends its own claim. Any other event takes the claim away from it.
+    /// The kinds of events by which a holder ends its own claim. Any other event takes the claim away from it. The verbs that such
+    /// calls store as `last_verb` are in [`ENDED_BY_HOLDER`](super::hold::ENDED_BY_HOLDER).
     fn ended_by_holder(&self) -> &'static [&'static str];
     /// Whether an event of this verb reports an expired claim. The verb alone may not tell: a task becomes `failed` by expiry
     /// and by a caller. `from` is the state before; `reported`: the holder itself reported a failure.
@@ -378,8 +380,8 @@ order by {order} limit ?3"
     }
 }
 
-/// SQL: the deadline was set after the clock jumped ahead. Table `gap` has the end of each hour or more without calls, and a jump
-/// looks the same: the first entry after the right time (`?2`) is this jump. An earlier deadline was set before it, and is right.
+/// SQL: the deadline was set after the clock jumped ahead. A jump looks like a time without calls, so table `gap` has its end: it is
+/// the first gap that ends after the right time (`?2`). A deadline before that end was set before the jump, and is right.
 const SET_BACK: &str = ">= coalesce((select min(at) from gap where at > ?2), ?2)";
 
 /// Leaks a statement's text: it is needed as long as the process runs.

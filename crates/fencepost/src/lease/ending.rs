@@ -1,4 +1,7 @@
-//! Ending runs. Ending is one write, and final. Expiry then gives back the run's items.
+//! Ending runs. Ending is one write, and final: all the run's tokens are void from then on.
+//!
+//! A run that dies is not renewed. When its lease is over, `expiry.rs` ends it and gives its items back by the noun's own rule,
+//! `ops/NOUN/lapse.rs`: a task is free again until its attempts are used up, and then it fails.
 
 use super::{
     Nouns,
@@ -81,8 +84,8 @@ pub(crate) async fn end_all(tx: &mut Tx<'_>, reason: &str) -> Result<u64> {
     Ok(runs.len() as u64)
 }
 
-/// One write, and final. The caller has locked the rows. The slot is that of the statement that marks runs without
-/// claims as settled.
+/// One write, and final. The caller has locked the rows. Returns the slot of the statement that marks runs without claims as
+/// settled.
 pub(crate) fn add_end(
     batch: &mut Batch,
     tx: &mut Tx<'_>,

@@ -1,5 +1,5 @@
-//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that a
-//! new noun needs one file, one line in `ops.rs` and a migration.
+//! Every claimable noun keeps the same promises, on both databases. A fifth noun, which exists only here, shows that
+//! to be claimable takes one file, one line in `ops.rs` and a migration.
 
 pub(crate) mod parcel;
 

@@ -1,4 +1,4 @@
-//! The news in the log on PostgreSQL. The watcher (`engine/waiting.rs`) asks for them when a notification arrives
+//! The news in the log on PostgreSQL. The watcher (`engine/waiting.rs`) asks for it when a notification arrives
 //! (`notifier.rs` beside this file), and every few seconds in case one was lost.
 
 use super::{Postgres, is_restored_copy, restored_copy};

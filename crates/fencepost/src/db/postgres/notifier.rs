@@ -4,9 +4,10 @@
 //! each transaction was measured 4 to 10 times slower, because they all queue for one lock. A node with waiting calls
 //! listens, on a connection of its own.
 //!
-//! A notification carries no news. It makes the watcher (`engine/waiting.rs`) ask for them: the watcher reads the topics of the
-//! new events (`news.rs` beside this file) and wakes the waiting calls that match (`engine/waiting/queue.rs`). A lost
-//! notification costs the time until the watcher's next poll, and a superfluous one costs a question.
+//! A notification says only that there is news; a commit of the same node says so without one. The watcher (`engine/waiting.rs`)
+//! then reads the topics of the new events (`news.rs` beside this file) and wakes the first waiting call of each subscription that
+//! matches (`engine/waiting/queue.rs`). A lost notification costs the time until the watcher's next poll, and a superfluous one
+//! costs a question.
 
 use super::{Target, postgres_error, quote, tls};
 use crate::{

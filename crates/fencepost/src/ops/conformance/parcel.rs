@@ -1,4 +1,5 @@
-//! Parcels: a claimable noun that exists only in tests. It needs this file, a line in `ops.rs` and a migration.
+//! Parcels: a claimable noun that exists only in tests. To be claimable it needs this file, a line in `ops.rs` and a
+//! migration.
 
 use crate::{
     caller::Access,

@@ -1,4 +1,5 @@
-//! A task is claimed: a named one, or the best that is ready. `agent/poll` claims tasks, too, by the same [`take`].
+//! A task is claimed: a named one, or the best that is ready. `task/claim_many` and `agent/poll` (`ops/agent/trigger.rs`) claim by the
+//! same `take`.
 
 use super::{
     Phase, Purpose, Record, Task, Was, add_locked, full, full_after, not_found, save, save_set, unheld,
@@ -223,9 +224,8 @@ impl Wanted {
     /// Reads the first entries of an index that holds only ready tasks: from a million it costs the same as
     /// from a thousand. `mine`: only tasks assigned to this agent.
     ///
-    /// A board is given as a range and comes first in the order, so that only the index that begins with
-    /// the board gives that order. Otherwise PostgreSQL assumes that boards are mixed evenly, and scans all
-    /// tasks of other boards.
+    /// A board is given as a range and comes first in the order. So only the index that begins with the board has that
+    /// order, and PostgreSQL must use it. With another index it would scan all tasks of other boards.
     fn pick(&self, mine: Option<&str>, count: i64) -> Stmt {
         let (board, tag) = (self.board.as_deref(), self.tag.as_deref());
         match (mine, board, tag) {
@@ -353,9 +353,9 @@ const COUNTS_OF_BOARD: &str = "
       (select count(*) from (select 1 from task where delayed_until is not null and board = ?1 limit 1) as t)
       + (select count(*) from (select 1 from task where ready = 1 and board = ?1 limit 1) as t) as coming";
 
-/// Writes claims, for `task/claim` and for a poll. `found` has the row of each task as it was found, the task after a dead claim on
-/// it lapsed, and the purpose of the new claim. The update checks the fence of the found row and the life of the run (`save.rs`);
-/// if it writes no row, another run was faster.
+/// Writes claims, for `task/claim` and for a poll. Each entry of `found` is a task: its row as it was found, its record without a
+/// dead claim, and the purpose of the new claim. The update checks the fence of the found row and the life of the run (`save.rs`).
+/// If it writes no row, another run was faster, or this one ended.
 pub(crate) async fn take(
     tx: &mut Tx<'_>,
     found: Vec<(Was, Record, Purpose)>,
