@@ -2,8 +2,9 @@
 //!
 //! Each op says in its own file, by `ON_RETRY`, whether it may be repeated after a lost response. `OnRetry` in the engine's
 //! `engine/op.rs` explains the reasons: it only reads, it has a request id (the client makes one if the caller gave none), it acts
-//! under a claim, whose fence identifies a repeat, or a repeat has no further effect. `remote/attempt.rs` applies it: a request that
-//! never left is always repeated. A direct connection to a database repeats nothing after a lost commit.
+//! under a claim, whose fence identifies a repeat, or a repeat has no further effect. Other ops have `Never`,
+//! with the reason beside it. `remote/attempt.rs` applies all this: a request that never left is always repeated. A direct connection
+//! to a database repeats nothing after a lost commit.
 
 use fencepost::{Backoff, Code, Error};
 use std::time::Duration;

@@ -1,5 +1,7 @@
-//! The news in the log on PostgreSQL. The watcher (`engine/waiting.rs`) asks for it when a notification arrives
-//! (`notifier.rs` beside this file), and every few seconds in case one was lost.
+//! The news in the log on PostgreSQL. A node that has committed an event sends a notification to the others (`notifier.rs` beside
+//! this file). The watcher of each node (`engine/waiting.rs`) then reads the topics of the new events here, and wakes the first
+//! waiting call of each subscription that matches (`engine/waiting/queue.rs`), which tries its claim again. In case a notification
+//! was lost, the watcher asks every few seconds, too.
 
 use super::{Postgres, is_restored_copy, restored_copy};
 use crate::{
