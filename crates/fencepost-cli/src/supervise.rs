@@ -8,7 +8,9 @@ mod group;
 mod lease;
 mod pipes;
 mod rule;
+mod service;
 mod signals;
+mod stop;
 pub mod watchdog;
 
 use crate::{context::Context, output::streams};
@@ -17,9 +19,10 @@ use fencepost_client::renewal;
 use group::Group;
 pub use group::TerminalAccess;
 pub use lease::{LeaseRenewer, is_finished};
-pub use pipes::Pipes;
+pub use pipes::{Captured, FirstBytes, Pipes, Sink, Stream};
 pub use rule::Ended;
 use rule::{Act, Event, Rule};
+pub use service::Service;
 pub use signals::Signals;
 use std::{
     ffi::{OsStr, OsString},
@@ -27,6 +30,7 @@ use std::{
     process::{Command, ExitCode},
     time::Duration,
 };
+pub use stop::Stop;
 use tokio::sync::mpsc;
 use watchdog::{LONGEST_SLEEP, Watchdog};
 
@@ -56,7 +60,19 @@ pub struct Job {
     pub terminal: TerminalAccess,
     /// The time between TERM and KILL.
     pub grace: Millis,
+    /// Processes that left the command's group and have this run in `FENCE_RUN` are ended with it.
+    pub run: Option<String>,
 }
+
+/// Somebody who wants to know how a command is doing.
+pub trait Observer {
+    /// It runs, in this process group.
+    fn started(&self, _group: i32) {}
+    /// Its lease was confirmed, and ends at this moment.
+    fn leased_until(&self, _ends: renewal::Ticks) {}
+}
+
+impl Observer for () {}
 
 /// Runs the command under the claim, which must be alive, and renews the claim meanwhile. When `recall` returns, the command is
 /// ended as if its claim were lost.
@@ -65,6 +81,7 @@ pub async fn run(
     job: Job,
     mut signals: Signals,
     recall: impl Future<Output = Error>,
+    observer: &dyn Observer,
 ) -> Result<Ended> {
     let lease = match renewer.renew(FIRST_TIMEOUT).await {
         Event::Renewed(lease) => lease,
@@ -77,7 +94,7 @@ pub async fn run(
     };
     let mut watchdog = Watchdog::start()?;
     let program = job.command.get_program().to_string_lossy().into_owned();
-    let mut group = match Group::start(job.command, job.terminal) {
+    let mut group = match Group::start(job.command, job.terminal, job.run) {
         Ok(group) => group,
         Err(error) => {
             watchdog.dismiss();
@@ -85,7 +102,9 @@ pub async fn run(
         }
     };
     let mut rule = Rule::new(renewer.token(), lease, job.grace);
-    watchdog.instruct(group.id(), rule.watchdog_kills_at());
+    watchdog.instruct(&group, rule.watchdog_kills_at());
+    observer.started(group.id());
+    observer.leased_until(lease.ends());
 
     let (sender, mut changes) = mpsc::channel(1);
     let renewing = tokio::spawn(renewer.clone().run(lease, sender));
@@ -105,11 +124,14 @@ pub async fn run(
         // CHLD only says that the group may have changed, and every turn polls the group.
         let event = (!is_child_signal(&event)).then_some(event);
         for event in event.into_iter().chain(group.poll()) {
+            if let Event::Renewed(lease) = &event {
+                observer.leased_until(lease.ends());
+            }
             for act in rule.on(event, renewal::now()) {
                 match act {
                     Act::Send(signal) => group.send(signal),
                     Act::GiveTerminal => group.give_terminal(),
-                    Act::KillAt(at) => watchdog.instruct(group.id(), at),
+                    Act::KillAt(at) => watchdog.instruct(&group, at),
                 }
             }
         }
@@ -135,7 +157,11 @@ impl Ended {
     /// The command's own exit code; the reason, with exit code 5, if its claim was lost.
     pub fn code(self) -> Result<ExitCode> {
         match self {
-            Ended::Exited(code) | Ended::NotStarted(code) => Ok(ExitCode::from(code)),
+            Ended::Exited(code) => Ok(ExitCode::from(code)),
+            Ended::NotStarted(code, why) => {
+                streams::print_error(&streams::label("error", &why));
+                Ok(ExitCode::from(code))
+            }
             // A claim that is not found is over, too.
             Ended::Lost(error) if error.code() == Code::NotFound => {
                 Err(Error::new(Code::LeaseExpired, error.message())
@@ -146,16 +172,14 @@ impl Ended {
     }
 }
 
-/// Reports the error as a shell does, with the same exit code.
+/// The error as a shell reports it, with the same exit code.
 fn not_started(program: &str, error: &io::Error) -> Ended {
     let (code, what) = match error.kind() {
         io::ErrorKind::NotFound => (127, "not found".to_owned()),
         io::ErrorKind::PermissionDenied => (126, "cannot be executed".to_owned()),
         _ => (126, error.to_string()),
     };
-    // This must not fail: a lock is held, and the caller has to release it.
-    streams::print_error(&streams::label("error", &format!("`{program}`: {what}")));
-    Ended::NotStarted(code)
+    Ended::NotStarted(code, format!("`{program}`: {what}"))
 }
 
 fn is_child_signal(event: &Event) -> bool {

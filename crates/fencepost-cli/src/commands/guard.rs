@@ -49,8 +49,8 @@ impl Guard {
         // fence within the command acts under the claim.
         command.env("FENCE_CLAIM", &claim.token).env(identity::RUN, &claim.run);
         let renewer = LeaseRenewer::new(context.connection().await?, database_file, claim);
-        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
-        supervise::run(renewer, job, signals, std::future::pending()).await?.code()
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace, run: None };
+        supervise::run(renewer, job, signals, std::future::pending(), &()).await?.code()
     }
 }
 

@@ -66,10 +66,10 @@ impl Lock {
         // FENCE_RUN and FENCE_CLAIM stay those of the caller.
         command.env("FENCE_LOCK", &claim.token);
         let renewer = LeaseRenewer::new(context.connection().await?, database_file, claim);
-        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace };
-        let ended = supervise::run(renewer, job, signals, std::future::pending()).await;
+        let job = Job { command, terminal: TerminalAccess::Foreground, grace: self.grace, run: None };
+        let ended = supervise::run(renewer, job, signals, std::future::pending(), &()).await;
         // A lost lock need not be given back. It is tried for tidiness, with a short timeout.
-        let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(_)));
+        let is_held = matches!(ended, Ok(Ended::Exited(_) | Ended::NotStarted(..)));
         let timeout = if is_held { GIVE_BACK } else { Duration::from_secs(1) };
         if let (Err(error), true) = (give_back(context, &run, timeout).await, is_held) {
             context.warn(&error);

@@ -1,8 +1,10 @@
 //! Processes as `/proc` shows them: parent, start time, session, variables.
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     collections::HashMap,
     fs,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -11,6 +13,8 @@ use std::{
 pub struct Process {
     pub pid: i32,
     pub parent: i32,
+    /// Its process group.
+    pub group: i32,
     /// The id of its session's leader; 0 if the leader is in another pid namespace.
     pub session: i32,
     pub has_terminal: bool,
@@ -47,6 +51,7 @@ impl Process {
         Some(Self {
             pid,
             parent: i32::try_from(number(1)?).ok()?,
+            group: i32::try_from(number(2)?).ok()?,
             session: i32::try_from(number(3)?).ok()?,
             has_terminal: number(4)? != 0,
             started: fields.get(19)?.parse().ok()?,
@@ -86,6 +91,31 @@ pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid| Process::read(pid, variables))
+}
+
+/// Processes outside of this group that have this run in their environment: they were started for it and left the group. A process
+/// that cleared its environment, or that belongs to another user, is not found.
+pub fn of_run(run: &str, group: i32) -> impl Iterator<Item = Straggler> {
+    let us = Process::own_id();
+    all(&[super::RUN])
+        .filter(move |process| process.variables.get(super::RUN).is_some_and(|named| named == run))
+        .filter(move |process| process.group != group && Some(process.pid) != us)
+        .filter_map(|process| {
+            // The handle is of the process that has the id now. If that is still the process that was read, it stays so.
+            let handle = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
+            process.is_alive().then_some(Straggler(handle))
+        })
+}
+
+/// A process by a handle, which never means another process.
+#[derive(Debug)]
+pub struct Straggler(OwnedFd);
+
+impl Straggler {
+    pub fn send(&self, signal: Signal) {
+        // It may have ended, which is what we wanted.
+        let _ = pidfd_send_signal(&self.0, signal);
+    }
 }
 
 /// Does a process of this group still live? Zombies do not count.

@@ -13,12 +13,14 @@ use std::{
     process::{Child, Command},
 };
 
-/// A command and the processes that it started, as long as they stay in its group.
+/// A command and the processes that it started, as long as they stay in its group. With a run, those that left the group belong to
+/// it, too, if the run is in their environment.
 #[derive(Debug)]
 pub struct Group {
     /// Nobody waits for the leader until the group is empty, so that the system cannot use its id for another process.
     leader: Child,
     id: Pid,
+    run: Option<String>,
     tty: Option<Tty>,
     exited: bool,
 }
@@ -32,11 +34,11 @@ pub enum TerminalAccess {
 }
 
 impl Group {
-    pub fn start(mut command: Command, access: TerminalAccess) -> io::Result<Self> {
+    pub fn start(mut command: Command, access: TerminalAccess, run: Option<String>) -> io::Result<Self> {
         let leader = command.process_group(0).spawn()?;
         let id = Pid::from_child(&leader);
         let tty = if access == TerminalAccess::Foreground { Tty::open() } else { None };
-        let mut group = Self { leader, id, tty, exited: false };
+        let mut group = Self { leader, id, run, tty, exited: false };
         // In a pipeline another command may be reading the terminal. A command that reads it from the background is stopped, and
         // gets the terminal then.
         if io::stdin().is_terminal() && streams::width().is_some() {
@@ -49,9 +51,17 @@ impl Group {
         self.id.as_raw_nonzero().get()
     }
 
+    pub fn run(&self) -> Option<&str> {
+        self.run.as_deref()
+    }
+
     pub fn send(&self, signal: Signal) {
         // An empty group is what we wanted.
         let _ = kill_process_group(self.id, signal);
+        // Only the signals that end it: somebody who left the group does not want to be stopped or woken with it.
+        if let (Some(run), Signal::TERM | Signal::KILL) = (&self.run, signal) {
+            process::of_run(run, self.id()).for_each(|straggler| straggler.send(signal));
+        }
     }
 
     pub fn give_terminal(&mut self) {
@@ -70,7 +80,8 @@ impl Group {
         if let Some(status) = over {
             let by_signal = || status.terminating_signal().map(|signal| signal + 128);
             let code = status.exit_status().or_else(by_signal).unwrap_or(1);
-            let gone = !process::group_is_alive(self.id());
+            let straggles = |run: &String| process::of_run(run, self.id()).next().is_some();
+            let gone = !process::group_is_alive(self.id()) && !self.run.as_ref().is_some_and(straggles);
             // Checked after the leader ended: an empty group has nobody left that could start a process.
             events.extend(gone.then_some(Event::Gone));
             if !self.exited {

@@ -29,18 +29,44 @@ pub struct LeaseRenewer {
     claim: Claim,
     /// Other claims of the same run that the same command works under.
     others: Vec<Claim>,
+    given_back: GivenBack,
+}
+
+/// What it means for a command that it gave a claim back itself, by `release`, `fail --retry`, `accept` or `reject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GivenBack {
+    /// The claim is lost: others may claim the item at once.
+    Lost,
+    /// The command may go on until somebody else claims the item.
+    Finished,
 }
 
 impl LeaseRenewer {
     /// The database file must be the one from before the connection was opened: it may have been replaced in between.
     pub fn new(connection: &Connection, database_file: Option<DatabaseFile>, claim: Claim) -> Self {
-        Self { connection: connection.clone(), database_file, claim, others: Vec::new() }
+        Self {
+            connection: connection.clone(),
+            database_file,
+            claim,
+            others: Vec::new(),
+            given_back: GivenBack::Lost,
+        }
     }
 
     /// Adds claims of the same run. If one of them is lost, all count as lost.
     #[must_use]
     pub fn and(self, others: Vec<Claim>) -> Self {
         Self { others, ..self }
+    }
+
+    /// Lets the command end in its own time after it gave its claims back itself, until somebody else claims one of the items.
+    #[must_use]
+    pub fn until_others_claim(self) -> Self {
+        Self { given_back: GivenBack::Finished, ..self }
+    }
+
+    pub fn first(&self) -> &Claim {
+        &self.claim
     }
 
     pub fn token(&self) -> &str {
@@ -67,7 +93,7 @@ impl LeaseRenewer {
         match self.call(limit, claim::Renew::new(&claim.token)).await {
             Ok(renewed) if !is_same(&renewed.claim, claim) => Event::Lost(self.replaced()),
             Ok(renewed) => Event::Renewed(ConfirmedLease { sent, left: renewed.lease_ms }),
-            Err(error) => classify(&claim.token, error),
+            Err(error) => self.classify(&claim.token, error),
         }
     }
 
@@ -84,7 +110,7 @@ impl LeaseRenewer {
             }
             // The refusal of a renewal has more detail.
             Ok(_) => Some(self.renew(limit).await),
-            Err(error) => Some(classify(self.token(), error)),
+            Err(error) => Some(self.classify(self.token(), error)),
         }
     }
 
@@ -92,7 +118,7 @@ impl LeaseRenewer {
     async fn check_all(&self, limit: Duration) -> Option<Event> {
         let listed = match self.call(limit, claims::list(&self.claim.run)).await {
             Ok(listed) => listed.claims,
-            Err(error) => return Some(classify(self.token(), error)),
+            Err(error) => return Some(self.classify(self.token(), error)),
         };
         let unlisted = claims::unlisted(self.claims(), &listed);
         let mut all_finished = unlisted.len() == self.claims().count();
@@ -169,6 +195,20 @@ impl LeaseRenewer {
         }
     }
 
+    /// The effect of an error on a claim.
+    fn classify(&self, token: &str, error: Error) -> Event {
+        match error {
+            error if is_finished(&error) => Event::Finished,
+            error if self.given_back == GivenBack::Finished && was_given_back(&error) => Event::Finished,
+            error if error.code() == Code::LeaseExpired && ended_by(&error) == "unclaim" => Event::Lost(
+                Error::new(Code::LeaseExpired, format!("claim `{token}` was taken away by an operator"))
+                    .hint("fence events says by whom and why"),
+            ),
+            error if error.ends_claim() => Event::Lost(error),
+            error => Event::NoAnswer(error),
+        }
+    }
+
     fn replaced(&self) -> Error {
         let token = self.token();
         Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet was removed or replaced"))
@@ -180,23 +220,16 @@ fn next_check() -> Ticks {
     renewal::now() + CHECK.0
 }
 
-/// The effect of an error on a claim.
-fn classify(token: &str, error: Error) -> Event {
-    match error {
-        error if is_finished(&error) => Event::Finished,
-        error if error.code() == Code::LeaseExpired && ended_by(&error) == "unclaim" => Event::Lost(
-            Error::new(Code::LeaseExpired, format!("claim `{token}` was taken away by an operator"))
-                .hint("fence events says by whom and why"),
-        ),
-        error if error.ends_claim() => Event::Lost(error),
-        error => Event::NoAnswer(error),
-    }
-}
-
 /// The holder finished the claim for good. After other verbs (`release`, `fail --retry`, `reject`, any lock) somebody else can
 /// claim the item at once.
 pub fn is_finished(error: &Error) -> bool {
     error.code() == Code::AlreadyFinished && matches!(ended_by(error), "done" | "fail")
+}
+
+/// The holder gave the claim back itself, and nobody has claimed the item since.
+fn was_given_back(error: &Error) -> bool {
+    let by_holder = matches!(ended_by(error), "done" | "fail" | "release" | "accept" | "reject");
+    error.ends_claim() && by_holder && error.field("holder").is_none()
 }
 
 /// The verb that ended the claim.

@@ -1,4 +1,4 @@
-//! The standard input and the standard output of a command.
+//! The standard streams of a command.
 
 use std::{
     fs::File,
@@ -13,66 +13,130 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Our ends of both pipes.
+/// The receiver of a command's output.
+pub trait Sink: Send + 'static {
+    fn take(&mut self, from: Stream, bytes: &[u8]);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Output,
+    Error,
+}
+
+/// Which streams of the command are pipes of ours. The others are the supervisor's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Captured {
+    Output,
+    OutputAndError,
+}
+
+/// Our ends of the pipes.
 #[derive(Debug)]
-pub struct Pipes {
+pub struct Pipes<S> {
     feeding: JoinHandle<()>,
-    collecting: JoinHandle<Vec<u8>>,
+    collecting: JoinHandle<S>,
     ended: oneshot::Sender<()>,
 }
 
-impl Pipes {
-    /// Connects the pipes. At most `limit` bytes of the output are kept, and one more that shows that it was longer. The rest is
-    /// read and dropped, so that the command does not block.
-    pub fn attach(command: &mut Command, input: Vec<u8>, limit: usize) -> io::Result<Self> {
+impl<S: Sink> Pipes<S> {
+    /// Connects the pipes. All output is read, so that the command does not block.
+    pub fn attach(command: &mut Command, input: Vec<u8>, captured: Captured, sink: S) -> io::Result<Self> {
         let (theirs, ours) = io::pipe()?;
         let mut input_end = pipe::Sender::from_owned_fd(OwnedFd::from(ours))?;
         command.stdin(theirs);
         let (ours, theirs) = io::pipe()?;
         let output_end = pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?;
         command.stdout(theirs);
+        let error_end = match captured {
+            Captured::Output => None,
+            Captured::OutputAndError => {
+                let (ours, theirs) = io::pipe()?;
+                command.stderr(theirs);
+                Some(pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?)
+            }
+        };
         let (ended, has_ended) = oneshot::channel();
         Ok(Self {
             // A command need not read all of its input.
             feeding: tokio::spawn(async move { input_end.write_all(&input).await.unwrap_or_default() }),
-            collecting: tokio::spawn(collect(output_end, limit, has_ended)),
+            collecting: tokio::spawn(collect(output_end, error_end, sink, has_ended)),
             ended,
         })
     }
 
-    /// The output, once the group is empty. A process that left the group may still have the pipe open.
-    pub async fn finish(self) -> Vec<u8> {
+    /// The sink with all output, once the group is empty. A process that left the group may still have a pipe open.
+    pub async fn finish(self) -> io::Result<S> {
         drop(self.ended);
         self.feeding.abort();
-        self.collecting.await.unwrap_or_default()
+        self.collecting.await.map_err(io::Error::other)
     }
 }
 
-async fn collect(mut pipe: pipe::Receiver, limit: usize, mut ended: oneshot::Receiver<()>) -> Vec<u8> {
-    let mut output = Vec::new();
-    let mut chunk = vec![0; 64 * 1024];
-    let mut keep = |chunk: &[u8]| {
-        let room = (limit + 1).saturating_sub(output.len());
-        output.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        output.len() <= limit
-    };
-    loop {
+async fn collect<S: Sink>(
+    output: pipe::Receiver,
+    error: Option<pipe::Receiver>,
+    mut sink: S,
+    mut ended: oneshot::Receiver<()>,
+) -> S {
+    let (mut output, mut error) = (Some(output), error);
+    let mut chunks = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    while output.is_some() || error.is_some() {
         tokio::select! {
-            read = pipe.read(&mut chunk) => match read {
-                Ok(0) | Err(_) => return output,
-                Ok(n) => { keep(&chunk[..n]); }
+            read = next(&mut output, &mut chunks.0) => match read {
+                0 => output = None,
+                n => sink.take(Stream::Output, &chunks.0[..n]),
+            },
+            read = next(&mut error, &mut chunks.1) => match read {
+                0 => error = None,
+                n => sink.take(Stream::Error, &chunks.1[..n]),
             },
             _ = &mut ended => break,
         }
     }
-    // The output that counts is in the pipe by now. The runtime may not know yet that it is readable, so this reads the pipe.
-    if let Ok(pipe) = pipe.into_nonblocking_fd() {
-        let mut pipe = File::from(pipe);
-        while let Ok(n @ 1..) = pipe.read(&mut chunk) {
-            if !keep(&chunk[..n]) {
-                break;
+    // The output that counts is in the pipes by now. The runtime may not know yet that they are readable, so this reads them.
+    for (from, pipe) in [(Stream::Output, output), (Stream::Error, error)] {
+        if let Some(Ok(pipe)) = pipe.map(pipe::Receiver::into_nonblocking_fd) {
+            let mut pipe = File::from(pipe);
+            // A process that left the group may still write. More than this was not there when the group ended.
+            for _ in 0..PIPE_MOST / chunks.0.len() {
+                match pipe.read(&mut chunks.0) {
+                    Ok(n @ 1..) => sink.take(from, &chunks.0[..n]),
+                    _ => break,
+                }
             }
         }
     }
-    output
+    sink
+}
+
+/// The most bytes that a pipe can contain (`fs.pipe-max-size`).
+const PIPE_MOST: usize = 1024 * 1024;
+
+/// The number of bytes read; 0 at the end.
+async fn next(pipe: &mut Option<pipe::Receiver>, chunk: &mut [u8]) -> usize {
+    match pipe {
+        Some(pipe) => pipe.read(chunk).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}
+
+/// The first bytes of the output, up to a limit, and one more that shows that it was longer.
+#[derive(Debug)]
+pub struct FirstBytes {
+    pub bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl FirstBytes {
+    pub fn up_to(limit: usize) -> Self {
+        Self { bytes: Vec::new(), limit }
+    }
+}
+
+impl Sink for FirstBytes {
+    fn take(&mut self, _: Stream, bytes: &[u8]) {
+        let room = (self.limit + 1).saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
 }

@@ -42,8 +42,8 @@ pub enum Act {
 #[derive(Debug)]
 pub enum Ended {
     Exited(u8),
-    /// It does not exist or may not be executed. The code is the one that a shell exits with.
-    NotStarted(u8),
+    /// It does not exist or may not be executed. The code is the one that a shell exits with; the text says why.
+    NotStarted(u8, String),
     /// It was stopped, or never started, because its claim is over.
     Lost(Error),
 }
@@ -237,7 +237,7 @@ mod tests {
         }
         acts_and_end.push(match rule.ended() {
             None => "runs".into(),
-            Some(Ended::Exited(code) | Ended::NotStarted(code)) => format!("exit {code}"),
+            Some(Ended::Exited(code) | Ended::NotStarted(code, _)) => format!("exit {code}"),
             Some(Ended::Lost(error)) => format!("lost: {}", error.message()),
         });
         acts_and_end.join(", ")

@@ -7,6 +7,7 @@
 //! Between the start of the command and the first line in the pipe is a moment (a write) in which a KILL would leave the command
 //! without a watchdog. Then the lease expires, and everything that checks the fence refuses the command.
 
+use super::group::Group;
 use crate::identity::process;
 use fencepost::{Error, Millis, Result};
 use fencepost_client::renewal::{self, Ticks};
@@ -25,9 +26,11 @@ use std::{
 pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// One line in the pipe; the last one counts.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Instructions {
     group: i32,
+    /// Processes that left the group and have this run in their environment are killed, too.
+    run: Option<String>,
     /// In ticks since boot, which are the same in every process.
     kill_at: Option<Ticks>,
 }
@@ -55,8 +58,9 @@ impl Watchdog {
     }
 
     /// Tells the watchdog which group to kill, and when. A failure is ignored: the supervisor goes on without a watchdog.
-    pub fn instruct(&mut self, group: i32, kill_at: Option<Ticks>) {
-        let line = serde_json::to_string(&Instructions { group, kill_at }).unwrap_or_default();
+    pub fn instruct(&mut self, group: &Group, kill_at: Option<Ticks>) {
+        let instructions = Instructions { group: group.id(), run: group.run().map(str::to_owned), kill_at };
+        let line = serde_json::to_string(&instructions).unwrap_or_default();
         if let Some(pipe) = &mut self.process.stdin {
             let _ = writeln!(pipe, "{line}");
         }
@@ -84,29 +88,37 @@ pub fn run() {
     });
     let mut current: Option<Instructions> = None;
     loop {
-        let left = kill_at(current).map_or(LONGEST_SLEEP, |at| Millis(at - renewal::now()).into());
+        let left = kill_at(current.as_ref()).map_or(LONGEST_SLEEP, |at| Millis(at - renewal::now()).into());
         match received.recv_timeout(left.min(LONGEST_SLEEP)) {
             Ok(new) => current = new.ok().or(current),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if kill_at(current).is_some_and(|at| renewal::now() >= at) {
+        if kill_at(current.as_ref()).is_some_and(|at| renewal::now() >= at) {
             break;
         }
     }
-    if let Some(group) = current.and_then(|instructions| Pid::from_raw(instructions.group)) {
-        kill(group);
+    if let Some(instructions) = current {
+        kill(instructions.group, instructions.run.as_deref());
     }
 }
 
-fn kill_at(instructions: Option<Instructions>) -> Option<Ticks> {
+fn kill_at(instructions: Option<&Instructions>) -> Option<Ticks> {
     instructions.and_then(|instructions| instructions.kill_at)
 }
 
-/// Kills until the group is empty, however fast it forks.
-fn kill(group: Pid) {
-    while process::group_is_alive(group.as_raw_nonzero().get()) {
-        let _ = kill_process_group(group, Signal::KILL);
+/// Kills a group, and the processes that left it and have this run in their environment, until none is left, however fast they fork.
+pub fn kill(group: i32, run: Option<&str>) {
+    loop {
+        let in_group = process::group_is_alive(group);
+        if let (true, Some(group)) = (in_group, Pid::from_raw(group)) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let outside: Vec<_> = run.into_iter().flat_map(|run| process::of_run(run, group)).collect();
+        outside.iter().for_each(|process| process.send(Signal::KILL));
+        if !in_group && outside.is_empty() {
+            return;
+        }
         std::thread::yield_now();
     }
 }

@@ -1,17 +1,14 @@
 mod budget;
 mod delivery;
 mod slot;
-mod stop;
 
 use super::super::duration;
-use crate::{context::Context, location::DatabaseFile, names::unique, output::streams, supervise::Signals};
+use crate::{context::Context, location::DatabaseFile, names::unique, supervise::Service};
 use budget::Budget;
 use clap::Args;
 use fencepost::{Code, Error, Millis, Result, mail, run};
 use futures_util::future::join_all;
-use rustix::process::Signal;
 use std::{cell::Cell, ffi::OsString, process::ExitCode, time::Duration};
-use stop::Stop;
 
 /// The timeout for giving back messages that were not started. If the database does not answer, their lease expires soon.
 const GIVE_BACK: Duration = Duration::from_secs(10);
@@ -80,10 +77,9 @@ pub struct Work {
 /// The state that all slots share.
 struct Worker<'c> {
     args: Work,
-    context: &'c Context,
+    service: Service<'c>,
     database_file: Option<DatabaseFile>,
     run: String,
-    stop: Stop,
     budget: Budget,
     /// The exit code if the command cannot be started.
     not_started: Cell<Option<u8>>,
@@ -92,26 +88,25 @@ struct Worker<'c> {
 impl Work {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let database_file = context.location()?.database_file();
-        context.connection().await?;
-        let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
+        let service = Service::new(context).await?;
+        let mut signals = Service::signals()?;
         let most = if self.once { Some(self.batch.unwrap_or(1)) } else { self.count };
         let worker = Worker {
             run: unique("mail-"),
-            stop: Stop::default(),
+            service,
             budget: Budget::new(most),
             not_started: Cell::new(None),
             args: self,
-            context,
             database_file,
         };
         let slots = join_all((0..worker.args.concurrency).map(|_| worker.slot()));
         let results = tokio::select! {
             results = slots => results,
-            never = worker.listen(&mut signals) => match never {},
+            never = worker.service.listen(&mut signals) => match never {},
         };
         worker.give_back().await;
         results.into_iter().collect::<Result<Vec<()>>>()?;
-        Ok(match (worker.not_started.get(), worker.stop.ended_by()) {
+        Ok(match (worker.not_started.get(), worker.service.stop.ended_by()) {
             (Some(code), _) => ExitCode::from(code),
             (None, Some(signal)) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
             (None, None) => ExitCode::SUCCESS,
@@ -120,19 +115,6 @@ impl Work {
 }
 
 impl Worker<'_> {
-    async fn listen(&self, signals: &mut Signals) -> std::convert::Infallible {
-        loop {
-            let signal = signals.next().await;
-            match (signal, self.stop.is_draining()) {
-                (Signal::QUIT, _) | (_, true) => self.stop.end(signal),
-                (_, false) => {
-                    self.stop.drain();
-                    self.note("finishing running commands; another signal ends them");
-                }
-            }
-        }
-    }
-
     /// Ends the run, which exists for this command alone. Messages that it still holds were not started. They are released before,
     /// because the messages of an ended run count as lost.
     async fn give_back(&self) {
@@ -143,25 +125,18 @@ impl Worker<'_> {
             ..run::End::default()
         };
         let both = async {
-            while self.context.call(reset.clone()).await?.more {}
-            self.context.call(end).await.map(drop)
+            while self.service.context.call(reset.clone()).await?.more {}
+            self.service.context.call(end).await.map(drop)
         };
         let late = Error::unavailable("the database does not answer");
         match tokio::time::timeout(GIVE_BACK, both).await.unwrap_or(Err(late)) {
             Ok(()) => {}
             // The run claimed nothing, or is over already.
             Err(error) if matches!(error.code(), Code::NotFound | Code::Unauthorized | Code::Forbidden) => {}
-            Err(error) => self.context.warn(&Error::unavailable(format!(
+            Err(error) => self.service.context.warn(&Error::unavailable(format!(
                 "messages that were not started go back when their lease expires: {}",
                 error.message()
             ))),
-        }
-    }
-
-    /// Writes a line for the user.
-    fn note(&self, line: &str) {
-        if !self.context.json() {
-            streams::print_error(line);
         }
     }
 }

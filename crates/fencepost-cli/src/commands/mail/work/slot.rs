@@ -8,18 +8,17 @@ use super::{
 use crate::{
     identity,
     names::unique,
-    supervise::{self, Ended, Job, LeaseRenewer, Pipes, Signals, TerminalAccess},
+    output::streams,
+    supervise::{
+        self, Captured, Ended, FirstBytes, Job, LeaseRenewer, Pipes, Service, Signals, TerminalAccess,
+    },
 };
 use fencepost::{
-    Backoff, Code, Error, OUTPUT_MAX, Op, Result, WAIT_MAX,
+    Code, Error, OUTPUT_MAX, Result, WAIT_MAX,
     claim::Claim,
     mail::{self, claim::ClaimedMessage},
 };
-use rustix::process::Signal;
-use std::{cell::Cell, process::Command, time::Duration};
-
-/// The pauses while the database does not answer.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
+use std::{cell::Cell, process::Command};
 
 /// The stored reason of messages whose command was ended because the worker stops.
 const STOPPED: &str = "its worker was told to end";
@@ -35,7 +34,7 @@ impl Worker<'_> {
         };
         let done = done.await;
         if done.is_err() {
-            self.stop.drain();
+            self.service.stop.drain();
         }
         done
     }
@@ -43,16 +42,16 @@ impl Worker<'_> {
     /// The next messages; `None` if it is time to stop.
     async fn next(&self) -> Result<Option<Vec<ClaimedMessage>>> {
         let mut request = unique("");
-        let mut backoff = BACKOFF;
+        let mut backoff = Service::BACKOFF;
         // A retry under the same request id must ask for the same number.
         let mut reserved = None;
-        while !self.stop.is_draining() {
+        while !self.service.stop.is_draining() {
             let count = reserved.take().or_else(|| self.budget.reserve(self.args.batch.unwrap_or(1)));
             let Some(count) = count else { return Ok(None) };
             let answer = tokio::select! {
-                answer = self.context.call(self.claim(count, &request)) => answer,
+                answer = self.service.context.call(self.claim(count, &request)) => answer,
                 // The claim may have succeeded meanwhile. The worker gives everything back at its end.
-                () = self.stop.draining() => return Ok(None),
+                () = self.service.stop.draining() => return Ok(None),
             };
             let error = match answer {
                 Ok(claimed) => {
@@ -61,10 +60,10 @@ impl Worker<'_> {
                 }
                 Err(error) => error,
             };
-            if may_pass(&error) {
+            if Service::may_pass(&error) {
                 // The retry returns what the first call claimed, if it did.
                 reserved = Some(count);
-                self.back_off(&error, &mut backoff).await;
+                self.service.back_off(&error, &mut backoff).await;
                 continue;
             }
             self.budget.give_back(count);
@@ -84,7 +83,7 @@ impl Worker<'_> {
         mail::Claim {
             mailboxes: self.args.mailboxes.clone(),
             run: self.run.clone(),
-            agent: self.context.agent(),
+            agent: self.service.context.agent(),
             count: Some(count),
             ttl_ms: Some(self.args.ttl),
             max_ms: None,
@@ -95,43 +94,44 @@ impl Worker<'_> {
 
     async fn process(&self, claims: &[ClaimedMessage]) -> Result<()> {
         let Some(first) = claims.first() else { return Ok(()) };
-        let mut command = supervise::command(&self.args.command, &first.claim, self.context)?;
+        let mut command = supervise::command(&self.args.command, &first.claim, self.service.context)?;
         self.set_environment(&mut command, first);
         let input = delivery::input(claims, self.args.batch.is_some())?;
-        let pipes = Pipes::attach(&mut command, input, OUTPUT_MAX)
+        let printed = FirstBytes::up_to(OUTPUT_MAX);
+        let pipes = Pipes::attach(&mut command, input, Captured::Output, printed)
             .map_err(|e| Error::unavailable(format!("a command cannot be given its message: {e}")))?;
         let others: Vec<Claim> = claims[1..].iter().map(|claimed| claimed.claim.clone()).collect();
         let renewer = LeaseRenewer::new(
-            self.context.connection().await?,
+            self.service.context.connection().await?,
             self.database_file.clone(),
             first.claim.clone(),
         );
         let stopped = Cell::new(false);
         let recall = async {
             tokio::select! {
-                () = self.stop.ending() => {
+                () = self.service.stop.ending() => {
                     stopped.set(true);
                     Error::new(Code::Cancelled, STOPPED)
                 }
                 late = self.timed_out() => late,
             }
         };
-        let job = Job { command, terminal: TerminalAccess::Background, grace: self.args.grace };
-        let ended = supervise::run(renewer.and(others), job, Signals::of_children()?, recall).await;
-        let output = pipes.finish().await;
+        let job = Job { command, terminal: TerminalAccess::Background, grace: self.args.grace, run: None };
+        let ended = supervise::run(renewer.and(others), job, Signals::of_children()?, recall, &()).await;
+        let output = pipes.finish().await.map(|printed| printed.bytes).unwrap_or_default();
         match ended {
-            // A service manager sends TERM to all processes of a service, so the command got it, too.
-            Ok(Ended::Exited(code)) if self.stop.is_draining() && is_stop_signal(code) => {
+            Ok(Ended::Exited(code)) if self.service.stop.is_draining() && Service::is_stop_signal(code) => {
                 self.stopped(claims).await
             }
             Ok(Ended::Exited(code)) => {
                 let verdict = delivery::verdict(code, &output, claims.len(), self.args.batch.is_some());
                 self.settle(claims, verdict).await
             }
-            Ok(Ended::NotStarted(code)) => {
+            Ok(Ended::NotStarted(code, why)) => {
                 // The command cannot be started for any message.
+                streams::print_error(&streams::label("error", &why));
                 self.not_started.set(Some(code));
-                self.stop.drain();
+                self.service.stop.drain();
                 self.release(claims).await;
                 Ok(())
             }
@@ -139,14 +139,14 @@ impl Worker<'_> {
             // The command was interrupted: it took too long, or a claim is over.
             Ok(Ended::Lost(error)) => {
                 if error.code() != Code::Cancelled {
-                    self.context.warn(&lost(&error));
+                    self.service.context.warn(&lost(&error));
                 }
                 self.lose(claims, error.message()).await
             }
             // The command was not started.
             Err(error) => {
                 self.release(claims).await;
-                self.back_off(&error, &mut BACKOFF.clone()).await;
+                self.service.back_off(&error, &mut Service::BACKOFF.clone()).await;
                 Ok(())
             }
         }
@@ -190,14 +190,15 @@ impl Worker<'_> {
             outputs,
             outcome: None,
         });
-        let results = match self.call_until_answered(mail::DoneMany { messages: done.collect() }).await {
-            Ok(done) => done.results,
-            // The output cannot be stored, and a retry cannot change that.
-            Err(error) if matches!(error.code(), Code::TooLarge | Code::Invalid) => {
-                return self.fail(claims, error.message(), true).await;
-            }
-            Err(error) => return self.not_accepted(&error),
-        };
+        let results =
+            match self.service.call_until_answered(mail::DoneMany { messages: done.collect() }).await {
+                Ok(done) => done.results,
+                // The output cannot be stored, and a retry cannot change that.
+                Err(error) if matches!(error.code(), Code::TooLarge | Code::Invalid) => {
+                    return self.fail(claims, error.message(), true).await;
+                }
+                Err(error) => return self.not_accepted(&error),
+            };
         for result in results {
             match (result.message, result.error) {
                 (Some(message), _) => self.report(message)?,
@@ -222,6 +223,7 @@ impl Worker<'_> {
     async fn interrupted(&self, claims: &[ClaimedMessage], fail: mail::Fail) -> Result<()> {
         for claimed in claims {
             match self
+                .service
                 .call_until_answered(mail::Fail { token: claimed.claim.token.clone(), ..fail.clone() })
                 .await
             {
@@ -237,7 +239,7 @@ impl Worker<'_> {
         for claimed in claims {
             let retry = retry && !self.args.no_retry;
             let fail = mail::Fail { retry, ..mail::Fail::new(&claimed.claim.token, reason) };
-            match self.call_until_answered(fail).await {
+            match self.service.call_until_answered(fail).await {
                 Ok(failed) => self.report(failed.message)?,
                 Err(error) => self.not_accepted(&error)?,
             }
@@ -249,11 +251,11 @@ impl Worker<'_> {
     async fn release(&self, claims: &[ClaimedMessage]) {
         for claimed in claims {
             let release =
-                self.call_until_answered(mail::Release { tokens: vec![claimed.claim.token.clone()] });
+                self.service.call_until_answered(mail::Release { tokens: vec![claimed.claim.token.clone()] });
             if let Err(error) = release.await
-                && may_pass(&error)
+                && Service::may_pass(&error)
             {
-                self.context.warn(&error);
+                self.service.context.warn(&error);
             }
         }
     }
@@ -262,8 +264,8 @@ impl Worker<'_> {
     fn not_accepted(&self, error: &Error) -> Result<()> {
         match error {
             error if supervise::is_finished(error) => {}
-            error if error.ends_claim() => self.context.warn(&lost(error)),
-            error if may_pass(error) => self.context.warn(error),
+            error if error.ends_claim() => self.service.context.warn(&lost(error)),
+            error if Service::may_pass(error) => self.service.context.warn(error),
             error => return Err(error.clone()),
         }
         Ok(())
@@ -271,44 +273,11 @@ impl Worker<'_> {
 
     fn report(&self, message: mail::Message) -> Result<()> {
         let changed = mail::Changed { message };
-        self.context.print(&changed, |changed| text::message(&changed.message, &self.context.terminal))?;
+        self.service
+            .context
+            .print(&changed, |changed| text::message(&changed.message, &self.service.context.terminal))?;
         Ok(())
     }
-
-    /// Repeats a call until there is a reply, which is safe for results. It gives up when the worker is ended.
-    async fn call_until_answered<O: Op>(&self, op: O) -> Result<O::Reply> {
-        let mut backoff = BACKOFF;
-        loop {
-            match self.context.call(op.clone()).await {
-                Err(error) if may_pass(&error) && !self.stop.is_ending() => {
-                    self.back_off(&error, &mut backoff).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Warns of a retry, and waits for its time.
-    async fn back_off(&self, error: &Error, backoff: &mut Backoff) {
-        let pause = backoff.next();
-        self.context.warn(&Error::unavailable(format!("{}; trying again in {pause:.1?}", error.message())));
-        tokio::select! {
-            // Real time: the database is a real one.
-            () = tokio::time::sleep(pause) => {}
-            () = self.stop.ending() => {}
-        }
-    }
-}
-
-/// Is this the exit code of a command that died of a signal that stops a service?
-fn is_stop_signal(code: u8) -> bool {
-    [Signal::TERM, Signal::INT, Signal::HUP].iter().any(|signal| i32::from(code) == 128 + signal.as_raw())
-}
-
-/// A retry may succeed. A worker is a service: it waits out a limit on its rate, and it must not end because of one
-/// internal error.
-fn may_pass(error: &Error) -> bool {
-    error.is_transient() || matches!(error.code(), Code::RateLimited | Code::Internal)
 }
 
 fn lost(error: &Error) -> Error {

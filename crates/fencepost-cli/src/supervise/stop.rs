@@ -29,9 +29,9 @@ impl Stop {
         self.reach(Stage::Draining);
     }
 
-    /// Ends running commands.
-    pub fn end(&self, by: Signal) {
-        self.ended_by.set(Some(by));
+    /// Ends running commands, because of this signal or for another reason.
+    pub fn end(&self, by: Option<Signal>) {
+        self.ended_by.set(by);
         self.reach(Stage::Ending);
     }
 
