@@ -6,6 +6,7 @@ use crate::{
     commands,
     context::{Context, Invocation},
     output::{help, streams, untrusted},
+    run_files,
     settings::{self, File},
 };
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -160,6 +161,7 @@ pub async fn run() -> ExitCode {
         flags,
         command_line: self::definition,
     });
+    run_files::sign_of_life();
     context.settings().1.untrusted.iter().for_each(|found| context.warn(&found.warning()));
     let done = command.unwrap_or_default().run(&context).await;
     context.flush().await;

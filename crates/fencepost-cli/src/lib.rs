@@ -14,6 +14,7 @@
 //! - `settings`: flags, variables and `fence.toml`
 //! - `location`: where the fleet is, and who can read its files
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
+//! - `run_files`: the log and the processes of a run that a worker of this machine started
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `supervise`: a command that runs under a claim
 //! - `commands`: one command, one file
@@ -32,6 +33,7 @@ mod location;
 mod names;
 mod output;
 mod private_files;
+mod run_files;
 mod settings;
 mod supervise;
 mod trust;

@@ -1,3 +1,5 @@
+mod run;
+
 use crate::{
     context::Context,
     output::{
@@ -6,6 +8,7 @@ use crate::{
         terminal::state,
         text::line,
     },
+    run_files::RunFiles,
 };
 use clap::Args;
 use fencepost::{
@@ -16,20 +19,26 @@ use fencepost::{
 use serde::{Deserialize, Serialize};
 use std::{fmt::Write, process::ExitCode};
 
-/// Show the history of a task: each attempt with its holder, its duration and how it ended
+/// Show the history of a task: each attempt, and how it ended; or the output of a run that `fence work` started
 ///
 /// Events are shown below the attempt during which they happened, and events without a holder between the attempts. The history
 /// comes from the fleet's log. `fence prune` removes old events; then the beginning is missing, and a line says so.
 ///
+/// Of a run of `fence work` it shows what its process printed: the last 8 to 16 MiB, on the machine of the worker.
+///
 /// Examples:
 ///   fence log auth-3
 ///   fence log auth-3 --json
+///   fence log bob-7f3a9c01b2d4 --follow
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "history")]
 pub struct Log {
-    /// The task, such as auth-3
-    #[arg(value_name = "ID", value_parser = super::task_of)]
-    task: String,
+    /// The task, such as auth-3, or the run, such as bob-7f3a9c01b2d4
+    #[arg(value_name = "ID|RUN")]
+    id: String,
+    /// Print what the run's process prints until it ends
+    #[arg(long, short)]
+    follow: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,8 +85,20 @@ struct Attempt {
 
 impl Log {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
-        let shown = context.call(task::Show { task: self.task.clone() }).await;
-        let events = read(context, &self.task).await?;
+        let name = self.id.strip_prefix("run/").unwrap_or(&self.id);
+        if let Some(files) = RunFiles::find(name) {
+            return run::print(&files, name, self.follow, context).await;
+        }
+        let Ok(id) = super::task_of(&self.id);
+        let shown = context.call(task::Show { task: id.clone() }).await;
+        let shown = match shown {
+            Err(error) if matches!(error.code(), Code::NotFound | Code::Invalid) => {
+                let elsewhere = run::elsewhere(name, context).await?;
+                Err(elsewhere.unwrap_or(error))
+            }
+            shown => shown,
+        };
+        let events = read(context, &id).await?;
         let now = match shown {
             Ok(shown) => Some(shown.task),
             Err(error) if error.code() == Code::NotFound && !events.is_empty() => None,
@@ -89,7 +110,7 @@ impl Log {
         if let (Some(last), Some(true)) = (last, now.as_ref().map(|task| task.lapsed)) {
             last.lapsed = last.ended_at.is_none();
         }
-        let history = History { task: self.task, pruned, parts, now };
+        let history = History { task: id, pruned, parts, now };
         context.print(&history, |history| page(history, &context.terminal))
     }
 }

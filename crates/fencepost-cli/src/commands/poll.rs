@@ -1,17 +1,16 @@
-mod text;
+pub mod text;
+pub mod wanted;
 
-use super::{duration, one_of, wait_reason};
+use super::{duration, wait_reason};
 use crate::{context::Context, names::unique};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use fencepost::{
     Code, Error, Millis, Result,
-    agent::{
-        self, Type,
-        poll::{Polled, PoolMode},
-    },
+    agent::{self, poll::Polled},
     run::SHELL_TTL,
 };
 use std::process::ExitCode;
+use wanted::Wanted;
 
 /// The length of the random part of a run's name. Among a million runs, the chance of two equal names is one in five hundred. The
 /// engine refuses the second run of a name.
@@ -36,15 +35,8 @@ pub struct Poll {
     /// If there is nothing to do, wait up to this long
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
     wait: Option<Millis>,
-    /// Only these types: task_offered, task_assigned, inbox_message, unread_mentions, tasks_finished, pool_task
-    #[arg(long, value_name = "TYPE", value_delimiter = ',')]
-    accept: Vec<String>,
-    /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]
-    #[arg(long, value_enum, hide_possible_values = true, value_name = "take|notify|off")]
-    pool: Option<Pool>,
-    /// Only tasks of the pool with this tag
-    #[arg(long)]
-    tag: Option<String>,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Lease: others get the work if the run is not renewed for this long. Choose a short one for a program that renews it
     /// (fence renew), so that its work is free soon after it dies  [default: 30m]
     #[arg(long, value_parser = duration, allow_hyphen_values = true)]
@@ -54,38 +46,20 @@ pub struct Poll {
     max: Option<Millis>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Pool {
-    Take,
-    Notify,
-    Off,
-}
-
 impl Poll {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let agent = context.required_agent()?;
         let run = context.named_run().unwrap_or_else(|| new_run(&agent));
-        let accept = self
-            .accept
-            .iter()
-            .map(|text| one_of("type of trigger", &Type::ORDER, Type::as_str, text))
-            .collect::<Result<Vec<_>>>()?;
+        let wanted = self.wanted.poll()?;
         let op = |wait_ms| agent::Poll {
             agent: agent.clone(),
             run: run.clone(),
-            accept: (!accept.is_empty()).then(|| accept.clone()),
-            pool: match self.pool {
-                None | Some(Pool::Take) => PoolMode::Take,
-                Some(Pool::Notify) => PoolMode::Notify,
-                Some(Pool::Off) => PoolMode::Off,
-            },
-            tag: self.tag.clone(),
             // The engine's default is for programs that renew. Work in a shell takes longer than a minute.
             ttl_ms: Some(self.ttl.unwrap_or(SHELL_TTL)),
             max_ms: self.max,
             host: Some(host()),
             wait_ms,
-            ..agent::Poll::default()
+            ..wanted.clone()
         };
         let answer = match self.wait {
             None => context.call(op(None)).await,
@@ -113,7 +87,7 @@ fn nothing(reply: &Polled, agent: &str) -> String {
 }
 
 /// `bob-7f3a9c01b2d4`
-fn new_run(agent: &str) -> String {
+pub fn new_run(agent: &str) -> String {
     let mut name = unique(&format!("{agent}-"));
     name.truncate(agent.len() + 1 + TAIL);
     name
@@ -124,6 +98,6 @@ fn with_run(error: Error, run: &str) -> Error {
     if error.code() == Code::OutcomeUnknown { error.with("run", run) } else { error }
 }
 
-fn host() -> String {
+pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

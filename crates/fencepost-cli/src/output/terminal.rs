@@ -23,6 +23,11 @@ impl Terminal {
         Self { width, colour: width.is_some() && streams::colours_are_wanted(), now }
     }
 
+    /// A plain stream, such as a file.
+    pub fn plain(now: Time) -> Self {
+        Self { width: None, colour: false, now }
+    }
+
     /// The width of the terminal, if it is one.
     pub fn width(&self) -> Option<usize> {
         self.width

@@ -41,3 +41,4 @@ mod traces;
 mod trust;
 mod untrusted_text;
 mod waiting;
+mod work;

@@ -1,0 +1,276 @@
+mod capture;
+mod child;
+mod left_behind;
+mod profile;
+mod prompt;
+mod reading;
+mod report;
+mod settling;
+mod worker;
+
+use super::{duration, one_of, poll::wanted::Wanted};
+use crate::{
+    context::Context, location::DatabaseFile, output::streams, run_files::RunFiles, supervise::Service,
+};
+use clap::{Args, ValueEnum, ValueHint};
+use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
+use futures_util::future::join_all;
+use profile::{NoVerdict, Profile};
+use prompt::Prompts;
+use report::Report;
+use std::{cell::Cell, ffi::OsString, path::PathBuf, process::ExitCode};
+use worker::Worker;
+
+/// Start a process for every trigger of an agent: an agent's client, or any command
+///
+/// The worker joins as the agent, polls, and starts one child process per trigger. The work is claimed before the child starts, and the
+/// claim is renewed while the child lives. If the claim is lost, the child is ended; if the worker dies, even by kill -9, its children
+/// die with it, and the work goes to another worker.
+///
+/// The child gets its prompt on standard input (or as an argument: see its profile), and in its environment FENCE_RUN, FENCE_AGENT,
+/// FENCE_TRIGGER (the type), FENCE_TRIGGER_FILE (the trigger as JSON), FENCE_CLAIM (if there is one claim) and the fleet in FENCE_DB
+/// or FENCE_URL. So `fence done`, `fence fail`, `fence settle` and the others work in it. What it prints is kept: fence log RUN -f.
+///   exit 0       the work is done, if the child said so itself; with the profile exec it need not say so
+///   exit 75      the work goes back for a minute; the attempt does not count
+///   other codes  the attempt failed; the work is tried again after a while, if attempts are left
+///
+/// The first TERM or Ctrl-C drains: no new work, children have --shutdown-timeout to end, then they are ended and their work goes
+/// back. The second one ends them at once. A drain never costs an attempt.
+///
+/// Examples:
+///   fence work --agent lead --role lead --profile claude
+///   fence work --profile codex --agents 3 --worktree
+///   fence work --agent bob --board auth --max-concurrent 4 -- ./handle.sh
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Work {
+    /// Run this many agents in one process, named after the profile: claude-1, claude-2, …
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    agents: Option<u16>,
+    /// The agent's role, if it changes  [default: worker]
+    #[arg(long, value_enum)]
+    role: Option<Role>,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// The most children of each agent in this process. The agent's own limit counts for all its processes: fence agent join
+    #[arg(long, value_name = "N", env = "MAX_CONCURRENT_TASKS", hide_env_values = true, default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    max_concurrent: u16,
+    /// How to start a client and read its output: claude, codex, exec, or a file of your own
+    /// [default: exec, if a command is given]
+    #[arg(long, value_name = "NAME", env = "FENCE_PROFILE", hide_env_values = true)]
+    profile: Option<String>,
+    /// Exit 0 without a verdict of the child is a failed attempt, is done, or gives the work back  [default: the profile's]
+    #[arg(long, value_enum, env = "FENCE_NO_VERDICT", hide_env_values = true)]
+    no_verdict: Option<NoVerdict>,
+    /// A directory with your own prompts, such as task_assigned.md  [default: fence/prompts in your settings]
+    #[arg(long, value_name = "DIR", env = "FENCE_PROMPTS", hide_env_values = true, value_hint = ValueHint::AnyPath)]
+    prompts: Option<PathBuf>,
+    /// Lease: how long the work stays claimed if this machine dies. A number without a unit is milliseconds
+    #[arg(long, value_name = "DURATION", value_parser = milliseconds, env = "TRIGGERING_LEASE_TIMEOUT_MS", hide_env_values = true, default_value = "45s")]
+    ttl: Millis,
+    /// The longest time for a child; then the attempt has failed
+    #[arg(long, value_name = "DURATION", value_parser = duration, env = "FENCE_MAX_TIME", hide_env_values = true, default_value = "2h")]
+    max_time: Millis,
+    /// End a child that gives no sign of life for this long: no output, no fence command
+    #[arg(long, value_name = "DURATION", value_parser = duration, env = "FENCE_STALL", hide_env_values = true, default_value = "10m")]
+    stall: Millis,
+    /// The time between TERM and KILL
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
+    grace: Millis,
+    /// How long a drain waits for children. A number without a unit is milliseconds
+    #[arg(long, value_name = "DURATION", value_parser = milliseconds, env = "SHUTDOWN_TIMEOUT", hide_env_values = true, default_value = "30s")]
+    shutdown_timeout: Millis,
+    /// Stop after this many triggers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop when there is nothing to do
+    #[arg(long)]
+    drain: bool,
+    /// Print a profile, and end
+    #[arg(long, value_name = "NAME")]
+    show_profile: Option<String>,
+    /// Print the prompt of a type of trigger, and end
+    #[arg(long, value_name = "TYPE")]
+    show_prompt: Option<String>,
+    /// The command, instead of the profile's
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Role {
+    Lead,
+    Worker,
+}
+
+/// A duration, or milliseconds as in the variables of other systems.
+fn milliseconds(text: &str) -> Result<Millis, String> {
+    text.parse().map(Millis).or_else(|_| duration(text))
+}
+
+/// What the workers of this process share.
+struct Crew<'c> {
+    args: Work,
+    profile: Profile,
+    prompts: Prompts,
+    poll: agent::Poll,
+    service: Service<'c>,
+    database_file: Option<DatabaseFile>,
+    /// The fleet's address, without a password.
+    fleet: String,
+    report: Report,
+    /// How many triggers may still be started.
+    left: Cell<Option<u64>>,
+    /// Commands that failed at once, in a row.
+    quick_failures: Cell<u32>,
+    /// Why the process cannot go on.
+    broken: Cell<Option<Broken>>,
+}
+
+/// The command cannot be started, or fails at once every time.
+#[derive(Debug, Clone)]
+struct Broken {
+    code: u8,
+    message: String,
+}
+
+impl Work {
+    pub async fn run(self, context: &Context) -> Result<ExitCode> {
+        if let Some(name) = &self.show_profile {
+            return shown(&Profile::text(name)?);
+        }
+        if let Some(kind) = &self.show_prompt {
+            let types: Vec<Type> = Type::ORDER.into_iter().chain([Type::PoolTasksAvailable]).collect();
+            let kind = one_of("type of trigger", &types, Type::as_str, kind)?;
+            return shown(&prompt::template(kind, self.prompts.as_ref())?);
+        }
+        let (name, profile) = self.profile()?;
+        let agents = self.names(&name, context)?;
+        let prompts = Prompts::load(self.prompts.clone())?;
+        let location = context.location()?;
+        let database_file = location.database_file();
+        let service = Service::new(context).await?;
+        let mut signals = Service::signals()?;
+        let crew = Crew {
+            poll: self.wanted.poll()?,
+            report: Report::new(context),
+            left: Cell::new(self.count),
+            quick_failures: Cell::new(0),
+            broken: Cell::new(None),
+            fleet: location.shown(),
+            args: self,
+            profile,
+            prompts,
+            service,
+            database_file,
+        };
+        if let Some(broken) = crew.missing_program() {
+            crew.broken.set(Some(broken));
+            return crew.end();
+        }
+        RunFiles::prune();
+        let workers = agents.iter().map(|agent| Worker::new(&crew, agent));
+        let workers = join_all(workers.map(|worker| async move { worker.work().await }));
+        let results = tokio::select! {
+            results = workers => results,
+            never = crew.service.listen(&mut signals) => match never {},
+            never = crew.end_after_drain() => match never {},
+        };
+        results.into_iter().collect::<Result<Vec<()>>>()?;
+        crew.end()
+    }
+
+    fn profile(&self) -> Result<(String, Profile)> {
+        let name = match (&self.profile, self.command.is_empty()) {
+            (Some(name), _) => name.clone(),
+            (None, false) => "exec".into(),
+            (None, true) => {
+                return Err(Error::new(Code::Invalid, "no profile and no command is named")
+                    .hint("fence work --profile claude, or fence work -- ./handle.sh"));
+            }
+        };
+        let mut profile = Profile::load(&name)?;
+        if !self.command.is_empty() {
+            profile.command = Vec::new();
+        } else if profile.command.is_empty() {
+            return Err(Error::new(Code::Invalid, format!("profile `{name}` has no command"))
+                .hint(format!("fence work --profile {name} -- ./handle.sh")));
+        }
+        profile.no_verdict = self.no_verdict.unwrap_or(profile.no_verdict);
+        Ok((name, profile))
+    }
+
+    /// The agents of this process.
+    fn names(&self, profile: &str, context: &Context) -> Result<Vec<String>> {
+        let Some(count) = self.agents else { return Ok(vec![context.required_agent()?]) };
+        if context.flag("agent").is_some() {
+            return Err(Error::new(Code::Invalid, "--agents names the agents itself: leave out --agent"));
+        }
+        let path = PathBuf::from(profile);
+        let stem = path.file_stem().map_or(profile.into(), |stem| stem.to_string_lossy());
+        Ok((1..=count).map(|n| format!("{stem}-{n}")).collect())
+    }
+}
+
+fn shown(text: &str) -> Result<ExitCode> {
+    streams::print(text.trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Crew<'_> {
+    /// A misspelt program is noticed before anything is claimed.
+    fn missing_program(&self) -> Option<Broken> {
+        let words = self.args.command.first().cloned();
+        let program = words.or_else(|| self.profile.command.first().map(OsString::from))?;
+        let path = PathBuf::from(&program);
+        let is_there = match path.components().count() {
+            // A path is relative to the child's directory, which may not exist yet.
+            2.. => !path.is_absolute() || path.exists(),
+            _ => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                .any(|directory| directory.join(&program).exists()),
+        };
+        (!is_there).then(|| Broken { code: 127, message: format!("`{}`: not found", path.display()) })
+    }
+
+    /// Ends the children when a drain has lasted too long.
+    async fn end_after_drain(&self) -> std::convert::Infallible {
+        self.service.stop.draining().await;
+        // Real time: the children are real processes.
+        tokio::time::sleep(self.args.shutdown_timeout.into()).await;
+        self.service.stop.end(None);
+        std::future::pending().await
+    }
+
+    fn end(self) -> Result<ExitCode> {
+        if let Some(Broken { code, message }) = self.broken.take() {
+            streams::print_error(&streams::label("error", &message));
+            return Ok(ExitCode::from(code));
+        }
+        Ok(match self.service.stop.ended_by() {
+            Some(signal) => ExitCode::from(u8::try_from(128 + signal.as_raw()).unwrap_or(1)),
+            None => ExitCode::SUCCESS,
+        })
+    }
+
+    /// Stops the whole process: the command does not work.
+    fn break_off(&self, code: u8, message: String) {
+        self.broken.set(Some(Broken { code, message }));
+        self.service.stop.drain();
+    }
+
+    /// Reserves a trigger; false if there were enough.
+    fn reserve(&self) -> bool {
+        match self.left.get() {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                self.left.set(Some(left - 1));
+                true
+            }
+        }
+    }
+
+    fn give_back(&self) {
+        self.left.set(self.left.get().map(|left| left + 1));
+    }
+}

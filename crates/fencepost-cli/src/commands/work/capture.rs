@@ -1,0 +1,148 @@
+//! The output of a child: kept in its log, read for what a client tells, with its end and its last line in memory.
+
+use super::{
+    profile::Profile,
+    reading::{Lines, Reading},
+};
+use crate::{
+    run_files::LogWriter,
+    supervise::{Sink, Stream},
+};
+use fencepost_client::renewal::{self, Ticks};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+/// How much of the end of the output is kept with the attempt.
+const TAIL: usize = 16 * 1024;
+/// The longest last line that is shown.
+const SHOWN: usize = 500;
+
+/// Signs of life, for the one who watches the child.
+#[derive(Debug)]
+pub struct Activity {
+    /// When it last printed something.
+    at: AtomicI64,
+    last_line: Mutex<String>,
+}
+
+impl Activity {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { at: AtomicI64::new(renewal::now()), last_line: Mutex::default() })
+    }
+
+    pub fn at(&self) -> Ticks {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    pub fn last_line(&self) -> String {
+        self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[derive(Debug)]
+pub struct Capture {
+    log: LogWriter,
+    lines: Lines,
+    tail: VecDeque<u8>,
+    /// The line that is being printed, of both streams.
+    line: Vec<u8>,
+    activity: Arc<Activity>,
+}
+
+impl Capture {
+    pub fn new(log: LogWriter, profile: &Profile, activity: &Arc<Activity>) -> Self {
+        let (tail, line) = (VecDeque::new(), Vec::new());
+        Self { log, lines: Lines::new(profile), tail, line, activity: activity.clone() }
+    }
+
+    /// What the output told, and its end.
+    pub fn finish(mut self) -> (Reading, String) {
+        self.lines.end_line();
+        let tail = Vec::from(self.tail);
+        let text = String::from_utf8_lossy(&tail);
+        // A character that was cut in two is no character.
+        let text = text.trim_start_matches('\u{fffd}').trim_end();
+        // A text in PostgreSQL cannot contain it.
+        (self.lines.reading, text.replace('\0', "\u{fffd}"))
+    }
+
+    fn show_last_line(&mut self, bytes: &[u8]) {
+        let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n') else {
+            let room = SHOWN.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            return;
+        };
+        let (whole, begun) = bytes.split_at(end);
+        let start = whole.iter().rposition(|&byte| byte == b'\n');
+        let last = match start {
+            Some(start) => whole[start + 1..].to_vec(),
+            None => [std::mem::take(&mut self.line), whole.to_vec()].concat(),
+        };
+        self.line = begun[1..][..begun.len().min(SHOWN + 1) - 1].to_vec();
+        let last = String::from_utf8_lossy(&last[..last.len().min(SHOWN)]).trim().to_owned();
+        if !last.is_empty() {
+            *self.activity.last_line.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        }
+    }
+}
+
+impl Sink for Capture {
+    fn take(&mut self, from: Stream, bytes: &[u8]) {
+        self.activity.at.store(renewal::now(), Ordering::Relaxed);
+        // A full disk must not stop the child: its work counts, not its log.
+        let _ = self.log.write(bytes);
+        if from == Stream::Output {
+            self.lines.take(bytes);
+        }
+        self.tail.extend(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+        self.show_last_line(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capture(dir: &std::path::Path) -> (Capture, Arc<Activity>) {
+        let activity = Activity::new();
+        let profile =
+            toml::from_str("[[read]]\nwhere = { \"/type\" = \"end\" }\nresult = \"/text\"").unwrap();
+        (Capture::new(LogWriter::open(dir).unwrap(), &profile, &activity), activity)
+    }
+
+    #[test]
+    fn any_output_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut output, activity) = capture(dir.path());
+        output.take(Stream::Output, b"one\ntw");
+        output.take(Stream::Error, b"o\n");
+        assert_eq!(activity.last_line(), "two");
+        output.take(Stream::Output, b"\xff\xfe\0binary\nno newline");
+        assert_eq!(activity.last_line(), "\u{fffd}\u{fffd}\0binary");
+        let (reading, tail) = output.finish();
+        assert_eq!(tail, "one\ntwo\n\u{fffd}\u{fffd}\u{fffd}binary\nno newline");
+        assert_eq!(reading, Reading::default());
+    }
+
+    #[test]
+    fn the_end_of_a_long_output_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut output, _) = capture(dir.path());
+        for n in 0..200 {
+            output.take(Stream::Output, "é".repeat(1000 + n).as_bytes());
+        }
+        // A message in pieces, the last of them without a line end.
+        output.take(Stream::Output, b"\n{\"type\":\"e");
+        output.take(Stream::Error, b"between\n");
+        output.take(Stream::Output, b"nd\", \"text\": \"well\"}");
+        let (reading, tail) = output.finish();
+        assert!(tail.len() <= TAIL && tail.starts_with('é') && tail.ends_with("\"well\"}"), "{}", tail.len());
+        assert_eq!(reading.result.as_deref(), Some("well"));
+    }
+}

@@ -1,0 +1,404 @@
+//! One child: from a trigger to its settlement.
+
+use super::{
+    capture::{Activity, Capture},
+    profile::{PromptBy, Words},
+    prompt::Facts,
+    reading::Reading,
+    report::Ended as Report,
+    settling::{self, Decision, End},
+    worker::{Worker, is_notice, what},
+};
+use crate::{
+    identity,
+    names::unique,
+    run_files::{Identified, PROMPT, RunFiles, State, TRIGGER},
+    supervise::{
+        self, Captured, Ended, Job, LeaseRenewer, Observer, Pipes, Service, Signals, TerminalAccess,
+    },
+};
+use fencepost::{
+    Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome,
+};
+use fencepost_client::{
+    claims,
+    renewal::{self, Ticks},
+};
+use std::{
+    cell::{Cell, RefCell},
+    ffi::OsString,
+    process::Command,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// A command that fails within this time failed at once.
+const AT_ONCE: Millis = Millis::seconds(2);
+/// So many such failures in a row stop the worker: the command does not work, and would use up the attempts of everything.
+const QUICK_FAILURES: u32 = 5;
+/// How often to look for signs of life.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A child and what it was started for.
+struct Child<'w> {
+    worker: &'w Worker<'w>,
+    trigger: &'w Trigger,
+    files: RunFiles,
+    state: RefCell<State>,
+    renewer: LeaseRenewer,
+    activity: Arc<Activity>,
+    began: Ticks,
+}
+
+/// How a child ended, and what its output told.
+struct Finished {
+    end: End,
+    reading: Reading,
+    tail: String,
+}
+
+impl Worker<'_> {
+    /// Runs a child for the trigger, and settles the trigger.
+    pub async fn child(&self, trigger: Trigger) -> Result<()> {
+        let begun = match self.begin(&trigger).await {
+            Ok(Some(child)) => child.run().await,
+            // Another process of this agent looks at the pool.
+            Ok(None) => {
+                self.after_notice().await;
+                return Ok(());
+            }
+            Err(error) => Err(error),
+        };
+        match begun {
+            Err(error) if Service::may_pass(&error) => {
+                // The child was not started, or nobody knows what became of it. Its work goes back.
+                self.give_back(&trigger).await;
+                self.service.back_off(&error, &mut Service::BACKOFF.clone()).await;
+                Ok(())
+            }
+            Err(error) => {
+                self.give_back(&trigger).await;
+                Err(error)
+            }
+            Ok(()) => {
+                if is_notice(&trigger) {
+                    self.after_notice().await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn begin<'w>(&'w self, trigger: &'w Trigger) -> Result<Option<Child<'w>>> {
+        let files = RunFiles::create(&trigger.run)?;
+        let mut state = State::new(&trigger.run, &self.agent, &self.crew.fleet)
+            .map_err(|e| Error::unavailable(e.to_string()))?;
+        state.task = trigger.task.as_ref().map(|task| task.id.clone());
+        files.set_state(&state)?;
+        files.write(TRIGGER, &serde_json::to_string_pretty(trigger).map_err(Error::internal)?)?;
+        let mut claims = trigger.claims.clone();
+        if is_notice(trigger) {
+            match self.claim_notice(&trigger.run).await {
+                Ok(claim) => claims.push(claim),
+                Err(error) if error.code() == Code::AlreadyClaimed => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let first = claims.first().cloned().ok_or_else(|| Error::internal("a trigger without a claim"))?;
+        let renewer = LeaseRenewer::new(&self.service.connection, self.crew.database_file.clone(), first);
+        Ok(Some(Child {
+            worker: self,
+            trigger,
+            files,
+            state: RefCell::new(state),
+            renewer: renewer.and(claims.split_off(1)).until_others_claim(),
+            activity: Activity::new(),
+            began: renewal::now(),
+        }))
+    }
+
+    /// A notice about the pool claims nothing. The child holds a lock instead, so that it has a lease like every other child, and
+    /// that one notice starts one child of this agent and not one in every process.
+    async fn claim_notice(&self, run: &str) -> Result<Claim> {
+        let claim = lock::Claim {
+            name: format!("pool-notice/{}", self.agent),
+            run: run.into(),
+            agent: Some(self.agent.clone()),
+            ttl_ms: Some(self.crew.args.ttl),
+            max_ms: None,
+            wait_ms: None,
+            resume: false,
+            request: Some(unique("")),
+        };
+        Ok(self.service.call_until_answered(claim).await?.claim)
+    }
+
+    /// Gives back the work of a child that was not started. If the fleet does not answer, the lease expires soon.
+    async fn give_back(&self, trigger: &Trigger) {
+        let settle = run::Settle {
+            run: trigger.run.clone(),
+            outcome: Outcome::Released,
+            reason: Some("its command was not started".into()),
+            ..run::Settle::default()
+        };
+        let _ = self.service.connection.call(settle).await;
+    }
+}
+
+impl Observer for Child<'_> {
+    fn started(&self, group: i32) {
+        self.state.borrow_mut().child = Identified::of(group);
+        // Without the file an orphan is found by its environment, or its lease ends.
+        let _ = self.files.set_state(&self.state.borrow());
+        let worker = self.worker;
+        worker.crew.report.started(&worker.agent, self.trigger, &what(self.trigger), group);
+    }
+}
+
+impl Child<'_> {
+    async fn run(&self) -> Result<()> {
+        let (command, input) = self.command()?;
+        let Some(finished) = self.supervise(command, input, self).await? else { return Ok(()) };
+        self.settle(finished).await
+    }
+
+    /// The command of the child, and its standard input.
+    fn command(&self) -> Result<(Command, Vec<u8>)> {
+        let crew = self.worker.crew;
+        let facts = Facts { agent: &self.worker.agent, run: &self.trigger.run, ..Facts::default() };
+        let prompt = crew.prompts.of(self.trigger, &facts)?;
+        self.files.write(PROMPT, &prompt)?;
+        let words = Words::new(vec![
+            ("agent", self.worker.agent.clone()),
+            ("run", self.trigger.run.clone()),
+            ("fleet_directory", self.fleet_directory()),
+        ]);
+        let mut line: Vec<OsString> = match crew.args.command.is_empty() {
+            false => crew.args.command.clone(),
+            true => words.fill(&crew.profile.command)?.into_iter().map(OsString::from).collect(),
+        };
+        let input = match crew.profile.prompt {
+            PromptBy::Stdin => prompt.into_bytes(),
+            PromptBy::Argument => {
+                line.push(prompt.into());
+                Vec::new()
+            }
+        };
+        let mut command = supervise::command(&line, self.first_claim(), self.worker.service.context)?;
+        command.envs(&crew.profile.env);
+        self.set_environment(&mut command);
+        Ok((command, input))
+    }
+
+    fn set_environment(&self, command: &mut Command) {
+        let single = match self.trigger.claims.as_slice() {
+            [only] => Some(&only.token),
+            _ => None,
+        };
+        match single {
+            Some(token) => command.env("FENCE_CLAIM", token),
+            // Our own environment may have another claim.
+            None => command.env_remove("FENCE_CLAIM"),
+        };
+        command
+            .env(identity::RUN, &self.trigger.run)
+            .env("FENCE_AGENT", &self.worker.agent)
+            .env("FENCE_TRIGGER", self.trigger.kind.as_str())
+            .env("FENCE_TRIGGER_FILE", self.files.path(TRIGGER));
+    }
+
+    fn first_claim(&self) -> &Claim {
+        self.renewer.first()
+    }
+
+    /// The directory of an embedded fleet's database.
+    fn fleet_directory(&self) -> String {
+        let file = self.worker.crew.database_file.as_ref();
+        file.and_then(|file| file.path().parent()).map_or(String::new(), |path| path.display().to_string())
+    }
+
+    /// Runs a command for this child until it ends. `None`: it could not be started, and the worker stops.
+    async fn supervise(
+        &self,
+        mut command: Command,
+        input: Vec<u8>,
+        observer: &dyn Observer,
+    ) -> Result<Option<Finished>> {
+        let (crew, stop) = (self.worker.crew, &self.worker.service.stop);
+        let capture = Capture::new(self.files.log_writer()?, &crew.profile, &self.activity);
+        let pipes = Pipes::attach(&mut command, input, Captured::OutputAndError, capture)
+            .map_err(|e| Error::unavailable(format!("a child cannot be given its prompt: {e}")))?;
+        let interrupted = Cell::new(None);
+        let recall = async {
+            let end = tokio::select! {
+                () = stop.ending() => End::Stopped,
+                end = self.overdue() => end,
+            };
+            interrupted.set(Some(end));
+            Error::new(Code::Cancelled, settling::STOPPED)
+        };
+        let job = Job {
+            command,
+            terminal: TerminalAccess::Background,
+            grace: crew.args.grace,
+            run: Some(self.trigger.run.clone()),
+        };
+        let ended =
+            supervise::run(self.renewer.clone(), job, Signals::of_children()?, recall, observer).await?;
+        let capture = pipes.finish().await.map_err(|e| Error::internal(e.to_string()))?;
+        let (reading, tail) = capture.finish();
+        let end = match (ended, interrupted.take()) {
+            (Ended::NotStarted(code, why), _) => {
+                crew.break_off(code, why);
+                self.worker.give_back(self.trigger).await;
+                self.set_ended("its command was not started");
+                return Ok(None);
+            }
+            (Ended::Exited(code), _) if stop.is_draining() && Service::is_stop_signal(code) => End::Stopped,
+            (Ended::Exited(code), _) => End::Exited(code),
+            (Ended::Lost(_), Some(end)) => end,
+            (Ended::Lost(error), None) => End::Lost(error.message().to_owned()),
+        };
+        Ok(Some(Finished { end, reading, tail }))
+    }
+
+    /// Returns when the child has run for too long, or has given no sign of life for too long.
+    async fn overdue(&self) -> End {
+        let args = &self.worker.crew.args;
+        loop {
+            let now = renewal::now();
+            if now - self.began >= args.max_time.0 {
+                return End::Interrupted(format!(
+                    "max_time: its command ran for more than {}",
+                    args.max_time
+                ));
+            }
+            if now - self.last_sign(now) >= args.stall.0 {
+                return End::Interrupted(format!("stalled: no sign of life for {}", args.stall));
+            }
+            let left = (self.began + args.max_time.0 - now).min(self.last_sign(now) + args.stall.0 - now);
+            tokio::time::sleep(Duration::from(Millis(left)).clamp(Duration::from_millis(1), LOOK)).await;
+        }
+    }
+
+    /// The last sign of life: output, or a `fence` command of the child, which touches the file of its trigger.
+    fn last_sign(&self, now: Ticks) -> Ticks {
+        let touched = std::fs::metadata(self.files.path(TRIGGER)).and_then(|about| about.modified());
+        let ago = touched.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        let touched = ago.map_or(i64::MIN, |ago| now - i64::try_from(ago.as_millis()).unwrap_or(i64::MAX));
+        self.activity.at().max(touched).max(self.began)
+    }
+
+    async fn settle(&self, finished: Finished) -> Result<()> {
+        let Finished { end, reading, tail } = finished;
+        let settled = self.has_settled(&end).await?;
+        let decision = settling::decide(&end, settled, &reading, self.worker.crew.profile.no_verdict);
+        let lost = match is_notice(self.trigger) {
+            true => self.end_notice().await?,
+            false => self.settle_run(&end, &decision, &reading, &tail).await?,
+        };
+        self.report(&decision, &reading, lost && !settled);
+        self.set_ended(decision.outcome.as_str());
+        if let Some(stopped) = &reading.stopped {
+            // No worker may burn attempts, or even start, until the client works again.
+            let now = Clock::System.read();
+            self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
+        }
+        self.count_failures(&end, settled || reading.stopped.is_some(), &tail).await;
+        Ok(())
+    }
+
+    /// Has the child ended all its claims itself?
+    async fn has_settled(&self, end: &End) -> Result<bool> {
+        if is_notice(self.trigger) || matches!(end, End::Lost(_)) {
+            return Ok(is_notice(self.trigger) && *end == End::Exited(0));
+        }
+        let listed = self.worker.service.call_until_answered(claims::list(&self.trigger.run)).await?;
+        Ok(claims::unlisted(&self.trigger.claims, &listed.claims).len() == self.trigger.claims.len())
+    }
+
+    /// Settles the run. Returns whether claims were lost.
+    async fn settle_run(
+        &self,
+        end: &End,
+        decision: &Decision,
+        reading: &Reading,
+        tail: &str,
+    ) -> Result<bool> {
+        let output = match decision.outcome {
+            // A client's last message says more than its output.
+            Outcome::Done => reading.result.clone().unwrap_or_else(|| tail.to_owned()),
+            _ => tail.to_owned(),
+        };
+        let settle = run::Settle {
+            run: self.trigger.run.clone(),
+            outcome: decision.outcome,
+            output: Some(output).filter(|output| !output.is_empty()),
+            reason: decision.reason.clone(),
+            exit: Some(match end {
+                End::Exited(code) => code.to_string(),
+                End::Stopped => "stopped".into(),
+                End::Interrupted(why) => why.split(':').next().unwrap_or_default().into(),
+                End::Lost(_) => "lost".into(),
+            }),
+            cost: reading.cost(),
+            // ENGINE delay_ms: decision.delay,
+        };
+        match self.worker.service.call_until_answered(settle).await {
+            Ok(reply) => Ok(!reply.lost.is_empty()),
+            // The child settled the run itself.
+            Err(error) if error.code() == Code::AlreadyFinished => Ok(false),
+            Err(error) if error.ends_claim() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the run that held the lock of a notice.
+    async fn end_notice(&self) -> Result<bool> {
+        let end = run::End {
+            run: self.trigger.run.clone(),
+            reason: Some("its command is over".into()),
+            ..run::End::default()
+        };
+        match self.worker.service.call_until_answered(end).await {
+            Err(error) if error.code() != Code::NotFound => Err(error),
+            _ => Ok(false),
+        }
+    }
+
+    fn report(&self, decision: &Decision, reading: &Reading, lost: bool) {
+        let ended = Report {
+            what: &what(self.trigger),
+            outcome: decision.outcome,
+            lost,
+            reason: decision.reason.as_deref(),
+            took: Millis(renewal::now() - self.began),
+            usd: reading.usd,
+            kept: None,
+        };
+        self.worker.crew.report.ended(&self.worker.agent, &self.trigger.run, &ended);
+    }
+
+    fn set_ended(&self, how: &str) {
+        self.state.borrow_mut().ended = Some(how.into());
+        // If this fails, the next worker finds nothing to clean up.
+        let _ = self.files.set_state(&self.state.borrow());
+    }
+
+    /// Stops the worker after several failures at once in a row.
+    async fn count_failures(&self, end: &End, is_fine: bool, tail: &str) {
+        let crew = self.worker.crew;
+        let at_once = renewal::now() - self.began < AT_ONCE.0;
+        let failed = !is_fine && at_once && matches!(end, End::Exited(code) if *code != 0 && *code != 75);
+        let failures = if failed { crew.quick_failures.get() + 1 } else { 0 };
+        crew.quick_failures.set(failures);
+        if failures < QUICK_FAILURES || crew.service.stop.is_draining() {
+            return;
+        }
+        let last = tail.lines().next_back().map_or(String::new(), |last| format!(": {last}"));
+        let reason = format!("its command failed at once {failures} times in a row{last}");
+        crew.break_off(1, format!("{}: {reason}", self.worker.agent));
+        // Otherwise a service manager would start the worker again, and the next attempts would fail.
+        self.worker.pause(&reason, None).await;
+    }
+}

@@ -1,0 +1,169 @@
+//! One agent of a worker process: it polls while it has room, and starts a child for each trigger.
+
+use super::{Crew, Role};
+use crate::{
+    commands::poll::{host, new_run},
+    supervise::Service,
+};
+use fencepost::{
+    Code, Error, Millis, Result, WAIT_MAX,
+    agent::{self, Role as Has, Trigger, Type},
+};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use std::time::Duration;
+
+/// The pause after a child that was only told that the pool has tasks: the next poll would tell the same at once.
+const AFTER_NOTICE: Duration = Duration::from_secs(10);
+
+pub struct Worker<'w> {
+    pub crew: &'w Crew<'w>,
+    pub agent: String,
+    /// Acts for the agent.
+    pub service: Service<'w>,
+}
+
+impl<'w> Worker<'w> {
+    pub fn new(crew: &'w Crew<'w>, agent: &str) -> Self {
+        Self { crew, agent: agent.into(), service: crew.service.as_agent(agent) }
+    }
+
+    /// Works until it is told to stop. An error that a retry cannot help stops the other workers, too.
+    pub async fn work(&self) -> Result<()> {
+        let done = self.work_until_stopped().await;
+        if done.is_err() {
+            self.service.stop.drain();
+        }
+        done
+    }
+
+    async fn work_until_stopped(&self) -> Result<()> {
+        self.join().await?;
+        self.clean_up().await?;
+        let mut children = FuturesUnordered::new();
+        let most = usize::from(self.crew.args.max_concurrent);
+        let mut polling = None;
+        let mut idle = false;
+        loop {
+            let may_poll = !self.service.stop.is_draining() && !(idle && !children.is_empty());
+            if polling.is_none() && may_poll && children.len() < most && self.crew.reserve() {
+                polling = Some(Box::pin(self.next()));
+            }
+            if polling.is_none() && children.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                polled = async { polling.as_mut().expect("checked by its condition").await }, if polling.is_some() => {
+                    polling = None;
+                    match polled? {
+                        Some(trigger) => {
+                            idle = false;
+                            children.push(self.child(trigger));
+                        }
+                        None => {
+                            self.crew.give_back();
+                            // A child may cause more work for this agent.
+                            if children.is_empty() {
+                                return Ok(());
+                            }
+                            idle = true;
+                        }
+                    }
+                }
+                Some(result) = children.next() => {
+                    idle = false;
+                    result?;
+                }
+            }
+        }
+    }
+
+    /// Joins as the agent. Its settings stay as they are.
+    async fn join(&self) -> Result<()> {
+        let role = self.crew.args.role.map(|role| match role {
+            Role::Lead => Has::Lead,
+            Role::Worker => Has::Worker,
+        });
+        let join = agent::Join { agent: self.agent.clone(), role, ..agent::Join::default() };
+        let joined = self.service.call_until_answered(join).await?;
+        self.crew.report.joined(&joined.agent);
+        Ok(())
+    }
+
+    /// The next trigger; `None` if it is time to stop, or if there is nothing to do and the worker does not wait for more.
+    async fn next(&self) -> Result<Option<Trigger>> {
+        let mut run = new_run(&self.agent);
+        let mut backoff = Service::BACKOFF;
+        while !self.service.stop.is_draining() {
+            let answer = tokio::select! {
+                answer = self.service.connection.call(self.poll(&run)) => answer,
+                // A poll that succeeded meanwhile gives its trigger back.
+                () = self.service.stop.draining() => return Ok(None),
+            };
+            match answer {
+                Ok(polled) => match polled.trigger {
+                    Some(trigger) => return Ok(Some(trigger)),
+                    None if self.crew.args.drain => return Ok(None),
+                    None => {}
+                },
+                // The same run: the retry returns the trigger of the first call, if there was one.
+                Err(error) if Service::may_pass(&error) => self.service.back_off(&error, &mut backoff).await,
+                Err(error) => match error.code() {
+                    Code::Paused if !self.crew.args.drain => self.crew.report.paused(&self.agent, &error),
+                    // The reply was lost, and the lease ended meanwhile.
+                    Code::LeaseExpired => run = new_run(&self.agent),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    fn poll(&self, run: &str) -> agent::Poll {
+        agent::Poll {
+            agent: self.agent.clone(),
+            run: run.into(),
+            ttl_ms: Some(self.crew.args.ttl),
+            host: Some(host()),
+            wait_ms: (!self.crew.args.drain).then_some(WAIT_MAX),
+            ..self.crew.poll.clone()
+        }
+    }
+
+    /// Waits after a trigger that claimed nothing.
+    pub async fn after_notice(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(AFTER_NOTICE) => {}
+            () = self.service.stop.draining() => {}
+        }
+    }
+
+    /// The agent cannot work for a while: no worker gets a trigger for it.
+    pub async fn pause(&self, reason: &str, span: Option<Millis>) {
+        let _ = (reason, span); // ENGINE
+    }
+}
+
+/// Does the trigger claim anything?
+pub fn is_notice(trigger: &Trigger) -> bool {
+    trigger.kind == Type::PoolTasksAvailable
+}
+
+/// The work of a trigger in a few words: `auth-3 write the parser`, `2 messages`.
+pub fn what(trigger: &Trigger) -> String {
+    let count = |one: &str, n: i64| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
+    let n = trigger.count.unwrap_or_default();
+    match (&trigger.task, trigger.kind) {
+        (Some(task), _) => format!("{} {}", task.id, task.title),
+        (None, Type::InboxMessage) => count("message", n),
+        (None, Type::UnreadMentions) => count("mention", n),
+        (None, Type::TasksFinished) => count("finished task", n),
+        (None, Type::PoolTasksAvailable) => format!("{} in the pool", count("task", n)),
+        (None, _) => String::new(),
+    }
+}
+
+impl From<Error> for super::Broken {
+    fn from(error: Error) -> Self {
+        Self { code: error.code().exit_code(), message: error.message().into() }
+    }
+}

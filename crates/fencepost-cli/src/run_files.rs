@@ -1,0 +1,208 @@
+//! Files of one run on this machine: `fence work` keeps the trigger, the output and the processes of a child process here, and
+//! `fence log RUN` reads the output.
+//!
+//! Every run has a directory, `fence/runs/RUN` in the user's directory for state. Only this user can read it: prompts and output
+//! may contain secrets.
+
+mod log;
+
+use crate::{
+    environment::{state_home, variable},
+    identity::process::{self, Process},
+    private_files::{Directory, Missing, touch},
+};
+use fencepost::{Error, Result};
+pub use log::{LogReader, LogWriter};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+const STATE: &str = "state.json";
+/// The trigger, as `agent/poll` returned it. A change of its time is a sign of life of the child.
+pub const TRIGGER: &str = "trigger.json";
+pub const PROMPT: &str = "prompt.md";
+
+/// How long the files of a run are kept after its end: as long as its events.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A process, by its id and its start time: a system uses ids again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identified {
+    pub pid: i32,
+    pub started: u64,
+}
+
+impl Identified {
+    pub fn of(pid: i32) -> Option<Self> {
+        Process::read(pid, &[]).map(|process| Self { pid, started: process.started })
+    }
+
+    pub fn is_alive(&self) -> bool {
+        Process::read(self.pid, &[]).is_some_and(|process| process.started == self.started)
+    }
+}
+
+/// What a worker needs to know about a run that another worker, or an earlier one of the same name, left behind.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct State {
+    pub run: String,
+    pub agent: String,
+    /// The address of the fleet, without a password.
+    pub fleet: String,
+    /// The boot and the container in which the process ids are valid.
+    pub realm: String,
+    /// The process of `fence work`.
+    pub worker: Identified,
+    /// The first process of the child, which leads its group. `None` until the child is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<Identified>,
+    /// The directory of the child's work tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<PathBuf>,
+    /// The task, if the trigger is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The session of the client, if its work was interrupted and can be resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// How the run ended. `None` while it runs, or if its worker died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+}
+
+impl State {
+    /// For a run of this process.
+    pub fn new(run: &str, agent: &str, fleet: &str) -> io::Result<Self> {
+        let us = Process::own_id().and_then(Identified::of);
+        Ok(Self {
+            run: run.into(),
+            agent: agent.into(),
+            fleet: fleet.into(),
+            realm: process::realm(),
+            worker: us.ok_or_else(|| io::Error::other("/proc does not know this process"))?,
+            child: None,
+            tree: None,
+            task: None,
+            session: None,
+            ended: None,
+        })
+    }
+
+    /// Did the worker of this run die, and leave it behind?
+    pub fn is_left_behind(&self) -> bool {
+        self.ended.is_none() && (self.realm != process::realm() || !self.worker.is_alive())
+    }
+
+    /// Kills all processes of a run that was left behind. After a new boot there are none.
+    pub fn kill(&self, kill: impl FnOnce(i32, &str)) {
+        if self.realm != process::realm() {
+            return;
+        }
+        // The group's id may belong to others by now. It does not while its leader lives.
+        let group = self.child.as_ref().filter(|child| child.is_alive()).map_or(0, |child| child.pid);
+        kill(group, &self.run);
+    }
+}
+
+/// The directory of a run.
+#[derive(Debug)]
+pub struct RunFiles {
+    directory: Directory,
+}
+
+/// Tells the worker that started this process, if one did, that its child lives: a child that only calls `fence`, and prints nothing,
+/// has not stalled.
+pub fn sign_of_life() {
+    if let Some(file) = variable("FENCE_TRIGGER_FILE") {
+        // The worker may be gone, or a sandbox may keep the file read-only.
+        let _ = std::fs::File::options().append(true).open(file).and_then(|file| touch(&file));
+    }
+}
+
+/// The directory with a directory for each run.
+fn home() -> io::Result<PathBuf> {
+    let home = state_home().ok_or_else(|| io::Error::other("neither HOME nor XDG_STATE_HOME is set"))?;
+    Ok(home.join("fence").join("runs"))
+}
+
+/// A name that leads out of the directory, or to a hidden file, is no run of `fence work`.
+fn is_plain(run: &str) -> bool {
+    !run.is_empty() && !run.contains('/') && !run.starts_with('.')
+}
+
+impl RunFiles {
+    pub fn create(run: &str) -> Result<Self> {
+        let create = || {
+            if !is_plain(run) {
+                return Err(io::Error::other("its name has a slash"));
+            }
+            Directory::create(&home()?.join(run))
+        };
+        let directory = create()
+            .map_err(|e| Error::unavailable(format!("the files of run `{run}` cannot be written: {e}")))?;
+        Ok(Self { directory })
+    }
+
+    /// The files of a run that ran on this machine.
+    pub fn find(run: &str) -> Option<Self> {
+        if !is_plain(run) {
+            return None;
+        }
+        Directory::open(&home().ok()?.join(run)).ok().map(|directory| Self { directory })
+    }
+
+    /// The runs of this machine.
+    pub fn all() -> Vec<Self> {
+        let Ok(entries) = home().and_then(std::fs::read_dir) else { return Vec::new() };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Self::find(&name)).collect()
+    }
+
+    /// Removes the files of runs that ended long ago.
+    pub fn prune() {
+        for files in Self::all() {
+            let is_old = std::fs::metadata(files.path(STATE))
+                .and_then(|about| about.modified())
+                .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > KEPT));
+            if is_old && files.state().is_none_or(|state| !state.worker.is_alive()) {
+                // A failure only means that the files stay.
+                let _ = std::fs::remove_dir_all(files.directory.path());
+            }
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        // Renamed, so that nobody sees it half written. Not synced: after a power cut no process of the run is left.
+        let draft = self.path(&format!("{name}.new"));
+        std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, self.path(name))).map_err(|e| {
+            Error::unavailable(format!("`{}` cannot be written: {e}", self.path(name).display()))
+        })
+    }
+
+    pub fn state(&self) -> Option<State> {
+        let mut text = String::new();
+        self.directory.file(STATE, Missing::Refuse).ok()?.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    pub fn set_state(&self, state: &State) -> Result<()> {
+        self.write(STATE, &serde_json::to_string(state).map_err(Error::internal)?)
+    }
+
+    pub fn log_writer(&self) -> Result<LogWriter> {
+        LogWriter::open(self.directory.path())
+            .map_err(|e| Error::unavailable(format!("the output cannot be kept: {e}")))
+    }
+
+    /// The output so far, if there is any.
+    pub fn log(&self) -> Option<LogReader> {
+        LogReader::open(self.directory.path())
+    }
+}
