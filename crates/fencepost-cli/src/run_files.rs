@@ -97,12 +97,12 @@ impl State {
     }
 
     /// Kills all processes of a run that was left behind. After a new boot there are none.
-    pub fn kill(&self, kill: impl FnOnce(i32, &str)) {
+    pub fn kill(&self, kill: impl FnOnce(Option<i32>, &str)) {
         if self.realm != process::realm() {
             return;
         }
         // The group's id may belong to others by now. It does not while its leader lives.
-        let group = self.child.as_ref().filter(|child| child.is_alive()).map_or(0, |child| child.pid);
+        let group = self.child.as_ref().filter(|child| child.is_alive()).map(|child| child.pid);
         kill(group, &self.run);
     }
 }

@@ -99,7 +99,7 @@ pub fn run() {
         }
     }
     if let Some(instructions) = current {
-        kill(instructions.group, instructions.run.as_deref());
+        kill(Some(instructions.group), instructions.run.as_deref());
     }
 }
 
@@ -108,15 +108,15 @@ fn kill_at(instructions: Option<&Instructions>) -> Option<Ticks> {
 }
 
 /// Kills a group, and the processes that left it and have this run in their environment, until none is left, however fast they fork.
-pub fn kill(group: i32, run: Option<&str>) {
+pub fn kill(group: Option<i32>, run: Option<&str>) {
     loop {
-        let in_group = process::group_is_alive(group);
-        if let (true, Some(group)) = (in_group, Pid::from_raw(group)) {
+        let group = group.filter(|group| process::group_is_alive(*group));
+        if let Some(group) = group.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let outside: Vec<_> = run.into_iter().flat_map(|run| process::of_run(run, group)).collect();
-        outside.iter().for_each(|process| process.send(Signal::KILL));
-        if !in_group && outside.is_empty() {
+        let outside = run.into_iter().flat_map(|run| process::of_run(run, group.unwrap_or(0)));
+        let outside = outside.map(|process| process.send(Signal::KILL)).count();
+        if group.is_none() && outside == 0 {
             return;
         }
         std::thread::yield_now();

@@ -51,6 +51,9 @@ impl Running {
         command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2", program]);
         Self::start(&mut command, words)
     }
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
     pub fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is there");
     }

@@ -2,11 +2,11 @@
 
 use crate::{
     on_both,
-    running::{Running, ask, leader, members, read, until},
+    running::{Running, ask, members, read, until},
     sealed::{Finished, Sealed},
 };
 use fencepost::{admin, event, run};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{collections::HashMap, fs};
 
@@ -140,4 +140,169 @@ on_both! {
         let prompt = read(&sealed.path().join("prompt.inbox_message"));
         assert!(prompt.contains("You are agent bob.") && prompt.contains("\n    message 5\n"), "{prompt}");
     }
+
+    /// A worker dies by kill -9: no process of its children survives, and another worker finishes their work.
+    fn children_die_with_their_worker(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 3);
+        // A grandchild that left the group, and ignores TERM.
+        sealed.script("cmd", &format!(r#"
+            setsid bash -c 'trap "" TERM HUP; exec sleep 1000' & echo $! > "away.$FENCE_RUN"
+            {WAITS}"#));
+        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "2s", "--", "./cmd"]);
+        until("three children have begun", || begun(&sealed).len() == 3);
+        let children = begun(&sealed);
+        let away: Vec<i32> = children.iter().map(|(run, _)| {
+            read(&sealed.path().join(format!("away.{run}"))).trim().parse().expect("a number")
+        }).collect();
+        first.send(Signal::KILL);
+        assert_eq!(first.end().code, -1);
+        until("no child survives", || children.iter().all(|(_, child)| members(*child).is_empty()));
+        until("no grandchild survives", || away.iter().all(|process| !is_alive(*process)));
+        // Another agent gets the work when the leases end.
+        go(&sealed);
+        let second = work(&sealed, &["--agent", "ann", "--count", "3", "--", "./cmd"]);
+        succeeded(&second.end());
+        let counts = log(&sealed);
+        for n in 1..=3 {
+            assert_eq!(task(&sealed, &format!("b-{n}")), ("completed".into(), 2, String::new()));
+            assert_eq!(counts[&("task.completed".to_owned(), format!("task/b-{n}"))], 1);
+        }
+    }
+
+    /// A child that leaves processes behind, in its group and outside, ends with them. Its output is complete all the same.
+    fn processes_that_a_child_leaves_behind_are_ended(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        sealed.script("cmd", r#"
+            sleep 1000 & echo $! > in-group
+            setsid bash -c 'trap "" TERM; exec sleep 1000' & echo $! > away
+            printf 'the result'"#);
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--grace", "200ms", "--", "./cmd"]).end();
+        succeeded(&said);
+        for file in ["in-group", "away"] {
+            let process = read(&sealed.path().join(file)).trim().parse().expect("a number");
+            assert!(!is_alive(process), "{file} survived");
+        }
+        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "the result");
+    }
+
+    at once:
+
+    /// A worker that is stopped cannot renew: its watchdog ends the child before the lease does. When the worker goes on, its late
+    /// settlement is refused.
+    fn a_frozen_worker_loses_its_child_before_its_lease(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "2s", "--count", "1", "--", "bash", "-c", WAITS]);
+        let (first, child) = begun_one(&sealed);
+        frozen.send(Signal::STOP);
+        until("the child is ended", || members(child).is_empty());
+        let second = work(&sealed, &["--agent", "ann", "--count", "1", "--", "bash", "-c", WAITS]);
+        until("another child has the work", || begun(&sealed).len() == 2);
+        frozen.send(Signal::CONT);
+        let said = frozen.end();
+        assert!(said.out.contains("b-1 task 1 lost after"), "{said:?}");
+        go(&sealed);
+        succeeded(&second.end());
+        assert_eq!(task(&sealed, "b-1"), ("completed".into(), 2, String::new()));
+        assert!(log(&sealed)[&("task.completed".to_owned(), "task/b-1".to_owned())] == 1 && begun(&sealed).iter().any(|(run, _)| *run != first));
+    }
+
+    /// A child that lost its claim gets TERM, and if it ignores that, KILL.
+    fn a_child_that_lost_its_claim_is_ended(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        let stubborn = format!("trap 'touch term' TERM\n(trap '' TERM; exec sleep 1000) &\n{WAITS}");
+        let worker = work(&sealed, &["--agent", "bob", "--count", "1", "--grace", "300ms", "--", "bash", "-c", &stubborn]);
+        let (_, child) = begun_one(&sealed);
+        sealed.ok(&["unclaim", "b-1"]);
+        let said = worker.end();
+        assert!(said.out.contains("b-1 task 1 lost after"), "{said:?}");
+        assert!(sealed.path().join("term").exists() && members(child).is_empty());
+        assert_eq!(task(&sealed, "b-1").1, 0, "an operator took it: no attempt");
+    }
+
+    /// A child that does nothing is ended, also if it is stopped. One that only calls fence, or only prints, lives.
+    fn a_child_that_stalls_is_ended(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 3);
+        sealed.script("cmd", r#"
+            case "$FENCE_CLAIM" in
+                task/b-1@*) echo hello; kill -STOP $$;;
+                task/b-2@*) until [ -e stalled ]; do fence progress "still here" > /dev/null; sleep 0.1; done;;
+                task/b-3@*) until [ -e stalled ]; do printf .; sleep 0.1; done;;
+            esac"#);
+        // Long enough for a fence command on a busy machine.
+        let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--stall", "10s", "--grace", "1s", "--", "./cmd"]);
+        until("it has stalled", || task(&sealed, "b-1").2.starts_with("stalled: no sign of life"));
+        fs::write(sealed.path().join("stalled"), "").expect("written");
+        succeeded(&worker.end());
+        assert_eq!(task(&sealed, "b-1").1, 1);
+        assert_eq!(["b-2", "b-3"].map(|id| task(&sealed, id).0), ["completed", "completed"]);
+        let said = sealed.ok(&["show", "b-1"]);
+        assert!(said.contains("stalled"), "{said}");
+    }
+
+    /// TERM drains: the child has its time, then it is ended, and its work goes back without an attempt.
+    fn a_drain_costs_no_attempt(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 3);
+        let stubborn = format!("trap '' TERM\n(trap '' TERM; exec sleep 1000) &\n{WAITS}");
+        let words = ["--agent", "bob", "--grace", "300ms", "--", "bash", "-c", &stubborn];
+        let worker = work(&sealed, &[&["--max-concurrent", "2", "--shutdown-timeout", "500"], &words[..]].concat());
+        until("two children have begun", || begun(&sealed).len() == 2);
+        worker.send(Signal::TERM);
+        let said = worker.end();
+        assert_eq!((said.code, said.out.matches("given back after").count()), (0, 2), "{said:?}");
+        assert!(begun(&sealed).iter().all(|(_, child)| members(*child).is_empty()));
+        for n in 1..=3 {
+            assert_eq!(task(&sealed, &format!("b-{n}")), ("unassigned".into(), 0, String::new()));
+        }
+        // A second signal ends them at once.
+        begun(&sealed).iter().for_each(|(run, _)| fs::remove_file(sealed.path().join(format!("begun.{run}"))).expect("removed"));
+        let worker = work(&sealed, &words);
+        begun_one(&sealed);
+        worker.send(Signal::TERM);
+        until("it drains", || worker.err().contains("finishing running commands"));
+        worker.send(Signal::INT);
+        assert_eq!(worker.end().code, 130);
+        assert_eq!(task(&sealed, "b-1").1, 0);
+        // In a drain a child that ends in time is settled.
+        begun(&sealed).iter().for_each(|(run, _)| fs::remove_file(sealed.path().join(format!("begun.{run}"))).expect("removed"));
+        let worker = work(&sealed, &["--agent", "bob", "--", "bash", "-c", WAITS]);
+        begun_one(&sealed);
+        worker.send(Signal::TERM);
+        until("it drains", || worker.err().contains("finishing running commands"));
+        go(&sealed);
+        succeeded(&worker.end());
+        assert_eq!(task(&sealed, "b-1").0, "completed");
+    }
+
+    /// A worker that starts again ends what it left behind, and gives the work back at once, without an attempt.
+    fn a_worker_cleans_up_after_itself(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        let ignores = format!("trap '' HUP TERM\n{WAITS}");
+        let first = work(&sealed, &["--agent", "bob", "--ttl", "1h", "--", "setsid", "--wait", "bash", "-c", &ignores]);
+        let (run, child) = begun_one(&sealed);
+        // Nobody is left to kill the child.
+        let watchdogs = sealed.sh(&format!("pgrep -P {} -f 'fence watchdog'", first.id()));
+        kill_process(Pid::from_raw(watchdogs.out.trim().parse().expect("one watchdog")).expect("an id"), Signal::KILL).expect("killed");
+        first.send(Signal::KILL);
+        first.end();
+        assert!(is_alive(child));
+        go(&sealed);
+        let second = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]).end();
+        assert!(second.code == 0 && second.out.contains(&format!("run {run} is ended")), "{second:?}");
+        assert!(!is_alive(child), "it was killed before the work was given back");
+        assert_eq!(task(&sealed, "b-1"), ("completed".into(), 1, String::new()));
+        let again = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]).end();
+        assert!(!again.out.contains("is ended"), "{again:?}");
+    }
+}
+
+fn is_alive(process: i32) -> bool {
+    let stat = read(std::path::Path::new(&format!("/proc/{process}/stat")));
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
