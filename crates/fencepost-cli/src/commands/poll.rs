@@ -28,7 +28,7 @@ const TAIL: usize = 12;
 ///
 /// Examples:
 ///   fence poll --agent lead --wait 60s
-///   fence poll --agent bob --accept task_assigned,pool_task --tag rust --ttl 10m
+///   fence poll --agent bob --accept task_assigned,pool_task --board auth --tag rust --ttl 10m
 ///   fence poll --agent bob --pool notify          only report that the pool has tasks
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
@@ -42,6 +42,9 @@ pub struct Poll {
     /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "take|notify|off")]
     pool: Option<Pool>,
+    /// Only tasks of the pool on this board; your offers, assigned tasks, messages and mentions are not limited
+    #[arg(long)]
+    board: Option<String>,
     /// Only tasks of the pool with this tag
     #[arg(long)]
     tag: Option<String>,
@@ -79,6 +82,7 @@ impl Poll {
                 Some(Pool::Notify) => PoolMode::Notify,
                 Some(Pool::Off) => PoolMode::Off,
             },
+            board: self.board.clone(),
             tag: self.tag.clone(),
             // The engine's default is for programs that renew. Work in a shell takes longer than a minute.
             ttl_ms: Some(self.ttl.unwrap_or(SHELL_TTL)),

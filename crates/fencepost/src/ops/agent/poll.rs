@@ -2,7 +2,7 @@ use super::{
     Record, Role, by_name, extend_presence,
     given::Given,
     not_found,
-    pool::{self, Pool},
+    pool::Pool,
     trigger::{self, FINISHED, Recipient, Trigger, Type},
 };
 use crate::{
@@ -45,6 +45,9 @@ pub struct Poll {
     /// Use of the pool. Default: `take`.
     #[serde(default)]
     pub pool: PoolMode,
+    /// Only pool tasks of this board. The agent's own work (offers, assigned tasks, messages, mentions) is not limited.
+    #[serde(default)]
+    pub board: Option<String>,
     /// Only pool tasks with this tag.
     #[serde(default)]
     pub tag: Option<String>,
@@ -232,7 +235,7 @@ impl Poll {
         if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
             order.retain(|kind| *kind != Type::PoolTask);
             if order.is_empty() {
-                return self.notify(tx).await.map(Some);
+                return self.notify(tx, &agent).await.map(Some);
             }
         }
         let pool = self.pool();
@@ -265,6 +268,7 @@ impl Poll {
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
         crate::lease::run::check_name(&self.run)?;
+        check::optional_name("board", self.board.as_deref())?;
         check::optional_name("tag", self.tag.as_deref())?;
         check::lease("ttl_ms", self.ttl_ms)?;
         check::lease("max_ms", self.max_ms)?;
@@ -279,7 +283,7 @@ impl Poll {
     }
 
     fn pool(&self) -> Pool {
-        Pool { tag: self.tag.clone(), off: self.pool == PoolMode::Off }
+        Pool { board: self.board.clone(), tag: self.tag.clone(), off: self.pool == PoolMode::Off }
     }
 
     fn accepts(&self, kind: Type) -> bool {
@@ -313,9 +317,8 @@ impl Poll {
                 .push(Subscription::new("finished", [Topic::tasks(), Topic::mail(FINISHED)])),
             Role::Worker if self.accepts(Type::PoolTask) => match self.pool {
                 PoolMode::Take => {
-                    tx.notes
-                        .subscriptions
-                        .push(Subscription::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
+                    let fits = ("pool", &agent.capabilities, &self.board, &self.tag);
+                    tx.notes.subscriptions.push(Subscription::new(fits, [Topic::pool()]));
                 }
                 PoolMode::Notify => {
                     tx.notes
@@ -355,8 +358,8 @@ impl Poll {
         Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 
-    async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
-        let count = pool::available(tx).await?;
+    async fn notify(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Polled> {
+        let count = self.pool().available(tx, agent).await?;
         let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }
