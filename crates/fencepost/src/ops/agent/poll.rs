@@ -6,7 +6,7 @@ use super::{
     trigger::{self, FINISHED, Recipient, Trigger, Type},
 };
 use crate::{
-    caller::Access,
+    caller::{Access, Caller},
     clock::{Millis, Time},
     db::{Answers, Batch, Row, Slot, Stmt, Subscription, Tx},
     engine::{
@@ -101,15 +101,19 @@ impl Op for Poll {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::Idempotent;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1","run":"r-1"}"#;
-    refuses![LeaseExpired];
+    refuses![Paused, LeaseExpired];
     const PEEKS: bool = true;
     type Reply = Polled;
     erased!();
 
     fn prelude(&self) -> Prelude {
-        let is_sound = self.check().is_ok();
-        let reads = if is_sound { self.opening().0 } else { Batch::new() };
-        Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads.into_statements())
+        let prelude = Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL)));
+        if self.check().is_err() {
+            return prelude;
+        }
+        let (reads, first) = self.opening();
+        // The agent is online even if its poll is refused, because it is paused.
+        prelude.reading(reads.into_statements()).keeping(first.agent, presence)
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -117,7 +121,11 @@ impl Op for Poll {
     }
 
     fn not_yet(answer: Result<&Polled, &Error>) -> bool {
-        answer.is_ok_and(|polled| polled.trigger.is_none())
+        match answer {
+            Ok(polled) => polled.trigger.is_none(),
+            // A paused agent is worth waiting for: it may be resumed.
+            Err(error) => error.code() == Code::Paused,
+        }
     }
 
     /// Most polls find nothing. Such a poll writes nothing.
@@ -132,6 +140,7 @@ impl Op for Poll {
             return Ok(None);
         }
         tx.notes.try_again_at = due.at;
+        self.refuse_paused(tx, &agent)?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
@@ -159,6 +168,14 @@ impl Op for Poll {
             None => Ok(Polled::nothing()),
         }
     }
+}
+
+/// Extends the presence of an agent's row, if that is due and the caller acts for the agent.
+fn presence(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+    let agent = Record::read(row)?;
+    let is_own = caller.acting_as("agent", Some(&agent.name)).is_ok();
+    let is_due = agent.left_at.is_none() && agent.presence_due_at() <= now;
+    Ok((is_own && is_due).then(|| extend_presence(&agent, now)))
 }
 
 /// Slots of a poll's first reads.
@@ -208,6 +225,8 @@ impl Poll {
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
             params![&self.agent],
         ));
+        // A pause locks the row exclusively (`for update`): it waits for this poll, or this poll sees it.
+        batch.add(Stmt::lock("select 1 from agent where name = ?1 for key share", params![&self.agent]));
         let first = FirstReads::add(&mut batch, self);
         (batch, first)
     }
@@ -221,10 +240,8 @@ impl Poll {
 
     /// `None`: nothing was taken, and another poll may have taken the work since this poll's run was read.
     async fn take(&self, tx: &mut Tx<'_>, first: FirstRows) -> Result<Option<Polled>> {
-        let FirstRows { mut agent, found, .. } = first;
-        if agent.presence_due_at() <= tx.now {
-            extend_presence(tx, &mut agent).await?;
-        }
+        let FirstRows { agent, found, .. } = first;
+        self.refuse_paused(tx, &agent)?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
@@ -329,6 +346,16 @@ impl Poll {
             },
             _ => {}
         }
+    }
+
+    /// Refuses while the agent is paused. A poll that waits sleeps until the agent is resumed or the pause ends.
+    fn refuse_paused(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<()> {
+        let Some(pause) = agent.paused(tx.now) else { return Ok(()) };
+        // One subscription per run, so that every poll is woken: they may accept different work.
+        tx.notes.subscriptions = vec![Subscription::new(("paused", &self.run), [Topic::agent(&self.agent)])];
+        let presence = agent.presence_due_at();
+        tx.notes.own_deadline = Some(pause.until.map_or(presence, |until| until.min(presence)));
+        Err(pause.refusal(&agent.name, tx.now))
     }
 
     /// The reply for an agent at its limit of triggers: no trigger until one of its runs ends.
