@@ -49,8 +49,8 @@ impl World {
         }
         let verb = words.next().expect("a verb");
         let (name, first) = match verb {
-            "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "inbox/send" | "inbox/list"
-            | "channel/unread" | "route/add" => (verb.into(), "agent"),
+            "agent/join" | "agent/poll" | "agent/leave" | "agent/recall" | "agent/pause" | "agent/resume"
+            | "inbox/send" | "inbox/list" | "channel/unread" | "route/add" => (verb.into(), "agent"),
             "route/deliver" => (verb.into(), "text"),
             "route/again" => (verb.into(), "message"),
             "route/remove" => (verb.into(), "route"),

@@ -9,10 +9,14 @@ use crate::{
     },
 };
 use clap::Args;
-use fencepost::{Result, agent::list as listed};
+use fencepost::{
+    Result,
+    agent::{PauseState, list as listed},
+};
 use std::process::ExitCode;
 
-verbs![join::Join, list::List, leave::Leave, recall::Recall];
+verbs![join::Join, list::List, leave::Leave, recall::Recall, pause::Pause, resume::Resume];
+pub use {pause::Pause, resume::Resume};
 
 /// Manage agents: join, leave, and see what each one does; without a verb it lists them
 ///
@@ -25,6 +29,7 @@ verbs![join::Join, list::List, leave::Leave, recall::Recall];
 ///   fence agent join bob --capability rust --max-concurrent 3
 ///   fence agent                                   list the agents, and what each one does
 ///   fence agent recall bob                        bob is gone: give its waiting tasks back to the pool
+///   fence agent pause bob --for 30m               no new work for bob; fence agent resume bob ends it earlier
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "agents")]
 pub struct Agent {
@@ -57,17 +62,18 @@ fn table(agents: &[listed::Agent], terminal: &Terminal) -> String {
     let mut table =
         Table::new(&["AGENT", "ROLE", "STATE", "BUSY", "CAN", "DOING", "WAITING FOR IT"]).headed();
     for agent in agents {
-        let state = match (agent.left_at, agent.online) {
-            (Some(_), _) => "left",
-            (None, true) => "online",
-            (None, false) => "offline",
+        let state = match (&agent.paused, agent.left_at, agent.online) {
+            (_, Some(_), _) => Cell::state("left"),
+            (Some(pause), ..) => Cell::state_as("paused", paused(pause, terminal)),
+            (None, None, true) => Cell::state("online"),
+            (None, None, false) => Cell::state("offline"),
         };
         let busy = agent.runs.iter().filter(|run| run.trigger.is_some()).count();
         let busy = agent.max_concurrent.map_or(busy.to_string(), |max| format!("{busy} of {max}"));
         table.row(vec![
             agent.name.as_str().into(),
             agent.role.as_str().into(),
-            Cell::state(state),
+            state,
             busy.into(),
             agent.capabilities.join(", ").into(),
             agent.runs.iter().filter_map(doing).collect::<Vec<_>>().join("; ").into(),
@@ -75,6 +81,13 @@ fn table(agents: &[listed::Agent], terminal: &Terminal) -> String {
         ]);
     }
     table.render(terminal)
+}
+
+/// `paused for another 29m: the disk is full`
+fn paused(pause: &PauseState, terminal: &Terminal) -> String {
+    let until = pause.until.map_or(String::new(), |until| format!(" {}", terminal.until(until)));
+    let reason = pause.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+    format!("paused{until}{reason}")
 }
 
 /// The trigger and the claims of a run; `None` if it holds nothing.

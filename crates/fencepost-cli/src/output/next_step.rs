@@ -36,7 +36,9 @@ fn next_step(code: Code) -> &'static str {
         Code::Cancelled => "stop this work; fence claim takes something else",
         Code::Suppressed => "try again later",
         Code::RateLimited => "try again later, after retry_after_ms where the reply names it",
-        Code::Paused => "wait until it is resumed: fence mail resume BOX",
+        Code::Paused => {
+            "wait until it is resumed: fence agent resume NAME, or fence mail resume BOX for a mailbox"
+        }
     }
 }
 

@@ -42,7 +42,11 @@ impl<T: Into<String>> From<T> for Cell {
 impl Cell {
     /// A cell with the name of a state, in the colour of that state.
     pub fn state(name: &str) -> Self {
-        Cell { style: state(name), ..Cell::from(name) }
+        Self::state_as(name, name.to_owned())
+    }
+    /// The same, with another text than the state's name.
+    pub fn state_as(name: &str, text: String) -> Self {
+        Cell { style: state(name), ..Cell::from(text) }
     }
 }
 

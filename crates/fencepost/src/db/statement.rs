@@ -114,6 +114,13 @@ pub struct Batch(Vec<Stmt>);
 #[derive(Debug, Clone, Copy)]
 pub struct Slot(usize);
 
+impl Slot {
+    /// The first row of the statement's answer.
+    pub(crate) fn first_row(self, answers: &[Answer]) -> Option<&Row> {
+        answers.get(self.0)?.rows.first()
+    }
+}
+
 impl Batch {
     pub fn new() -> Self {
         Self::default()

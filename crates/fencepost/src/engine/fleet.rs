@@ -200,7 +200,10 @@ impl Fleet {
                     let answer = Ok(reply);
                     return Attempt { not_yet: op.not_yet(&answer), answer, notes };
                 }
-                Err(e) => return Attempt::failed(e),
+                Err(e) => {
+                    let answer = Err(e);
+                    return Attempt { not_yet: op.not_yet(&answer), answer, notes };
+                }
             }
         }
         let running = op.clone();

@@ -1,4 +1,4 @@
-//! Work committed even if the op is refused: renewing the caller's lease, expiring dead runs.
+//! Work committed even if the op is refused: renewing the caller's lease and its agent's presence, expiring dead runs.
 //!
 //! A refused op's savepoint undoes everything in it, so this work runs before the op, in a savepoint or transaction of
 //! its own. One read at the opening shows whether there is any; most of the time there is none, and nothing is written.
@@ -8,8 +8,8 @@ use crate::{
     caller::Caller,
     clock::{Millis, Time},
     db::{
-        Answer, AnyReply, Batch, BoxFuture, Due, Opening, PreludeWork, Repeat, RunRow, Scope, Script, Stmt,
-        Tx,
+        Answer, AnyReply, Batch, BoxFuture, Due, Opening, PreludeWork, Repeat, Row, RunRow, Scope, Script,
+        Slot, Stmt, Tx,
     },
     error::{Error, Result},
     ids::Resource,
@@ -32,9 +32,14 @@ pub struct Prelude {
     fingerprint: Fingerprint,
     /// The op's own opening reads.
     reads: Vec<Stmt>,
+    /// The op's own write, made from the first row of one of these reads.
+    keeps: Option<(Slot, Keep)>,
     /// The op declares that the fleet was restored here.
     declares_restore: bool,
 }
+
+/// The write that is due, if one is: from a row, for this caller, now.
+pub(crate) type Keep = fn(&Row, &Caller, Time) -> Result<Option<Stmt>>;
 
 /// The run whose lease is renewed.
 #[derive(Debug, Clone)]
@@ -95,6 +100,13 @@ impl Prelude {
     #[must_use]
     pub(crate) fn reading(mut self, statements: Vec<Stmt>) -> Self {
         self.reads = statements;
+        self
+    }
+    /// The op has a write of its own that is committed even if the op is refused. It is made from the first row of one of the
+    /// opening reads.
+    #[must_use]
+    pub(crate) fn keeping(mut self, read: Slot, keep: Keep) -> Self {
+        self.keeps = Some((read, keep));
         self
     }
     /// The run is renewed for at least this long.
@@ -201,6 +213,14 @@ impl Prelude {
     }
 }
 
+impl Prelude {
+    /// The op's own write, if it is due.
+    fn kept(&self, opening: &Opening, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+        let Some((read, keep)) = self.keeps else { return Ok(None) };
+        read.first_row(&opening.read).map_or(Ok(None), |row| keep(row, caller, now))
+    }
+}
+
 /// Ignores a lease outside of the limits: the op refuses it, and the run must not be renewed for that long before.
 fn within_limits(ttl: Option<Millis>) -> Option<Millis> {
     ttl.filter(|ttl| (TTL_MIN..=TTL_MAX).contains(ttl))
@@ -276,15 +296,20 @@ impl Script for Call {
         Ok(Opening { scope, probe_only, ..self.prelude.read(due, answers)? })
     }
     fn prelude_work(&self, opening: &Opening, now: Time) -> Result<PreludeWork> {
-        let renew = self.prelude.run_change(opening, &self.caller, now)?.is_some();
+        let renew = self.prelude.run_change(opening, &self.caller, now)?.is_some()
+            || self.prelude.kept(opening, &self.caller, now)?.is_some();
         Ok(PreludeWork { renew, expire: self.prelude.claims_things() && opening.due.is_due(now) })
     }
     fn renew<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            match self.prelude.run_change(&tx.opening, &tx.caller, tx.now)? {
-                Some(change) => change.apply(tx).await,
-                None => Ok(()),
+            let kept = self.prelude.kept(&tx.opening, &tx.caller, tx.now)?;
+            if let Some(change) = self.prelude.run_change(&tx.opening, &tx.caller, tx.now)? {
+                change.apply(tx).await?;
             }
+            if let Some(kept) = kept {
+                tx.one(kept).await?;
+            }
+            Ok(())
         })
     }
     fn expire<'t>(&'t self, tx: &'t mut Tx<'_>) -> BoxFuture<'t, Result<u64>> {
@@ -369,12 +394,16 @@ impl Tx<'_> {
     pub(crate) async fn open(&mut self, prelude: &Prelude) -> Result<()> {
         self.read_opening(prelude).await?;
         let change = prelude.run_change(&self.opening, &self.caller, self.now)?;
+        let kept = prelude.kept(&self.opening, &self.caller, self.now)?;
         let expires = prelude.expires.filter(|_| self.opening.due.is_due(self.now));
-        if change.is_none() && expires.is_none() {
+        if change.is_none() && kept.is_none() && expires.is_none() {
             return Ok(());
         }
         if let Some(change) = change {
             change.apply(self).await?;
+        }
+        if let Some(kept) = kept {
+            self.one(kept).await?;
         }
         if let Some(nouns) = expires {
             self.expire(nouns).await?;

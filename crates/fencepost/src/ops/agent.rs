@@ -11,10 +11,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-verbs![join::Join, list::List, leave::Leave, recall::Recall, poll::Poll];
+verbs![join::Join, list::List, leave::Leave, recall::Recall, pause::Pause, resume::Resume, poll::Poll];
 pub(crate) mod given;
 mod pool;
 pub(crate) mod trigger;
+pub use pause::PauseState;
 pub use trigger::{Trigger, Type};
 
 /// An agent counts as offline after this long without a poll or a live run.
@@ -54,12 +55,15 @@ pub(crate) struct Record {
     pub left_at: Option<Time>,
     /// Its last trigger jumped the usual order because it had waited too long.
     pub jumped: bool,
+    /// Its last pause, which may be over: see [`Self::paused`].
+    pub pause: Option<PauseState>,
 }
 
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
-            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, left_at, jumped from agent ",
+            "select name, role, capabilities, max_concurrent, strand_ms, joined_at, heard_until, left_at, jumped,
+              paused_at, paused_until, paused_reason from agent ",
             $rest
         )
     };
@@ -81,7 +85,19 @@ impl Record {
             heard_until: row.get("heard_until")?,
             left_at: row.get("left_at")?,
             jumped: row.get("jumped")?,
+            pause: match row.get("paused_at")? {
+                Some(since) => Some(PauseState {
+                    since,
+                    until: row.get("paused_until")?,
+                    reason: row.get("paused_reason")?,
+                }),
+                None => None,
+            },
         })
+    }
+    /// The pause in force.
+    pub fn paused(&self, now: Time) -> Option<&PauseState> {
+        self.pause.as_ref().filter(|pause| !pause.is_over(now))
     }
     /// The time at which a poll must extend `heard_until`: after a quarter of [`PRESENCE`].
     pub fn presence_due_at(&self) -> Time {
@@ -99,15 +115,12 @@ pub(crate) fn not_found(name: &str) -> Error {
 }
 
 /// Extends the agent's presence, and with it the time at which its tasks go back to the pool.
-async fn extend_presence(tx: &mut Tx<'_>, agent: &mut Record) -> Result<()> {
-    let until = tx.now.plus(PRESENCE);
-    agent.heard_until = agent.heard_until.max(until);
-    tx.execute(
+fn extend_presence(agent: &Record, now: Time) -> Stmt {
+    let until = now.plus(PRESENCE);
+    Stmt::write(
         "update agent set heard_until = ?2, strands_at = ?3 where name = ?1 and heard_until < ?2",
         params![&agent.name, until, until.plus(agent.strand)],
     )
-    .await?;
-    Ok(())
 }
 
 /// Whether an agent of this name has joined and not left.

@@ -140,6 +140,19 @@ async fn grow(world: &World) {
         world.fleet.call(send).await.unwrap();
     }
     world.fleet.call(agent::Join { agent: "bob".into(), ..Default::default() }).await.unwrap();
+    for (agent, can) in [("rusty", vec!["rust", "sql"]), ("other", vec!["cobol"])] {
+        let capabilities = Some(can.into_iter().map(str::to_owned).collect());
+        world
+            .fleet
+            .call(agent::Join { agent: agent.into(), capabilities, ..Default::default() })
+            .await
+            .unwrap();
+    }
+    // A board on which no other task fits. Its tasks are the last in every order.
+    for tag in ["rust", "cobol"].repeat(2) {
+        let add = task::Add { tags: vec![tag.into()], priority: Some(1), ..task::Add::new("small", "x") };
+        world.fleet.call(add).await.unwrap();
+    }
     let lead = agent::Join { agent: "lead".into(), role: Some(agent::Role::Lead), ..Default::default() };
     world.fleet.call(lead).await.unwrap();
 }
@@ -196,6 +209,13 @@ async fn calls_read_no_more_rows_when_tables_grow() {
             agent::Poll: { "agent": "bob", "run": "mentions-ROUND", "accept": ["unread_mentions"] },
             agent::Poll: { "agent": "bob", "run": "pool-ROUND", "accept": ["pool_task"] },
             agent::Poll: { "agent": "bob", "run": "any-ROUND" },
+            agent::Poll: { "agent": "bob", "run": "board-ROUND", "accept": ["pool_task"], "board": "main" },
+            agent::Poll: { "agent": "bob", "run": "tag-ROUND", "accept": ["pool_task"], "board": "main", "tag": "rust" },
+            agent::Poll: { "agent": "rusty", "run": "rusty-ROUND", "accept": ["pool_task"], "board": "main" },
+            agent::Poll: { "agent": "rusty", "run": "both-ROUND", "accept": ["pool_task"], "board": "main", "tag": "rust" },
+            agent::Poll: { "agent": "rusty", "run": "none-ROUND", "accept": ["pool_task"], "board": "main", "tag": "sql" },
+            agent::Poll: { "agent": "other", "run": "other-ROUND", "accept": ["pool_task"], "board": "small" },
+            agent::Poll: { "agent": "bob", "run": "small-ROUND", "accept": ["pool_task"], "board": "small", "tag": "rust" },
             agent::Poll: { "agent": "agent7", "run": "nothing-ROUND", "accept": ["task_offered", "unread_mentions"] },
             agent::Poll: { "agent": "lead", "run": "lead-ROUND" },
             run::Settle: { "run": "offered-ROUND", "outcome": "released" },

@@ -31,6 +31,7 @@ mod many_waiters;
 mod migrations;
 mod open_transactions;
 mod overdue_reads;
+mod pausing;
 mod polling;
 mod postgres_failures;
 mod postgres_notify;

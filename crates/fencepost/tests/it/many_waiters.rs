@@ -210,6 +210,22 @@ on_both! {
         parked(&world.fleet, 0).await;
     }
 
+    /// A poll for one board is not woken instead of one for the board of the task.
+    async fn a_pool_task_wakes_a_poll_for_its_board(world: World) {
+        join(&world, "bob").await;
+        let of = |board: &str| agent::Poll { board: Some(board.into()), ..poll("bob", board) };
+        let a = polls(&world.fleet, of("a"));
+        parked(&world.fleet, 1).await;
+        let b = polls(&world.fleet, of("b"));
+        parked(&world.fleet, 2).await;
+        let on = |board: &str| task::Add::new(board, "x");
+        world.fleet.call(on("b")).await.unwrap();
+        assert_eq!(given(b).await, agent::Type::PoolTask);
+        assert!(!a.is_finished());
+        world.fleet.call(on("a")).await.unwrap();
+        assert_eq!(given(a).await, agent::Type::PoolTask);
+    }
+
     /// Several polls of a full agent: when its run ends, they are woken like any other.
     async fn polls_of_a_full_agent_are_woken_when_it_has_room(world: World) {
         let eye = world.reopened().await;

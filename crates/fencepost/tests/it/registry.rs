@@ -101,6 +101,8 @@ fn every_op_is_listed() {
     agent/list       reader reads
     agent/leave      agent
     agent/recall     agent
+    agent/pause      agent
+    agent/resume     agent
     agent/poll       agent
     inbox/send       agent
     inbox/list       reader reads

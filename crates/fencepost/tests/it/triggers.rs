@@ -165,6 +165,39 @@ on_both! {
         ").await;
     }
 
+    /// A board narrows the pool only, and goes together with a tag and with capabilities.
+    async fn a_poll_can_be_limited_to_a_board(world: World) {
+        world.story("
+            agent/join any                                   -> agent.name=any
+            agent/join rust capabilities=rust,db             -> agent.name=rust
+            add best priority=90                             -> auth-1
+            add other board=web tags=rust priority=80        -> web-1
+            add neighbour board=web.2 priority=99            -> web.2-1
+            add plain board=web                              -> web-2
+            add both board=web tags=db,rust priority=60      -> web-3
+            add foreign board=web tags=rust,go priority=95   -> web-4
+            add mine board=api to=rust                       -> api-1
+            agent/poll any run=n1 board=web pool=notify      -> type=pool_tasks_available count=4
+            agent/poll any run=n2 board=web tag=rust pool=notify -> count=3
+            agent/poll any run=n3 board=none pool=notify     -> trigger=none
+            agent/poll rust run=r0 board=web                 -> type=task_assigned claims=task/api-1@1
+            agent/poll rust run=n4 board=web pool=notify     -> count=3
+            agent/poll rust run=n5 board=web tag=db pool=notify -> count=1
+            agent/poll rust run=n6 pool=notify               -> count=5
+            agent/poll rust run=r1 board=web                 -> claims=task/web-1@1
+            agent/poll rust run=r2 board=web tag=db          -> claims=task/web-3@1
+            agent/poll rust run=r3 board=web tag=db          -> trigger=none
+            agent/poll rust run=r4 board=web                 -> claims=task/web-2@1
+            agent/poll rust run=r5 board=web                 -> trigger=none
+            agent/poll any run=a1 board=auth tag=rust        -> trigger=none
+            agent/poll any run=a2 board=web tag=rust         -> claims=task/web-4@1
+            agent/poll any run=a3 board=web                  -> trigger=none
+            agent/poll any run=a4 board=auth                 -> claims=task/auth-1@1
+            agent/poll any run=a5                            -> claims=task/web.2-1@1
+            agent/poll any run=a6 board=no/name              -> refused invalid
+        ").await;
+    }
+
     async fn a_poll_can_announce_pool_tasks_without_claiming(world: World) {
         world.story("
             agent/join a                           -> agent.name=a

@@ -15,6 +15,9 @@ pub struct Wanted {
     /// The pool: take a task, only report that it has tasks, or ignore it  [default: take]
     #[arg(long, value_enum, hide_possible_values = true, value_name = "take|notify|off")]
     pool: Option<Pool>,
+    /// Only tasks of the pool on this board; your offers, assigned tasks, messages and mentions are not limited
+    #[arg(long)]
+    board: Option<String>,
     /// Only tasks of the pool with this tag
     #[arg(long)]
     tag: Option<String>,
@@ -42,6 +45,7 @@ impl Wanted {
                 Some(Pool::Notify) => PoolMode::Notify,
                 Some(Pool::Off) => PoolMode::Off,
             },
+            board: self.board.clone(),
             tag: self.tag.clone(),
             ..agent::Poll::default()
         })

@@ -139,7 +139,15 @@ impl<'w> Worker<'w> {
 
     /// The agent cannot work for a while: no worker gets a trigger for it.
     pub async fn pause(&self, reason: &str, span: Option<Millis>) {
-        let _ = (reason, span); // ENGINE
+        let pause = agent::Pause {
+            agent: Some(self.agent.clone()),
+            reason: Some(reason.into()),
+            for_ms: span,
+            ..agent::Pause::default()
+        };
+        if let Err(error) = self.service.call_until_answered(pause).await {
+            self.service.context.warn(&error);
+        }
     }
 }
 

@@ -209,9 +209,11 @@ fn name(row: &Row) -> Result<String> {
 async fn agents(tx: &mut Tx<'_>, after: &str, limit: i64) -> Result<Read<AgentItem>> {
     let sql = agent::agents!("where name > ?1 order by name limit ?2");
     let (rows, last) = cut(tx.query(sql, params![after, limit + 1]).await?, limit, name)?;
+    let now = tx.now;
     let item = |row: &Row| {
         let agent = agent::Record::read(row)?;
         Ok(AgentItem {
+            paused: agent.paused(now).cloned(),
             name: agent.name,
             role: agent.role,
             capabilities: agent.capabilities,

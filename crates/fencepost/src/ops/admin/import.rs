@@ -12,7 +12,12 @@ use crate::{
     engine::op::{OnRetry, Op, erased},
     error::Result,
     limits::{NAME_MAX, PLAN_MAX, check},
-    ops::{agent::Role, inbox::Content, mail::Replay, task::import::CheckpointItem},
+    ops::{
+        agent::{PauseState, Role},
+        inbox::Content,
+        mail::Replay,
+        task::import::CheckpointItem,
+    },
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -80,6 +85,9 @@ pub struct AgentItem {
     /// The time at which it left, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_at: Option<Time>,
+    /// Its polls get no trigger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseState>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -35,13 +35,15 @@ const DRIFT_MAX: Millis = Millis::seconds(1);
 
 /// Moves the deadlines that were set after the jump, apart from those of claims. The jump is the first gap that ends
 /// after the right time.
-const DEADLINES: [&str; 4] = [
+const DEADLINES: [&str; 5] = [
     "update task set delayed_until = delayed_until - ?1
      where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update message set delayed_until = delayed_until - ?1
      where delayed_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update agent set heard_until = heard_until - ?1
      where heard_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
+    "update agent set paused_until = paused_until - ?1
+     where paused_until >= coalesce((select min(at) from gap where at > ?2), ?2)",
     "update agent set strands_at = strands_at - ?1
      where strands_at >= coalesce((select min(at) from gap where at > ?2), ?2)",
 ];

@@ -1,4 +1,4 @@
-use super::{Record, Role, agents, by_name};
+use super::{PauseState, Record, Role, agents, by_name};
 use crate::{
     caller::Access,
     clock::{Millis, Time},
@@ -49,6 +49,9 @@ pub struct Agent {
     pub strand_ms: Millis,
     /// It polled recently, or has a live run.
     pub online: bool,
+    /// Its polls get no trigger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseState>,
     pub joined_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_at: Option<Time>,
@@ -122,7 +125,7 @@ const WAITING_FOR: &str = "
     and seq not in (select cast(value ->> 'k' as bigint) from json_each(?2))
     limit 10000";
 
-async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
+pub(super) async fn all(tx: &mut Tx<'_>) -> Result<Agents> {
     let overdue = task::overdue(tx, None).await?;
     let reads = Reads {
         agents: Stmt::read(agents!("order by name limit 10000"), params![]),
@@ -170,6 +173,7 @@ async fn read(tx: &mut Tx<'_>, reads: Reads, overdue: &Overdue<task::Record>) ->
         let agent = Record::read(row)?;
         agents.push(Agent {
             online: agent.left_at.is_none() && agent.heard_until > tx.now,
+            paused: agent.paused(tx.now).cloned(),
             name: agent.name,
             role: agent.role,
             capabilities: agent.capabilities,

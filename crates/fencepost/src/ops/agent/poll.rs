@@ -2,11 +2,11 @@ use super::{
     Record, Role, by_name, extend_presence,
     given::Given,
     not_found,
-    pool::{self, Pool},
+    pool::Pool,
     trigger::{self, FINISHED, Recipient, Trigger, Type},
 };
 use crate::{
-    caller::Access,
+    caller::{Access, Caller},
     clock::{Millis, Time},
     db::{Answers, Batch, Row, Slot, Stmt, Subscription, Tx},
     engine::{
@@ -45,6 +45,9 @@ pub struct Poll {
     /// Use of the pool. Default: `take`.
     #[serde(default)]
     pub pool: PoolMode,
+    /// Only pool tasks of this board. The agent's own work (offers, assigned tasks, messages, mentions) is not limited.
+    #[serde(default)]
+    pub board: Option<String>,
     /// Only pool tasks with this tag.
     #[serde(default)]
     pub tag: Option<String>,
@@ -98,15 +101,19 @@ impl Op for Poll {
     const ACCESS: Access = Access::Agent;
     const ON_RETRY: OnRetry = OnRetry::Idempotent;
     const EXAMPLE: &'static str = r#"{"agent":"codex-1","run":"r-1"}"#;
-    refuses![LeaseExpired];
+    refuses![Paused, LeaseExpired];
     const PEEKS: bool = true;
     type Reply = Polled;
     erased!();
 
     fn prelude(&self) -> Prelude {
-        let is_sound = self.check().is_ok();
-        let reads = if is_sound { self.opening().0 } else { Batch::new() };
-        Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL))).reading(reads.into_statements())
+        let prelude = Prelude::claims(&self.run, Some(self.ttl_ms.unwrap_or(TTL)));
+        if self.check().is_err() {
+            return prelude;
+        }
+        let (reads, first) = self.opening();
+        // The agent is online even if its poll is refused, because it is paused.
+        prelude.reading(reads.into_statements()).keeping(first.agent, presence)
     }
 
     fn wait(&self) -> Option<Millis> {
@@ -114,7 +121,11 @@ impl Op for Poll {
     }
 
     fn not_yet(answer: Result<&Polled, &Error>) -> bool {
-        answer.is_ok_and(|polled| polled.trigger.is_none())
+        match answer {
+            Ok(polled) => polled.trigger.is_none(),
+            // A paused agent is worth waiting for: it may be resumed.
+            Err(error) => error.code() == Code::Paused,
+        }
     }
 
     /// Most polls find nothing. Such a poll writes nothing.
@@ -129,6 +140,7 @@ impl Op for Poll {
             return Ok(None);
         }
         tx.notes.try_again_at = due.at;
+        self.refuse_paused(tx, &agent)?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
@@ -156,6 +168,14 @@ impl Op for Poll {
             None => Ok(Polled::nothing()),
         }
     }
+}
+
+/// Extends the presence of an agent's row, if that is due and the caller acts for the agent.
+fn presence(row: &Row, caller: &Caller, now: Time) -> Result<Option<Stmt>> {
+    let agent = Record::read(row)?;
+    let is_own = caller.acting_as("agent", Some(&agent.name)).is_ok();
+    let is_due = agent.left_at.is_none() && agent.presence_due_at() <= now;
+    Ok((is_own && is_due).then(|| extend_presence(&agent, now)))
 }
 
 /// Slots of a poll's first reads.
@@ -205,6 +225,8 @@ impl Poll {
             "select 1 from agent where name = ?1 and max_concurrent is not null for update",
             params![&self.agent],
         ));
+        // A pause locks the row exclusively (`for update`): it waits for this poll, or this poll sees it.
+        batch.add(Stmt::lock("select 1 from agent where name = ?1 for key share", params![&self.agent]));
         let first = FirstReads::add(&mut batch, self);
         (batch, first)
     }
@@ -218,10 +240,8 @@ impl Poll {
 
     /// `None`: nothing was taken, and another poll may have taken the work since this poll's run was read.
     async fn take(&self, tx: &mut Tx<'_>, first: FirstRows) -> Result<Option<Polled>> {
-        let FirstRows { mut agent, found, .. } = first;
-        if agent.presence_due_at() <= tx.now {
-            extend_presence(tx, &mut agent).await?;
-        }
+        let FirstRows { agent, found, .. } = first;
+        self.refuse_paused(tx, &agent)?;
         if let Some(full) = self.full(tx, &agent, &found).await? {
             return Ok(Some(full));
         }
@@ -232,7 +252,7 @@ impl Poll {
         if self.pool == PoolMode::Notify && order.contains(&Type::PoolTask) {
             order.retain(|kind| *kind != Type::PoolTask);
             if order.is_empty() {
-                return self.notify(tx).await.map(Some);
+                return self.notify(tx, &agent).await.map(Some);
             }
         }
         let pool = self.pool();
@@ -265,6 +285,7 @@ impl Poll {
     fn check(&self) -> Result<()> {
         check::plain_name("agent", &self.agent)?;
         crate::lease::run::check_name(&self.run)?;
+        check::optional_name("board", self.board.as_deref())?;
         check::optional_name("tag", self.tag.as_deref())?;
         check::lease("ttl_ms", self.ttl_ms)?;
         check::lease("max_ms", self.max_ms)?;
@@ -279,7 +300,7 @@ impl Poll {
     }
 
     fn pool(&self) -> Pool {
-        Pool { tag: self.tag.clone(), off: self.pool == PoolMode::Off }
+        Pool { board: self.board.clone(), tag: self.tag.clone(), off: self.pool == PoolMode::Off }
     }
 
     fn accepts(&self, kind: Type) -> bool {
@@ -313,9 +334,8 @@ impl Poll {
                 .push(Subscription::new("finished", [Topic::tasks(), Topic::mail(FINISHED)])),
             Role::Worker if self.accepts(Type::PoolTask) => match self.pool {
                 PoolMode::Take => {
-                    tx.notes
-                        .subscriptions
-                        .push(Subscription::new(("pool", &agent.capabilities, &self.tag), [Topic::pool()]));
+                    let fits = ("pool", &agent.capabilities, &self.board, &self.tag);
+                    tx.notes.subscriptions.push(Subscription::new(fits, [Topic::pool()]));
                 }
                 PoolMode::Notify => {
                     tx.notes
@@ -326,6 +346,16 @@ impl Poll {
             },
             _ => {}
         }
+    }
+
+    /// Refuses while the agent is paused. A poll that waits sleeps until the agent is resumed or the pause ends.
+    fn refuse_paused(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<()> {
+        let Some(pause) = agent.paused(tx.now) else { return Ok(()) };
+        // One subscription per run, so that every poll is woken: they may accept different work.
+        tx.notes.subscriptions = vec![Subscription::new(("paused", &self.run), [Topic::agent(&self.agent)])];
+        let presence = agent.presence_due_at();
+        tx.notes.own_deadline = Some(pause.until.map_or(presence, |until| until.min(presence)));
+        Err(pause.refusal(&agent.name, tx.now))
     }
 
     /// The reply for an agent at its limit of triggers: no trigger until one of its runs ends.
@@ -355,8 +385,8 @@ impl Poll {
         Ok(Some(Polled { trigger: None, held_back: Some(held_back) }))
     }
 
-    async fn notify(&self, tx: &mut Tx<'_>) -> Result<Polled> {
-        let count = pool::available(tx).await?;
+    async fn notify(&self, tx: &mut Tx<'_>, agent: &Record) -> Result<Polled> {
+        let count = self.pool().available(tx, agent).await?;
         let trigger = Trigger { count: Some(count), ..Trigger::new(Type::PoolTasksAvailable, &self.run) };
         Ok(Polled { trigger: Some(trigger), held_back: None })
     }

@@ -310,7 +310,7 @@ impl Recipient<'_> {
 
     async fn pool(&mut self, tx: &mut Tx<'_>) -> Result<Option<Trigger>> {
         if self.pool.takes_any(self.agent) {
-            return self.task(tx, Type::PoolTask, pool::Part::All.pick(), Purpose::Work).await;
+            return self.task(tx, Type::PoolTask, pool::pick_any(), Purpose::Work).await;
         }
         for head in self.pool.best(tx, self.agent).await? {
             let taken = self.task(tx, Type::PoolTask, head.part.pick(), Purpose::Work).await?;

@@ -2,7 +2,7 @@ use super::{Run, list};
 pub use crate::lease::claimable::Outcome;
 use crate::{
     caller::Access,
-    db::{Answers, Batch, Row, RunRow, Slot, Stmt, Tx},
+    db::{Answers, Batch, Row, RunRow, Slot, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
         prelude::Prelude,
@@ -82,8 +82,7 @@ impl Op for Settle {
         check::optional_text("output", self.output.as_deref(), OUTPUT_MAX)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
-        let cost = self.cost.as_ref().map(ToString::to_string);
-        check::optional_json("cost", cost.as_deref(), TEXT_MAX)?;
+        check::optional_json("cost", self.cost.as_ref().map(ToString::to_string).as_deref(), TEXT_MAX)?;
         // The row is locked, so that no other call renews the run meanwhile.
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
             return self.reply_after_end(tx).await;
@@ -93,10 +92,20 @@ impl Op for Settle {
         let held = answers.take(first.held).rows;
         let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
         let read = answers.take(first.given).rows;
-        let mut given = self.given(read.first())?;
+        let given = self.given(read.first())?;
         let (trigger, host) = read
             .first()
             .map_or(Ok((None, None)), |row| Ok::<_, Error>((row.get("trigger_type")?, row.get("host")?)))?;
+        let given = self.end(tx, &row, given, &held).await?;
+        let run = RunRow { ended_at: Some(tx.now), reason: Some(self.outcome.as_str().into()), ..row };
+        let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run.view(tx.now) };
+        Ok(given.into_reply(run))
+    }
+}
+
+impl Settle {
+    /// Ends a living run, which is locked, and everything that it still holds. Returns the stored report.
+    async fn end(&self, tx: &mut Tx<'_>, row: &RunRow, mut given: Given, held: &[String]) -> Result<Given> {
         given.settled = Some(Vec::new());
         let settlement = self.settlement(row.key);
         for token in given.tokens()? {
@@ -129,20 +138,52 @@ impl Op for Settle {
             true => Holds::Nothing(nouns()),
             false => Holds::Perhaps,
         };
+        let cost = self.cost.as_ref().map(ToString::to_string);
         let mut batch = Batch::new();
         batch.add(Stmt::write(
             "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
             params![row.key, self.exit.as_deref(), cost, given.text()?],
         ));
-        let marked = ending::add_end(&mut batch, tx, std::slice::from_ref(&row), reason, holds)?;
+        let marked = ending::add_end(&mut batch, tx, std::slice::from_ref(row), reason, holds)?;
         let answers = tx.send(batch).await?;
         if marked.is_none_or(|marked| answers.affected(marked) == 0) {
             expiry::give_back(tx, nouns()).await?;
         }
-        let run = RunRow { ended_at: Some(tx.now), reason: Some(reason.into()), ..row }.view(tx.now);
-        let run = Run { trigger, host, exit: self.exit, cost: self.cost, ..run };
-        Ok(given.into_reply(run))
+        Ok(given)
     }
+}
+
+/// Ends the live triggers of these agents, as if each was settled as `released`. Returns the names of their runs. The caller
+/// has locked the agents, so that no poll begins another trigger.
+pub(crate) async fn release_triggers<'a>(
+    tx: &mut Tx<'_>,
+    agents: impl Iterator<Item = &'a str>,
+) -> Result<Vec<String>> {
+    let names = set(agents.map(|name| serde_json::json!({ "name": name })))?;
+    let rows = tx
+        .query(
+            runs!(
+                "where agent in (select value ->> 'name' from json_each(?1)) and ended_at is null
+                 and expires_at > ?2 and trigger_type is not null order by key /*pg for update*/"
+            ),
+            params![names, tx.now],
+        )
+        .await?;
+    let runs = rows.iter().map(RunRow::read).collect::<Result<Vec<_>>>()?;
+    let mut ended = Vec::with_capacity(runs.len());
+    for run in runs {
+        let settle = Settle { run: run.name.clone(), outcome: Outcome::Released, ..Settle::default() };
+        let mut batch = Batch::new();
+        let given = batch.add(given_by_key(run.key));
+        let held = batch.add(nouns().tokens_of_name(&run.name));
+        let mut answers = tx.send(batch).await?;
+        let given = settle.given(answers.take(given).rows.first())?;
+        let held = answers.take(held).rows;
+        let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
+        settle.end(tx, &run, given, &held).await?;
+        ended.push(run.name);
+    }
+    Ok(ended)
 }
 
 /// Reads the items that a poll gave to this run.

@@ -25,7 +25,9 @@ impl AgentItem {
         check::plain_name(&format!("{at}name"), &self.name)?;
         check::tags(&format!("{at}capabilities"), &self.capabilities)?;
         check::range(&format!("{at}max_concurrent"), self.max_concurrent.unwrap_or(1), 1, 1000)?;
-        check::span(&format!("{at}strand_ms"), self.strand_ms.unwrap_or(STRAND), Millis(0), TTL_MAX)
+        check::span(&format!("{at}strand_ms"), self.strand_ms.unwrap_or(STRAND), Millis(0), TTL_MAX)?;
+        let reason = self.paused.as_ref().and_then(|paused| paused.reason.as_deref());
+        check::optional_text(&format!("{at}paused.reason"), reason, TEXT_MAX)
     }
 
     fn differs(&self, there: &agent::Record) -> Vec<String> {
@@ -68,11 +70,15 @@ impl Import {
                 taken.there(&item.name, item.differs(there));
                 continue;
             }
+            let paused = item.paused.as_ref().filter(|paused| !paused.is_over(tx.now));
             let capabilities = (!item.capabilities.is_empty()).then(|| json!(item.capabilities).to_string());
             rows.push(json!({
                 "name": item.name, "role": item.role.as_str(), "capabilities": capabilities,
                 "max": item.max_concurrent, "joined": item.joined_at.map_or(tx.now, |at| at.min(tx.now)).0,
                 "strand": item.strand_ms.unwrap_or(STRAND).0, "left": item.left_at.map(|at| at.min(tx.now).0),
+                "paused": paused.map(|paused| paused.since.min(tx.now).0),
+                "until": paused.and_then(|paused| paused.until).map(|until| until.0),
+                "reason": paused.and_then(|paused| paused.reason.as_deref()),
             }));
             events.push(Event {
                 topic: Some(Topic::Nobody),
@@ -87,11 +93,12 @@ impl Import {
         }
         let insert = Stmt::write(
             "insert into agent(name, role, capabilities, max_concurrent, strand_ms, joined_at, left_at, heard_until,
-               strands_at)
+               strands_at, paused_at, paused_until, paused_reason)
              select value ->> 'name', value ->> 'role', value ->> 'capabilities', cast(value ->> 'max' as bigint),
                cast(value ->> 'strand' as bigint), cast(value ->> 'joined' as bigint),
                cast(value ->> 'left' as bigint), coalesce(cast(value ->> 'left' as bigint), cast(?1 as bigint)),
-               case when value ->> 'left' is null then cast(?2 as bigint) else cast(?1 as bigint) end
+               case when value ->> 'left' is null then cast(?2 as bigint) else cast(?1 as bigint) end,
+               cast(value ->> 'paused' as bigint), cast(value ->> 'until' as bigint), value ->> 'reason'
              from json_each(?3) where true order by value ->> 'name' on conflict (name) do nothing",
             params![tx.now, tx.now.plus(FIRST_POLL), set(rows)?],
         );

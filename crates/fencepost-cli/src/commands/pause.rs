@@ -1,0 +1,3 @@
+//! `fence pause` is `fence agent pause`.
+
+pub use super::agent::Pause;

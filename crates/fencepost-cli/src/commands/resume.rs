@@ -1,0 +1,3 @@
+//! `fence resume` is `fence agent resume`.
+
+pub use super::agent::Resume;
