@@ -16,6 +16,7 @@
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `supervise`: a command that runs under a claim
+//! - `view`: live views on the terminal
 //! - `commands`: one command, one file
 //! - `command_line`: the definition of all commands, their help, and wrong command lines
 //!
@@ -35,6 +36,7 @@ mod private_files;
 mod settings;
 mod supervise;
 mod trust;
+mod view;
 
 use std::process::ExitCode;
 
