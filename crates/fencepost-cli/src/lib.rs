@@ -17,6 +17,7 @@
 //! - `run_files`: the log and the processes of a run that a worker of this machine started
 //! - `keeper`: the process that renews a run while its owner lives
 //! - `supervise`: a command that runs under a claim
+//! - `view`: live views on the terminal
 //! - `commands`: one command, one file
 //! - `command_line`: the definition of all commands, their help, and wrong command lines
 //!
@@ -37,6 +38,7 @@ mod run_files;
 mod settings;
 mod supervise;
 mod trust;
+mod view;
 
 use std::process::ExitCode;
 

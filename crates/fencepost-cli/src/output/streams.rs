@@ -14,7 +14,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    io::{IsTerminal, Write},
+    io::{BufWriter, IsTerminal, Stdout, Write},
     os::fd::AsFd,
     sync::OnceLock,
 };
@@ -139,6 +139,12 @@ pub fn label(word: &str, text: &str) -> String {
         None => text.into_owned(),
     };
     format!("{} {text}", if coloured { styled(style, &word) } else { word })
+}
+
+/// Standard output for the live views. `view/screen.rs` checks every character before it is written here.
+pub fn for_views() -> BufWriter<Stdout> {
+    // A whole frame is one write, so that no half of it is ever seen.
+    BufWriter::with_capacity(256 * 1024, std::io::stdout())
 }
 
 /// Draws a line on standard error over the previous one. An empty text removes the line.

@@ -28,6 +28,11 @@ impl Terminal {
         Self { width: None, colour: false, now }
     }
 
+    /// A part of a live view that is this wide.
+    pub fn of_view(width: u16, now: Time) -> Self {
+        Self { width: Some(usize::from(width)), colour: streams::colours_are_wanted(), now }
+    }
+
     /// The width of the terminal, if it is one.
     pub fn width(&self) -> Option<usize> {
         self.width
