@@ -174,6 +174,7 @@ mod tests {
         let process = |(at, row): (usize, &Vec<&str>)| Process {
             pid: pid(row),
             parent: rows.get(at + 1).map_or(0, |row| pid(row)),
+            group: 0,
             session: row[1].parse().unwrap(),
             started: 1000 + u64::try_from(pid(row)).unwrap(),
             has_terminal: row[2].contains('*'),

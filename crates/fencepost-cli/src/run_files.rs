@@ -21,9 +21,11 @@ use std::{
 };
 
 const STATE: &str = "state.json";
+/// The part that is for the child.
+pub const GIVEN: &str = "given";
 /// The trigger, as `agent/poll` returned it. A change of its time is a sign of life of the child.
-pub const TRIGGER: &str = "trigger.json";
-pub const PROMPT: &str = "prompt.md";
+pub const TRIGGER: &str = "given/trigger.json";
+pub const PROMPT: &str = "given/prompt.md";
 
 /// How long the files of a run are kept after its end: as long as its events.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -139,7 +141,9 @@ impl RunFiles {
             if !is_plain(run) {
                 return Err(io::Error::other("its name has a slash"));
             }
-            Directory::create(&home()?.join(run))
+            let directory = home()?.join(run);
+            Directory::create(&directory.join(GIVEN))?;
+            Directory::open(&directory)
         };
         let directory = create()
             .map_err(|e| Error::unavailable(format!("the files of run `{run}` cannot be written: {e}")))?;

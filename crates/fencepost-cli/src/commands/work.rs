@@ -1,6 +1,7 @@
 mod capture;
 mod child;
 mod left_behind;
+mod live;
 mod profile;
 mod prompt;
 mod reading;
@@ -11,6 +12,7 @@ mod worker;
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
     context::Context, location::DatabaseFile, output::streams, run_files::RunFiles, supervise::Service,
+    view::Screen,
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
@@ -18,7 +20,7 @@ use futures_util::future::join_all;
 use profile::{NoVerdict, Profile};
 use prompt::Prompts;
 use report::Report;
-use std::{cell::Cell, ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{cell::Cell, ffi::OsString, path::PathBuf, process::ExitCode, rc::Rc};
 use worker::Worker;
 
 /// Start a process for every trigger of an agent: an agent's client, or any command
@@ -86,6 +88,9 @@ pub struct Work {
     /// Stop when there is nothing to do
     #[arg(long)]
     drain: bool,
+    /// Print a line per event instead of the live view
+    #[arg(long)]
+    plain: bool,
     /// Print a profile, and end
     #[arg(long, value_name = "NAME")]
     show_profile: Option<String>,
@@ -118,7 +123,7 @@ struct Crew<'c> {
     database_file: Option<DatabaseFile>,
     /// The fleet's address, without a password.
     fleet: String,
-    report: Report,
+    report: Rc<Report>,
     /// How many triggers may still be started.
     left: Cell<Option<u64>>,
     /// Commands that failed at once, in a row.
@@ -147,13 +152,23 @@ impl Work {
         let (name, profile) = self.profile()?;
         let agents = self.names(&name, context)?;
         let prompts = Prompts::load(self.prompts.clone())?;
+        if let Some(program) = self.missing_program(&profile) {
+            streams::print_error(&streams::label("error", &format!("`{program}`: not found")));
+            return Ok(ExitCode::from(127));
+        }
         let location = context.location()?;
         let database_file = location.database_file();
         let service = Service::new(context).await?;
         let mut signals = Service::signals()?;
+        let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
+        let report = Rc::new(Report::new(context, screen.is_some()));
+        let service = match (&screen, report.clone()) {
+            (Some(_), report) => service.telling(move |line| report.notice(line)),
+            (None, _) => service,
+        };
         let crew = Crew {
             poll: self.wanted.poll()?,
-            report: Report::new(context),
+            report,
             left: Cell::new(self.count),
             quick_failures: Cell::new(0),
             broken: Cell::new(None),
@@ -164,10 +179,6 @@ impl Work {
             service,
             database_file,
         };
-        if let Some(broken) = crew.missing_program() {
-            crew.broken.set(Some(broken));
-            return crew.end();
-        }
         RunFiles::prune();
         let workers = agents.iter().map(|agent| Worker::new(&crew, agent));
         let workers = join_all(workers.map(|worker| async move { worker.work().await }));
@@ -175,7 +186,10 @@ impl Work {
             results = workers => results,
             never = crew.service.listen(&mut signals) => match never {},
             never = crew.end_after_drain() => match never {},
+            never = crew.show_if_live(&mut screen, &agents) => match never {},
         };
+        // What follows is printed.
+        drop(screen);
         results.into_iter().collect::<Result<Vec<()>>>()?;
         crew.end()
     }
@@ -200,6 +214,20 @@ impl Work {
         Ok((name, profile))
     }
 
+    /// A misspelt program is noticed before anything is claimed.
+    fn missing_program(&self, profile: &Profile) -> Option<String> {
+        let given = self.command.first().cloned();
+        let program = given.or_else(|| profile.command.first().map(OsString::from))?;
+        let path = PathBuf::from(&program);
+        let is_there = match path.components().count() {
+            // A path is relative to the child's directory, which may not exist yet.
+            2.. => !path.is_absolute() || path.exists(),
+            _ => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                .any(|directory| directory.join(&program).exists()),
+        };
+        (!is_there).then(|| path.display().to_string())
+    }
+
     /// The agents of this process.
     fn names(&self, profile: &str, context: &Context) -> Result<Vec<String>> {
         let Some(count) = self.agents else { return Ok(vec![context.required_agent()?]) };
@@ -218,18 +246,14 @@ fn shown(text: &str) -> Result<ExitCode> {
 }
 
 impl Crew<'_> {
-    /// A misspelt program is noticed before anything is claimed.
-    fn missing_program(&self) -> Option<Broken> {
-        let words = self.args.command.first().cloned();
-        let program = words.or_else(|| self.profile.command.first().map(OsString::from))?;
-        let path = PathBuf::from(&program);
-        let is_there = match path.components().count() {
-            // A path is relative to the child's directory, which may not exist yet.
-            2.. => !path.is_absolute() || path.exists(),
-            _ => std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-                .any(|directory| directory.join(&program).exists()),
-        };
-        (!is_there).then(|| Broken { code: 127, message: format!("`{}`: not found", path.display()) })
+    /// Shows the live view, if there is a screen. The work goes on without one.
+    async fn show_if_live(&self, screen: &mut Option<Screen>, agents: &[String]) -> std::convert::Infallible {
+        if let Some(screen) = screen
+            && let Err(error) = self.show(screen, agents).await
+        {
+            self.service.warn(&error);
+        }
+        std::future::pending().await
     }
 
     /// Ends the children when a drain has lasted too long.

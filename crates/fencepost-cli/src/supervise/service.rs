@@ -12,6 +12,8 @@ pub struct Service<'c> {
     pub context: &'c Context,
     pub connection: Connection,
     pub stop: Rc<Stop>,
+    /// Lines for the user go here instead of to standard error, if a view has the terminal.
+    notices: Option<Rc<dyn Fn(&str) + 'c>>,
 }
 
 impl<'c> Service<'c> {
@@ -20,7 +22,13 @@ impl<'c> Service<'c> {
 
     pub async fn new(context: &'c Context) -> Result<Self> {
         let connection = context.connection().await?.clone();
-        Ok(Self { context, connection, stop: Rc::default() })
+        Ok(Self { context, connection, stop: Rc::default(), notices: None })
+    }
+
+    /// The same service, with its lines for the user given to this function.
+    #[must_use]
+    pub fn telling(self, notices: impl Fn(&str) + 'c) -> Self {
+        Self { notices: Some(Rc::new(notices)), ..self }
     }
 
     /// The same service, acting for this agent.
@@ -50,8 +58,18 @@ impl<'c> Service<'c> {
 
     /// Writes a line for the user.
     pub fn note(&self, line: &str) {
-        if !self.context.json() {
-            streams::print_error(line);
+        match &self.notices {
+            Some(tell) => tell(line),
+            None if self.context.json() => {}
+            None => streams::print_error(line),
+        }
+    }
+
+    /// Warns of a problem that does not stop the service.
+    pub fn warn(&self, error: &Error) {
+        match &self.notices {
+            Some(tell) => tell(error.message()),
+            None => self.context.warn(error),
         }
     }
 
@@ -71,7 +89,7 @@ impl<'c> Service<'c> {
     /// Warns of a retry, and waits for its time.
     pub async fn back_off(&self, error: &Error, backoff: &mut Backoff) {
         let pause = backoff.next();
-        self.context.warn(&Error::unavailable(format!("{}; trying again in {pause:.1?}", error.message())));
+        self.warn(&Error::unavailable(format!("{}; trying again in {pause:.1?}", error.message())));
         tokio::select! {
             // Real time: the database is a real one.
             () = tokio::time::sleep(pause) => {}

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     identity,
     names::unique,
-    run_files::{Identified, PROMPT, RunFiles, State, TRIGGER},
+    run_files::{GIVEN, Identified, PROMPT, RunFiles, State, TRIGGER},
     supervise::{
         self, Captured, Ended, Job, LeaseRenewer, Observer, Pipes, Service, Signals, TerminalAccess,
     },
@@ -105,6 +105,8 @@ impl Worker<'_> {
             }
         }
         let first = claims.first().cloned().ok_or_else(|| Error::internal("a trigger without a claim"))?;
+        let activity = Activity::new();
+        self.crew.report.begun(&self.agent, trigger, &what(trigger), &activity);
         let renewer = LeaseRenewer::new(&self.service.connection, self.crew.database_file.clone(), first);
         Ok(Some(Child {
             worker: self,
@@ -112,7 +114,7 @@ impl Worker<'_> {
             files,
             state: RefCell::new(state),
             renewer: renewer.and(claims.split_off(1)).until_others_claim(),
-            activity: Activity::new(),
+            activity,
             began: renewal::now(),
         }))
     }
@@ -153,6 +155,10 @@ impl Observer for Child<'_> {
         let worker = self.worker;
         worker.crew.report.started(&worker.agent, self.trigger, &what(self.trigger), group);
     }
+
+    fn leased_until(&self, ends: Ticks) {
+        self.worker.crew.report.leased_until(&self.trigger.run, ends);
+    }
 }
 
 impl Child<'_> {
@@ -171,12 +177,17 @@ impl Child<'_> {
         let words = Words::new(vec![
             ("agent", self.worker.agent.clone()),
             ("run", self.trigger.run.clone()),
-            ("fleet_directory", self.fleet_directory()),
+            ("fleet_directories", self.fleet_directories()),
+            ("fleet_is_remote", self.fleet_directories().eq("[]").to_string()),
+            ("given_directory", self.files.path(GIVEN).display().to_string()),
         ]);
         let mut line: Vec<OsString> = match crew.args.command.is_empty() {
             false => crew.args.command.clone(),
             true => words.fill(&crew.profile.command)?.into_iter().map(OsString::from).collect(),
         };
+        if crew.args.command.is_empty() {
+            line.extend(crew.profile.last.iter().map(OsString::from));
+        }
         let input = match crew.profile.prompt {
             PromptBy::Stdin => prompt.into_bytes(),
             PromptBy::Argument => {
@@ -211,10 +222,11 @@ impl Child<'_> {
         self.renewer.first()
     }
 
-    /// The directory of an embedded fleet's database.
-    fn fleet_directory(&self) -> String {
+    /// The directory of an embedded fleet's database, as a list in TOML; empty if the fleet is elsewhere.
+    fn fleet_directories(&self) -> String {
         let file = self.worker.crew.database_file.as_ref();
-        file.and_then(|file| file.path().parent()).map_or(String::new(), |path| path.display().to_string())
+        let directory = file.and_then(|file| file.path().parent()).map(|path| path.display().to_string());
+        serde_json::json!(Vec::from_iter(directory)).to_string()
     }
 
     /// Runs a command for this child until it ends. `None`: it could not be started, and the worker stops.
@@ -234,6 +246,7 @@ impl Child<'_> {
                 () = stop.ending() => End::Stopped,
                 end = self.overdue() => end,
             };
+            crew.report.ending(&self.trigger.run);
             interrupted.set(Some(end));
             Error::new(Code::Cancelled, settling::STOPPED)
         };
@@ -299,12 +312,13 @@ impl Child<'_> {
         };
         self.report(&decision, &reading, lost && !settled);
         self.set_ended(decision.outcome.as_str());
-        if let Some(stopped) = &reading.stopped {
+        let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
+        if let Some(stopped) = stopped {
             // No worker may burn attempts, or even start, until the client works again.
             let now = Clock::System.read();
             self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
         }
-        self.count_failures(&end, settled || reading.stopped.is_some(), &tail).await;
+        self.count_failures(&end, settled || stopped.is_some(), &tail).await;
         Ok(())
     }
 
@@ -342,7 +356,7 @@ impl Child<'_> {
                 End::Lost(_) => "lost".into(),
             }),
             cost: reading.cost(),
-            // ENGINE delay_ms: decision.delay,
+            // delay_ms: decision.delay,
         };
         match self.worker.service.call_until_answered(settle).await {
             Ok(reply) => Ok(!reply.lost.is_empty()),
@@ -374,6 +388,7 @@ impl Child<'_> {
             reason: decision.reason.as_deref(),
             took: Millis(renewal::now() - self.began),
             usd: reading.usd,
+            tokens: [reading.tokens_in, reading.tokens_out].into_iter().flatten().reduce(|a, b| a + b),
             kept: None,
         };
         self.worker.crew.report.ended(&self.worker.agent, &self.trigger.run, &ended);

@@ -20,6 +20,9 @@ pub struct Profile {
     /// Words that are added to resume a session, with `{session}`.
     #[serde(default)]
     pub resume: Vec<String>,
+    /// Words at the end of the command line.
+    #[serde(default)]
+    pub last: Vec<String>,
     #[serde(default)]
     pub prompt: PromptBy,
     /// Variables of the child's environment.
@@ -61,7 +64,7 @@ pub enum NoVerdict {
     Release,
 }
 
-/// A line of output, as a JSON object: all these values are at these JSON pointers.
+/// A line of output, as a JSON object: at each of these JSON pointers is the value, or one of the values.
 pub type Where = BTreeMap<String, toml::Value>;
 
 /// What is read from such a line, by JSON pointers in which `*` stands for every key. A later line replaces what an earlier one
@@ -88,7 +91,7 @@ pub struct Read {
     pub reset: Option<String>,
 }
 
-/// A line that tells that the client cannot work now.
+/// A line that tells that the client cannot work now. Of several that fit, the first counts.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stop {
@@ -102,6 +105,9 @@ pub struct Stop {
     pub contains: Vec<String>,
     /// The words after which the text names the time of the reset: `10:41 PM` or `Nov 22nd, 2026 1:48 PM`, local time.
     pub reset_after: Option<String>,
+    /// Only if an earlier line told the reset.
+    #[serde(default)]
+    pub needs_reset: bool,
     /// How long to pause if no reset was named. Without it, until a person resumes the agent.
     #[serde(default, deserialize_with = "span")]
     pub pause: Option<Millis>,

@@ -51,9 +51,12 @@ impl Reading {
         for read in profile.read.iter().filter(|read| matches(line, &read.matches)) {
             self.read(line, read);
         }
-        for stop in profile.stop.iter().filter(|stop| matches(line, &stop.matches)) {
-            self.stop(line, stop, now);
-        }
+        let stopped = profile
+            .stop
+            .iter()
+            .filter(|stop| matches(line, &stop.matches) && (self.reset.is_some() || !stop.needs_reset))
+            .find_map(|stop| self.stopped_by(line, stop, now));
+        self.stopped = stopped.or(self.stopped.take());
     }
 
     fn read(&mut self, line: &Value, read: &Read) {
@@ -77,20 +80,20 @@ impl Reading {
         self.reset = reset.map(|seconds| Time(seconds.saturating_mul(1000))).or(self.reset);
     }
 
-    fn stop(&mut self, line: &Value, stop: &Stop, now: &Zoned) {
+    fn stopped_by(&self, line: &Value, stop: &Stop, now: &Zoned) -> Option<Stopped> {
         let text = stop.text.as_ref().and_then(|pointer| line.pointer(pointer)?.as_str()).unwrap_or_default();
         let lower = text.to_lowercase();
         if !stop.contains.is_empty() && !stop.contains.iter().any(|part| lower.contains(&part.to_lowercase()))
         {
-            return;
+            return None;
         }
         let in_words = stop.reset_after.as_ref().and_then(|words| reset_in_words(text, words, now));
-        self.stopped = Some(Stopped {
+        Some(Stopped {
             kind: stop.kind,
             text: text.to_owned(),
             until: self.reset.filter(|_| stop.kind == StopKind::UsageLimit).or(in_words),
             pause: stop.pause,
-        });
+        })
     }
 
     /// The cost in the form of `run/settle`; `None` if the output told none.
@@ -140,14 +143,21 @@ fn reset_in_words(text: &str, words: &str, now: &Zoned) -> Option<Time> {
 
 fn matches(line: &Value, wanted: &Where) -> bool {
     wanted.iter().all(|(pointer, value)| {
-        let value = match value {
-            toml::Value::String(text) => json!(text),
-            toml::Value::Integer(number) => json!(number),
-            toml::Value::Boolean(truth) => json!(truth),
-            _ => return false,
-        };
-        line.pointer(pointer) == Some(&value)
+        let found = line.pointer(pointer);
+        match value {
+            toml::Value::Array(values) => values.iter().any(|value| found.is_some_and(|found| is(found, value))),
+            value => found.is_some_and(|found| is(found, value)),
+        }
     })
+}
+
+fn is(found: &Value, value: &toml::Value) -> bool {
+    match value {
+        toml::Value::String(text) => found == text,
+        toml::Value::Integer(number) => found == number,
+        toml::Value::Boolean(truth) => found == truth,
+        _ => false,
+    }
 }
 
 /// Splits the output into lines, and reads each that is a JSON object.
@@ -197,6 +207,45 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write;
+
+    /// What the real clients printed, as the profiles read it. (The services that they talked to were stand-ins.)
+    #[test]
+    fn the_clients_are_understood() {
+        let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/work/recorded");
+        let mut names: Vec<String> = std::fs::read_dir(recorded)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let mut page = String::new();
+        for name in names {
+            let profile = Profile::load(name.split('-').next().unwrap()).unwrap();
+            let output = std::fs::read(format!("{recorded}/{name}")).unwrap();
+            let mut lines = Lines::new(&profile);
+            // In pieces, as a pipe gives them.
+            output.chunks(1000).for_each(|chunk| lines.take(chunk));
+            lines.end_line();
+            let Reading { session, result, usd, tokens_in, tokens_out, stopped, .. } = lines.reading;
+            let result = result.unwrap_or_default();
+            let result = result.split('\n').next().unwrap_or_default();
+            let _ = write!(page, "{}\n  ", name.trim_end_matches(".jsonl"));
+            let _ = write!(page, "session {}", if session.is_some() { "known" } else { "unknown" });
+            let _ = write!(page, ", ${usd:?}, {tokens_in:?} in, {tokens_out:?} out: {result}");
+            page = page.replace("Some(", "").replace(')', "");
+            if let Some(Stopped { kind, text, until, pause }) = stopped {
+                // A time of day depends on the day.
+                let until = match (until, text.contains("try again at 1")) {
+                    (Some(_), true) => "the time that it names".into(),
+                    (Some(until), false) => until.to_string(),
+                    (None, _) => pause.map_or("a person acts".into(), |pause| format!("for {pause}")),
+                };
+                let _ = write!(page, "\n  {}, {until}: {text}", kind.as_str());
+            }
+            page.push('\n');
+        }
+        insta::assert_snapshot!(page);
+    }
 
     #[test]
     fn a_reset_in_words() {

@@ -1,37 +1,87 @@
-//! What happens, for the one who watches: a line per event, or JSON.
+//! What happens, for the one who watches: a line per event, JSON, or the model of the live view.
 
+use super::capture::Activity;
 use crate::{
     context::Context,
     output::{streams, terminal::rough, text::line},
+    view::work::{Counters, Phase, Slot, State, WorkView},
 };
-use fencepost::{Error, Millis, agent::Trigger, agent::list::Agent, run, run::settle::Outcome};
-use serde_json::json;
-use std::cell::RefCell;
+use fencepost::{
+    Error, Millis,
+    agent::{Trigger, list::Agent},
+    run,
+    run::settle::Outcome,
+};
+use fencepost_client::renewal::{self, Ticks};
+use serde_json::{Value, json};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
+/// How many notices the view keeps.
+const NOTICES: usize = 200;
+
+#[derive(Default)]
 pub struct Report {
     json: bool,
-    /// The pause that was last told, so that a poll that is repeated every ten minutes does not tell it again.
-    paused: RefCell<String>,
+    /// Is there a live view? Then nothing is printed.
+    is_live: bool,
+    model: RefCell<Model>,
+}
+
+/// What the live view shows.
+#[derive(Default)]
+struct Model {
+    children: BTreeMap<String, Child>,
+    counters: Counters,
+    usd: Option<f64>,
+    tokens: f64,
+    notices: Vec<String>,
+    /// The pauses that were told, by agent.
+    paused: BTreeMap<String, String>,
+}
+
+struct Child {
+    agent: String,
+    trigger: String,
+    what: String,
+    began: Ticks,
+    leased_until: Ticks,
+    phase: Phase,
+    activity: Arc<Activity>,
 }
 
 impl Report {
-    pub fn new(context: &Context) -> Self {
-        Self { json: context.json(), paused: RefCell::default() }
+    pub fn new(context: &Context, is_live: bool) -> Self {
+        Self { json: context.json(), is_live, model: RefCell::default() }
     }
 
-    fn say(&self, text: &str, json: serde_json::Value) {
+    fn say(&self, text: &str, json: Value) {
         // Nobody may read it any more, and the work goes on.
-        let _ = match self.json {
-            true => streams::print_json(&json.to_string()),
-            false => streams::print(text),
+        let _ = match (self.is_live, self.json) {
+            (true, _) => {
+                self.notice(text);
+                Ok(())
+            }
+            (false, true) => streams::print_json(&json.to_string()),
+            (false, false) => streams::print(text),
         };
     }
 
+    /// A line for the view.
+    pub fn notice(&self, text: &str) {
+        let mut model = self.model.borrow_mut();
+        model.notices.push(text.to_owned());
+        let old = model.notices.len().saturating_sub(NOTICES);
+        model.notices.drain(..old);
+    }
+
     pub fn joined(&self, agent: &Agent) {
-        let paused = String::new();
+        let paused = agent.paused.as_ref().map_or(String::new(), |paused| {
+            let reason = paused.reason.as_ref().map_or(String::new(), |reason| format!(": {}", line(reason)));
+            format!("; it is paused{reason} (fence agent resume {} lifts that)", agent.name)
+        });
         self.say(
             &format!("{}: joined as {}{paused}", agent.name, agent.role.as_str()),
-            json!({ "event": "joined", "agent": agent.name, "role": agent.role }),
+            json!({ "event": "joined", "agent": agent.name, "role": agent.role, "paused": agent.paused }),
         );
     }
 
@@ -45,35 +95,74 @@ impl Report {
         );
     }
 
+    /// The agent is paused. A poll is repeated every ten minutes, and the pause is told once.
     pub fn paused(&self, agent: &str, error: &Error) {
-        if self.paused.replace(error.message().into()) != error.message() {
+        let message = error.message().to_owned();
+        if self.model.borrow_mut().paused.insert(agent.into(), message.clone()).as_ref() != Some(&message) {
             self.say(
-                &format!("{agent}: {}", line(error.message())),
-                json!({ "event": "paused", "agent": agent, "message": error.message() }),
+                &format!("{agent}: {}", line(&message)),
+                json!({ "event": "paused", "agent": agent, "message": message }),
             );
         }
     }
 
+    /// A trigger arrived: its child is being prepared.
+    pub fn begun(&self, agent: &str, trigger: &Trigger, what: &str, activity: &Arc<Activity>) {
+        let mut model = self.model.borrow_mut();
+        model.paused.remove(agent);
+        model.counters.started += 1;
+        let now = renewal::now();
+        let child = Child {
+            agent: agent.into(),
+            trigger: trigger.kind.as_str().into(),
+            what: what.into(),
+            began: now,
+            leased_until: now,
+            phase: Phase::Starting,
+            activity: activity.clone(),
+        };
+        model.children.insert(trigger.run.clone(), child);
+    }
+
+    pub fn leased_until(&self, run: &str, ends: Ticks) {
+        self.model.borrow_mut().children.entry(run.into()).and_modify(|child| child.leased_until = ends);
+    }
+
+    /// Every running child was told to end.
+    pub fn ending(&self, run: &str) {
+        self.model.borrow_mut().children.entry(run.into()).and_modify(|child| child.phase = Phase::Ending);
+    }
+
     pub fn started(&self, agent: &str, trigger: &Trigger, what: &str, group: i32) {
-        self.paused.take();
+        let run = &trigger.run;
+        self.model.borrow_mut().children.entry(run.clone()).and_modify(|child| child.phase = Phase::Running);
         self.say(
-            &format!(
-                "{agent}: {} {}  run {}, process {group}",
-                trigger.kind.as_str(),
-                line(what),
-                trigger.run
-            ),
+            &format!("{agent}: {} {}  run {run}, process {group}", trigger.kind.as_str(), line(what)),
             json!({
-                "event": "started", "agent": agent, "run": trigger.run, "trigger": trigger.kind, "what": what,
+                "event": "started", "agent": agent, "run": run, "trigger": trigger.kind, "what": what,
                 "process": group,
             }),
         );
     }
 
     pub fn ended(&self, agent: &str, run: &str, ended: &Ended<'_>) {
+        {
+            let mut model = self.model.borrow_mut();
+            model.children.remove(run);
+            let counters = &mut model.counters;
+            *match ended.word() {
+                "done" => &mut counters.done,
+                "failed" => &mut counters.failed,
+                "lost" => &mut counters.lost,
+                _ => &mut counters.given_back,
+            } += 1;
+            model.tokens += ended.tokens.unwrap_or(0.0);
+            model.usd = ended.usd.map(|usd| usd + model.usd.unwrap_or(0.0)).or(model.usd);
+        }
         let took = rough(ended.took);
         let reason = ended.reason.map_or(String::new(), |reason| format!(": {}", line(reason)));
-        let kept = ended.kept.map_or(String::new(), |path| format!("; its work tree is kept: {path}"));
+        let kept =
+            ended.kept.as_ref().map_or(String::new(), |path| format!("; its work tree is kept: {path}"));
         let usd = ended.usd.map_or(String::new(), |usd| format!(", ${usd:.2}"));
         self.say(
             &format!("{agent}: {} {} after {took}{usd}{reason}{kept}", line(ended.what), ended.word()),
@@ -82,6 +171,36 @@ impl Report {
                 "reason": ended.reason, "took_ms": ended.took, "usd": ended.usd, "kept": ended.kept,
             }),
         );
+    }
+
+    /// Fills the view.
+    pub fn fill(&self, view: &mut WorkView, is_draining: bool) {
+        let model = self.model.borrow();
+        let now = renewal::now();
+        view.slots = model
+            .children
+            .iter()
+            .map(|(run, child)| Slot {
+                agent: child.agent.clone(),
+                run: run.clone(),
+                trigger: child.trigger.clone(),
+                what: child.what.clone(),
+                since_ms: Millis(now - child.began),
+                lease_left_ms: Millis((child.leased_until - now).max(0)),
+                last_line: child.activity.last_line(),
+                usd: None,
+                phase: child.phase,
+            })
+            .collect();
+        let Counters { started, done, failed, given_back, lost } = model.counters;
+        view.counters = Counters { started, done, failed, given_back, lost };
+        (view.spent_usd, view.tokens) = (model.usd, model.tokens as u64);
+        view.notices.clone_from(&model.notices);
+        view.state = match model.paused.values().next() {
+            _ if is_draining => State::Draining,
+            Some(paused) => State::Paused(paused.clone()),
+            None => State::Working,
+        };
     }
 }
 
@@ -94,8 +213,9 @@ pub struct Ended<'e> {
     pub reason: Option<&'e str>,
     pub took: Millis,
     pub usd: Option<f64>,
+    pub tokens: Option<f64>,
     /// The directory of a work tree that was not removed.
-    pub kept: Option<&'e str>,
+    pub kept: Option<String>,
 }
 
 impl Ended<'_> {

@@ -50,7 +50,7 @@ pub fn decide(end: &End, settled: bool, reading: &Reading, no_verdict: NoVerdict
         _ if settled => Decision::done(),
         End::Stopped => Decision::released(STOPPED),
         End::Lost(reason) => Decision::released(reason),
-        End::Exited(_) if reading.stopped.is_some() => {
+        End::Exited(1..) if reading.stopped.is_some() => {
             Decision::released(reading.stopped.as_ref().map(|stopped| stopped.reason()).unwrap_or_default())
         }
         End::Interrupted(reason) => Decision::failed(reason),
@@ -113,7 +113,8 @@ mod tests {
                 "released its command exited with 75, a temporary failure 60000",
             ),
             (End::Exited(1), false, &limit, Fail, "released usage limit: resets 3pm"),
-            (End::Exited(0), false, &limit, Fail, "released usage limit: resets 3pm"),
+            // It went on, and ended well.
+            (End::Exited(0), false, &limit, Done, "done"),
             (End::Stopped, false, &plain, Fail, "released its worker was told to end"),
             (End::Interrupted("it stalled".into()), false, &limit, Fail, "failed it stalled"),
             (End::Lost("claim `x` is over".into()), false, &plain, Fail, "released claim `x` is over"),

@@ -6,7 +6,7 @@ use crate::{
     supervise::Service,
 };
 use fencepost::{
-    Code, Error, Millis, Result, WAIT_MAX,
+    Code, Millis, Result, WAIT_MAX,
     agent::{self, Role as Has, Trigger, Type},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -146,7 +146,7 @@ impl<'w> Worker<'w> {
             ..agent::Pause::default()
         };
         if let Err(error) = self.service.call_until_answered(pause).await {
-            self.service.context.warn(&error);
+            self.service.warn(&error);
         }
     }
 }
@@ -167,11 +167,5 @@ pub fn what(trigger: &Trigger) -> String {
         (None, Type::TasksFinished) => count("finished task", n),
         (None, Type::PoolTasksAvailable) => format!("{} in the pool", count("task", n)),
         (None, _) => String::new(),
-    }
-}
-
-impl From<Error> for super::Broken {
-    fn from(error: Error) -> Self {
-        Self { code: error.code().exit_code(), message: error.message().into() }
     }
 }
