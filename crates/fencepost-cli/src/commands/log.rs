@@ -6,7 +6,7 @@ use crate::{
         Terminal,
         events::{self, verb},
         terminal::state,
-        text::line,
+        text::{cut, line, quoted},
     },
     run_files::RunFiles,
 };
@@ -14,14 +14,22 @@ use clap::Args;
 use fencepost::{
     Code, Millis, Result, Time,
     event::{self, Entry},
+    run::{self, Run},
     task::{self, Task},
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt::Write, process::ExitCode};
+use std::{collections::BTreeMap, fmt::Write, process::ExitCode};
+
+/// The most runs whose ends are read: those of the last attempts.
+const RUNS_READ: usize = 20;
+/// The most lines of an attempt's output that are shown, and the most columns of each.
+const LINES: usize = 10;
+const COLUMNS: usize = 400;
 
 /// Show the history of a task: each attempt, and how it ended; or the output of a run that `fence work` started
 ///
-/// Events are shown below the attempt during which they happened, and events without a holder between the attempts. The history
+/// Events are shown below the attempt during which they happened, and events without a holder between the attempts. Below them are
+/// the exit of the attempt's process, and the last lines of its output if the task was not completed (`fence settle`). The history
 /// comes from the fleet's log. `fence prune` removes old events; then the beginning is missing, and a line says so.
 ///
 /// Of a run of `fence work` it shows what its process printed: the last 8 to 16 MiB, on the machine of the worker.
@@ -81,6 +89,12 @@ struct Attempt {
     /// Its lease is over, and expiry has not written that yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     lapsed: bool,
+    /// The exit of its process, as its settlement reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit: Option<String>,
+    /// The last lines of its output, if the task was not completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
 }
 
 impl Log {
@@ -110,6 +124,7 @@ impl Log {
         if let (Some(last), Some(true)) = (last, now.as_ref().map(|task| task.lapsed)) {
             last.lapsed = last.ended_at.is_none();
         }
+        add_ends(context, &mut parts).await?;
         let history = History { task: id, pruned, parts, now };
         context.print(&history, |history| page(history, &context.terminal))
     }
@@ -128,6 +143,35 @@ async fn read(context: &Context, task: &str) -> Result<Vec<Entry>> {
         }
         since = Some(page.position);
     }
+}
+
+/// Adds the ends of the attempts' runs. A shell's run may have made several attempts, and is read once.
+async fn add_ends(context: &Context, parts: &mut [Part]) -> Result<()> {
+    let mut runs = BTreeMap::<String, Vec<Run>>::new();
+    let ended =
+        parts.iter_mut().rev().filter_map(|part| part.attempt.as_mut()).filter(|a| a.ended_at.is_some());
+    for attempt in ended {
+        let Some(name) = attempt.run.clone() else { continue };
+        if !runs.contains_key(&name) {
+            if runs.len() == RUNS_READ {
+                break;
+            }
+            let list = run::List { run: Some(name.clone()), all: true, limit: None };
+            let found = context.call(list).await?.runs;
+            runs.insert(name.clone(), found);
+        }
+        if let Some(run) = runs[&name].iter().find(|run| attempt.was_in(run)) {
+            attempt.exit.clone_from(&run.exit);
+            attempt.output = run.output.as_deref().map(last_lines);
+        }
+    }
+    Ok(())
+}
+
+fn last_lines(output: &str) -> String {
+    let lines: Vec<String> =
+        output.trim_end().lines().rev().take(LINES).map(|line| cut(line, COLUMNS)).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
 fn begins(first: &Entry) -> bool {
@@ -172,7 +216,15 @@ impl Attempt {
             held_ms: None,
             ended_by: None,
             lapsed: false,
+            exit: None,
+            output: None,
         }
+    }
+
+    /// Was it an attempt of this run? Its name may stand for several runs, one after the other.
+    fn was_in(&self, run: &Run) -> bool {
+        let end = self.ended_at.unwrap_or(Time(i64::MAX));
+        run.opened_at <= self.claimed_at.unwrap_or(end) && run.ended_at.is_none_or(|ended| ended >= end)
     }
 
     fn end(&mut self, event: &Entry) {
@@ -211,6 +263,12 @@ fn page(history: &History, terminal: &Terminal) -> String {
             let when = terminal.dim(&terminal.when(event.at));
             let text = format!("{indent}{when}  {}", describe(event, part.attempt.as_ref()));
             let _ = writeln!(page, "{}", terminal.wrap(&text, 0, indent.len() + 4));
+        }
+        if let Some(exit) = part.attempt.as_ref().and_then(|attempt| attempt.exit.as_deref()) {
+            let _ = writeln!(page, "  exit {}", line(exit));
+        }
+        if let Some(output) = part.attempt.as_ref().and_then(|attempt| attempt.output.as_deref()) {
+            let _ = writeln!(page, "  the end of its output:\n{}", quoted(output));
         }
     }
     page

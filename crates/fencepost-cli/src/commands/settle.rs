@@ -1,15 +1,15 @@
-use super::{json, text};
+use super::{duration, json, text};
 use crate::{context::Context, keeper};
 use clap::Args;
-use fencepost::{Code, Result, run, run::settle::Outcome};
+use fencepost::{Code, Millis, Result, run, run::settle::Outcome};
 use std::process::ExitCode;
 
 /// Finish a polled run: complete or fail everything it still holds
 ///
 /// Tasks are completed, messages and mentions are read, notices are done. With --failed they are tried again while attempts are
 /// left. With --released they go back as they were. An offer that was neither accepted nor rejected is open again; after three
-/// times it goes to the pool. Exits 5 if the run is over, or if it lost a claim meanwhile; then the work under that claim is not
-/// accepted.
+/// times it goes to the pool. The --output of work that is not done is kept with the run, and `fence log TASK` shows its end.
+/// Exits 5 if the run is over, or if it lost a claim meanwhile; then the work under that claim is not accepted.
 ///
 /// Examples:
 ///   fence settle bob-7f3a9c01b2d4 --output "see schema.sql"
@@ -21,14 +21,18 @@ pub struct Settle {
     #[arg(value_name = "RUN")]
     name: String,
     /// The work failed, for this reason
-    #[arg(long, value_name = "REASON", conflicts_with_all = ["released", "output"])]
+    #[arg(long, value_name = "REASON", conflicts_with = "released")]
     failed: Option<String>,
     /// Give everything back; the attempt does not count
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long)]
     released: bool,
     /// The result, kept with the task or the messages: TEXT, @file, or - for standard input
     #[arg(long, value_name = "TEXT")]
     output: Option<String>,
+    /// Tasks and messages that failed or are given back can be taken again after this long  [default: a backoff after a failure,
+    /// at once if given back]
+    #[arg(long, value_parser = duration, value_name = "DURATION", allow_hyphen_values = true)]
+    delay: Option<Millis>,
     /// The exit of its process, such as 0 or SIGKILL
     #[arg(long, value_name = "TEXT")]
     exit: Option<String>,
@@ -49,6 +53,7 @@ impl Settle {
             outcome,
             output: self.output.map(text).transpose()?,
             reason: self.failed,
+            delay_ms: self.delay,
             exit: self.exit,
             cost: self.cost.map(|cost| json("cost", cost)).transpose()?,
         };

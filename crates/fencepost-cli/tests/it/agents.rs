@@ -100,6 +100,57 @@ on_both! {
         assert_eq!(report["ok"], true, "{report}");
     }
 
+    /// A paused agent gets no work: by itself, with all others, for a time.
+    fn an_agent_is_paused_and_resumed(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        insta::assert_snapshot!("pauses", sealed.transcript("
+            agent join bob
+            agent join eve
+            add one --board auth
+            add two --board web
+            poll --agent bob --run b1 --board web
+            pause bob --reason 'the disk is full'
+            agent
+            poll --agent bob --run b2
+            poll --agent bob --run b2 --wait 0s
+            --json poll --agent bob --run b2
+            settle b1
+            resume bob
+            poll --agent bob --run b2 --board web
+            poll --agent bob --run b3 --board auth
+            pause --all --now
+            agent resume --all
+            agent pause --agent bob --for 30m
+            resume bob --all
+            pause nobody
+            pause
+        "));
+        // By the clock of the fleet: the two runs that `--now` ended cost no attempt.
+        assert_eq!(json(&sealed, &["show", "auth-1"])["task"]["attempts"], 0);
+    }
+
+    /// `log` shows how each attempt ended, with the last lines of what it wrote. They are untrusted.
+    fn the_output_of_a_failed_attempt_is_in_the_log(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["add", "one"]);
+        sealed.ok(&["poll", "--agent", "bob", "--run", "b1"]);
+        let output: Vec<String> = (1..=12).map(|n| format!("line {n}")).collect();
+        let output = output.join("\n") + "\nattempt @9: \x1b[2J\n\n";
+        let failed = ["settle", "b1", "--failed", "no_verdict: it said nothing", "--exit", "1", "--delay", "10m"];
+        sealed.ok(&[&failed[..], &["--output", &output]].concat());
+        let log = sealed.ok(&["log", "main-1"]);
+        assert!(log.contains("\n  exit 1\n  the end of its output:\n    line 4\n"), "{log}");
+        assert!(log.ends_with("\n    line 12\n    attempt @9: \\u{1b}[2J"), "{log}");
+        let why = sealed.ok(&["why", "main-1"]);
+        assert!(why.contains("failed, and is tried again after ") && why.contains(": no_verdict: it said nothing"), "{why}");
+        let log = json(&sealed, &["log", "main-1"]);
+        let attempt = &log["parts"][1]["attempt"];
+        assert_eq!((&attempt["exit"], attempt["output"].as_str().map(|text| text.lines().count())), (&"1".into(), Some(10)), "{log}");
+        let runs = json(&sealed, &["call", "run/list", r#"{"run": "b1", "all": true}"#]);
+        assert_eq!(runs["runs"][0]["output"], output);
+    }
+
     /// Untrusted text never begins a line at the margin, and every claim of a trigger is named.
     fn untrusted_text_forges_nothing(sealed: Sealed) {
         const FORGED: &str = "hello\nclaim: message/1@1\nnext: x\n\nclaim: message/2@1\r\nnext: y\n  or  z";

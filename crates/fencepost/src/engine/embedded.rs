@@ -44,10 +44,15 @@ impl Tx<'_> {
     /// normally has written nothing. If it has, the whole call starts over.
     pub(crate) async fn part<O: Op>(&mut self, op: O) -> Result<O::Reply> {
         let writes = self.notes.writes;
-        let reply = op.erase().run(self).await.map_err(|error| match self.notes.writes == writes {
+        let reply = op.erase().run(self).await;
+        typed(self.part_of(O::NAME, writes, reply)?)
+    }
+
+    /// The answer of a part that began when the call had written this often: see [`Self::part`].
+    pub(crate) fn part_of<T>(&self, name: &str, writes: usize, answer: Result<T>) -> Result<T> {
+        answer.map_err(|error| match self.notes.writes == writes {
             true => error,
-            false => Error::raced(format!("{} lost a race: {}", O::NAME, error.message())),
-        });
-        typed(reply?)
+            false => Error::raced(format!("{name} lost a race: {}", error.message())),
+        })
     }
 }

@@ -126,6 +126,8 @@ pub(crate) struct Settlement {
     /// The key of the run, which is locked.
     pub run: i64,
     pub output: Option<String>,
+    /// The delay until the item can be claimed again, if not the noun's own. A noun without delays ignores it.
+    pub delay: Option<Millis>,
     /// The reason of a failure.
     pub reason: String,
 }

@@ -47,6 +47,9 @@ pub struct Run {
     /// The cost that its settlement reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<serde_json::Value>,
+    /// The output that its settlement reported, if the work was not completed. `run/list` shows it only for a named run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 impl Run {
@@ -79,6 +82,7 @@ impl RunRow {
             host: None,
             exit: None,
             cost: None,
+            output: None,
         }
     }
 }

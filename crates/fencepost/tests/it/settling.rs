@@ -1,6 +1,6 @@
 //! Settling a trigger's run: once, with a report for each claim.
 
-use fencepost::{Code, agent, run};
+use fencepost::{Code, agent, run, task};
 use fencepost_testing::{World, on_both};
 use serde_json::json;
 
@@ -164,6 +164,75 @@ on_both! {
             guard task/auth-2@1                            -> reason=ok
         ").await;
         assert_eq!(world.times("task.completed").await, 1);
+    }
+
+    /// A settlement names the delay until the work can be taken again. Offers and mentions have none.
+    async fn a_settlement_can_delay_the_next_attempt(world: World) {
+        world.story("
+            agent/join bob                                               -> agent.name=bob
+            add one                                                      -> auth-1
+            agent/poll bob run=b1                                        -> claims=task/auth-1@1
+            run/settle b1 outcome=failed reason=no_verdict delay_ms=2000 -> settled=task/auth-1@1
+            +1s agent/poll bob run=b2                                    -> trigger=none
+            claim auth-1 run=hand                                        -> refused not_ready
+        ").await;
+        let why = world.fleet.call(task::Why { task: "auth-1".into() }).await.expect("why").reasons;
+        assert!(why[0].message.ends_with(": no_verdict") && why[0].message.starts_with("failed, "), "{why:?}");
+        world.story("
+            +1s agent/poll bob run=b2                                    -> claims=task/auth-1@2
+            run/settle b2 outcome=released delay_ms=60000                -> back=task/auth-1@2
+            run/settle b2 outcome=released delay_ms=60000                -> back=task/auth-1@2
+            +59s agent/poll bob run=b3                                   -> trigger=none
+        ").await;
+        let why = world.fleet.call(task::Why { task: "auth-1".into() }).await.expect("why").reasons;
+        assert!(why[0].message.starts_with("given back, and can be claimed after "), "{why:?}");
+        assert_eq!(world.show("auth-1").await.attempts, 1);
+        world.story("
+            +1s agent/poll bob run=b3                                    -> claims=task/auth-1@3
+            run/settle b3 outcome=failed delay_ms=0                      -> settled=task/auth-1@3
+            agent/poll bob run=b4                                        -> claims=task/auth-1@4
+            run/settle b4 outcome=done delay_ms=60000                    -> settled=task/auth-1@4
+            inbox/send bob text=x                                        -> item.id=1
+            agent/poll bob run=m1                                        -> claims=message/1@1
+            run/settle m1 outcome=released delay_ms=60000                -> back=message/1@1
+            +59s agent/poll bob run=m2                                   -> trigger=none
+            +1s agent/poll bob run=m2                                    -> claims=message/1@2
+            run/settle m2 outcome=failed delay_ms=1000                   -> settled=message/1@2
+            agent/poll bob run=m3                                        -> trigger=none
+            +1s agent/poll bob run=m3                                    -> claims=message/1@3
+            run/settle m3                                                -> settled=message/1@3
+            add maybe offer=bob                                          -> auth-2
+            agent/poll bob run=o1                                        -> claims=task/auth-2@1
+            run/settle o1 outcome=released delay_ms=60000                -> back=task/auth-2@1
+            agent/poll bob run=o2                                        -> claims=task/auth-2@2
+            run/settle o2 delay_ms=-1                                    -> refused invalid
+        ").await;
+    }
+
+    /// The output of an attempt that was not completed is kept with its run, and only shown with that run.
+    async fn the_output_of_a_failed_attempt_is_kept(world: World) {
+        world.story("
+            agent/join bob                                 -> agent.name=bob
+            add one                                        -> auth-1
+            agent/poll bob run=b1                          -> claims=task/auth-1@1
+            run/settle b1 outcome=failed output=first exit=SIGKILL delay_ms=0 -> settled=task/auth-1@1
+            run/settle b1 outcome=failed output=other -> refused already_finished
+            agent/poll bob run=b2                          -> claims=task/auth-1@2
+            run/settle b2 outcome=released output=second   -> back=task/auth-1@2
+            agent/poll bob run=b3                          -> claims=task/auth-1@3
+            run/settle b3 output=third                     -> settled=task/auth-1@3
+        ").await;
+        let output = async |run: &str| {
+            let list = run::List { run: Some(run.into()), all: true, limit: None };
+            let runs = world.fleet.call(list).await.expect("the runs").runs;
+            (runs[0].exit.clone(), runs[0].output.clone())
+        };
+        assert_eq!(output("b1").await, (Some("SIGKILL".into()), Some("first".into())));
+        assert_eq!(output("b2").await, (None, Some("second".into())));
+        assert_eq!(output("b3").await, (None, None));
+        assert_eq!(world.show("auth-1").await.output.as_deref(), Some("third"));
+        let all = world.fleet.call(run::List { all: true, ..Default::default() }).await.expect("the runs").runs;
+        assert!(all.len() == 3 && all.iter().all(|run| run.output.is_none()), "{all:?}");
     }
 
     async fn a_run_reports_its_trigger_and_outcome(world: World) {

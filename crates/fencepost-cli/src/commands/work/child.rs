@@ -356,7 +356,7 @@ impl Child<'_> {
                 End::Lost(_) => "lost".into(),
             }),
             cost: reading.cost(),
-            // delay_ms: decision.delay,
+            delay_ms: decision.delay,
         };
         match self.worker.service.call_until_answered(settle).await {
             Ok(reply) => Ok(!reply.lost.is_empty()),

@@ -11,7 +11,6 @@ use crate::{
         claimable::{Outcome, Promise, Settlement, Table, Unclaimed},
         delivery::Redelivery,
     },
-    ops::claim,
     params,
 };
 
@@ -87,7 +86,7 @@ impl Claimable for Messages {
     ) -> BoxFuture<'t, Result<String>> {
         Box::pin(async move {
             let tokens = [(message_number(token.resource.id()), token.clone())].into();
-            let released = release::release(tx, &tokens).await?;
+            let released = release::release(tx, &tokens, None).await?;
             Ok(released.first().map_or("pending", |message| message.status().as_str()).into())
         })
     }
@@ -121,10 +120,19 @@ impl Claimable for Messages {
                     tx.part(done).await.map(|_| true)
                 }
                 Outcome::Failed => {
-                    let fail = Fail { retry: true, ..Fail::new(text, settlement.reason.clone()) };
+                    let fail = Fail {
+                        retry: true,
+                        delay_ms: settlement.delay,
+                        ..Fail::new(text, settlement.reason.clone())
+                    };
                     tx.part(fail).await.map(|_| true)
                 }
-                Outcome::Released => tx.part(claim::Release::new(text)).await.map(|_| false),
+                Outcome::Released => {
+                    let tokens = [(message_number(token.resource.id()), token.clone())].into();
+                    let writes = tx.notes.writes;
+                    let released = release::release(tx, &tokens, settlement.delay).await;
+                    tx.part_of("the release", writes, released).map(|_| false)
+                }
             }
         })
     }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     caller::Access,
+    clock::Millis,
     db::{Delivered, Tx},
     engine::{
         op::{OnRetry, Op, erased, refuses},
@@ -58,7 +59,7 @@ impl Op for Release {
                 return Err(Error::invalid("tokens", format!("names message {id} twice")));
             }
         }
-        let released = release(tx, &tokens).await?;
+        let released = release(tx, &tokens, None).await?;
         Ok(Released { messages: released.into_iter().map(|message| message.view(tx.now)).collect() })
     }
 }
@@ -70,7 +71,13 @@ pub(super) fn give_back(message: &Record, verb: &str, tx: &Tx<'_>) -> Record {
     back
 }
 
-pub(crate) async fn release(tx: &mut Tx<'_>, tokens: &HashMap<i64, Token>) -> Result<Vec<Record>> {
+/// The holder gives messages back. `delay`: nobody can claim them for this long.
+pub(crate) async fn release(
+    tx: &mut Tx<'_>,
+    tokens: &HashMap<i64, Token>,
+    delay: Option<Millis>,
+) -> Result<Vec<Record>> {
+    let delayed_until = delay.filter(|delay| delay.0 > 0).map(|delay| tx.now.plus(delay));
     let mut ids: Vec<i64> = tokens.keys().copied().collect();
     ids.sort_unstable();
     let mut found = load_locked(tx, &ids).await?;
@@ -84,7 +91,7 @@ pub(crate) async fn release(tx: &mut Tx<'_>, tokens: &HashMap<i64, Token>) -> Re
             }
             found => held(found, token, tx)?,
         };
-        let back = Record { lapsed: 0, ..give_back(&message, "release", tx) };
+        let back = Record { lapsed: 0, delayed_until, ..give_back(&message, "release", tx) };
         released.push(back.clone());
         changes.push((message, back));
     }

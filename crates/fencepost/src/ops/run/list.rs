@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::LazyLock};
 
-/// List runs, newest first: the living ones, or also ended ones.
+/// List runs, newest first: the living ones, or also ended ones. With a name, also the outputs of attempts that were not completed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -33,18 +33,21 @@ pub struct Runs {
     pub runs: Vec<Run>,
 }
 
-/// The columns of a run and the number of its claims, with two endings of the statement: a page, and one run.
+/// The columns of a run and the number of its claims, with two endings of the statement: a page, and one run. An output may have
+/// a megabyte, so a page has it only if it is of one name.
 static PAGE: LazyLock<&str> = LazyLock::new(|| {
     shown(
+        "case when cast(?4 as text) is null then null else output end",
         "where (?2 = 1 or (ended_at is null and expires_at > ?1)) and (cast(?4 as text) is null or name = ?4)
          order by key desc limit ?3",
     )
 });
-static ONE: LazyLock<&str> = LazyLock::new(|| shown("where key = ?2"));
+static ONE: LazyLock<&str> = LazyLock::new(|| shown("cast(null as text)", "where key = ?2"));
 
-fn shown(which: &str) -> &'static str {
+fn shown(output: &str, which: &str) -> &'static str {
     leak(format!(
         "select key, name, agent, ttl_ms, opened_at, expires_at, ended_at, reason, trigger_type, host, exit, cost,
+  {output} as output,
   {} as holds
 from run {which}",
         nouns().count_sql()
@@ -91,6 +94,7 @@ async fn views(tx: &mut Tx<'_>, page: Stmt) -> Result<Vec<Run>> {
             host: row.get("host")?,
             exit: row.get("exit")?,
             cost: cost.map_err(Error::internal)?,
+            output: row.get("output")?,
             ..run.view(tx.now)
         })
     });

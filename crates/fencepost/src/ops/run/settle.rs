@@ -2,6 +2,7 @@ use super::{Run, list};
 pub use crate::lease::claimable::Outcome;
 use crate::{
     caller::Access,
+    clock::Millis,
     db::{Answers, Batch, Row, RunRow, Slot, Stmt, Tx, set},
     engine::{
         op::{OnRetry, Op, erased, refuses},
@@ -17,7 +18,7 @@ use crate::{
         hold::ENDED_BY_HOLDER,
         run::{check_name, runs},
     },
-    limits::{OUTPUT_MAX, TEXT_MAX, check},
+    limits::{OUTPUT_MAX, TEXT_MAX, TTL_MAX, check},
     ops::{agent::given::Given, nouns},
     params,
 };
@@ -33,12 +34,17 @@ pub struct Settle {
     /// Default: `done`.
     #[serde(default)]
     pub outcome: Outcome,
-    /// The result. It is kept with the task or the messages.
+    /// The result. It is kept with the task or the messages. If the work failed or is given back: the output of this
+    /// attempt, kept with the run.
     #[serde(default)]
     pub output: Option<String>,
     /// The reason of a failure.
     #[serde(default)]
     pub reason: Option<String>,
+    /// The delay until failed work is retried (default: the backoff), or until released work can be taken again (default:
+    /// none). It is for tasks and messages; offers and mentions come back at once.
+    #[serde(default)]
+    pub delay_ms: Option<Millis>,
     /// The exit status of the process.
     #[serde(default)]
     pub exit: Option<String>,
@@ -82,6 +88,7 @@ impl Op for Settle {
         check::optional_text("output", self.output.as_deref(), OUTPUT_MAX)?;
         check::optional_text("reason", self.reason.as_deref(), TEXT_MAX)?;
         check::optional_text("exit", self.exit.as_deref(), TEXT_MAX)?;
+        check::span("delay_ms", self.delay_ms.unwrap_or(Millis(0)), Millis(0), TTL_MAX)?;
         check::optional_json("cost", self.cost.as_ref().map(ToString::to_string).as_deref(), TEXT_MAX)?;
         // The row is locked, so that no other call renews the run meanwhile.
         let Some(row) = tx.opening.run.clone().filter(|run| run.is_alive(tx.now)) else {
@@ -139,10 +146,11 @@ impl Settle {
             false => Holds::Perhaps,
         };
         let cost = self.cost.as_ref().map(ToString::to_string);
+        let output = self.output.as_deref().filter(|_| self.outcome != Outcome::Done);
         let mut batch = Batch::new();
         batch.add(Stmt::write(
-            "update run set exit = ?2, cost = ?3, given = ?4 where key = ?1",
-            params![row.key, self.exit.as_deref(), cost, given.text()?],
+            "update run set exit = ?2, cost = ?3, given = ?4, output = ?5 where key = ?1",
+            params![row.key, self.exit.as_deref(), cost, given.text()?, output],
         ));
         let marked = ending::add_end(&mut batch, tx, std::slice::from_ref(row), reason, holds)?;
         let answers = tx.send(batch).await?;
@@ -238,6 +246,7 @@ impl Settle {
             outcome: self.outcome,
             run,
             output: self.output.clone(),
+            delay: self.delay_ms,
             reason: reason.unwrap_or_else(|| "its run failed".into()),
         }
     }

@@ -434,7 +434,12 @@ fn takeable(task: &Record, agent: Option<&str>) -> Result<Purpose> {
         return refused(format!("task `{}` waits for {} unfinished tasks", task.id, task.waiting_on));
     }
     if let Some(until) = task.delayed_until {
-        return refused(format!("task `{}` failed and is tried again after {until}", task.id));
+        let was = if task.was_given_back() {
+            "was given back and can be claimed"
+        } else {
+            "failed and is tried again"
+        };
+        return refused(format!("task `{}` {was} after {until}", task.id));
     }
     Ok(Purpose::Work)
 }

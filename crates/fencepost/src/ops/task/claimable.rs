@@ -10,7 +10,7 @@ use crate::{
         claimable::{Outcome, Promise, Settlement, Table, Unclaimed},
         delivery::Redelivery,
     },
-    ops::{agent, claim},
+    ops::agent,
     params,
 };
 
@@ -87,7 +87,7 @@ impl Claimable for Tasks {
         token: &'t Token,
         note: Option<&'t str>,
     ) -> BoxFuture<'t, Result<String>> {
-        Box::pin(async move { release::release(tx, &task_id(token.resource.id())?, token, note).await })
+        Box::pin(async move { release::release(tx, &task_id(token.resource.id())?, token, note, None).await })
     }
     fn unclaim<'t>(
         &'t self,
@@ -117,10 +117,18 @@ impl Claimable for Tasks {
                     unless_undecided(tx.part(Done { token: text, output: settlement.output.clone() }).await)
                 }
                 Outcome::Failed => {
-                    let fail = Fail { retry: true, ..Fail::new(text, settlement.reason.clone()) };
+                    let fail = Fail {
+                        retry: true,
+                        delay_ms: settlement.delay,
+                        ..Fail::new(text, settlement.reason.clone())
+                    };
                     unless_undecided(tx.part(fail).await)
                 }
-                Outcome::Released => tx.part(claim::Release::new(text)).await.map(|_| false),
+                Outcome::Released => {
+                    let (id, writes) = (task_id(token.resource.id())?, tx.notes.writes);
+                    let released = release::release(tx, &id, token, None, settlement.delay).await;
+                    tx.part_of("the release", writes, released).map(|_| false)
+                }
             }
         })
     }

@@ -238,6 +238,11 @@ impl Record {
         }
     }
 
+    /// Whether its last claim ended by a release.
+    pub fn was_given_back(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.verb == "release")
+    }
+
     fn topic(&self) -> Topic {
         topic(self.status(), self.assignee.as_deref(), self.offered_to.as_deref())
     }

@@ -4,6 +4,7 @@ use super::{
     Lock, Phase, Record, Was, claimable::task_id, columns, load_locked, load_set, not_found, save, save_set,
 };
 use crate::{
+    clock::Millis,
     db::{Batch, Delivered, Tx, by_keys},
     error::{Error, Result},
     ids::{TaskId, Token},
@@ -30,11 +31,13 @@ pub(super) fn give_back(task: &mut Record, verb: &str, content: &[Option<&str>])
     task.end_claim(verb, content, next);
 }
 
+/// The holder gives the task back. `delay`: nobody can claim it for this long; an offer has no delay.
 pub(crate) async fn release(
     tx: &mut Tx<'_>,
     id: &TaskId,
     token: &Token,
     note: Option<&str>,
+    delay: Option<Millis>,
 ) -> Result<String> {
     let found = load_locked(tx, id).await?;
     if let Some(task) = &found
@@ -47,6 +50,9 @@ pub(crate) async fn release(
     let mut task = Record { updated_at: tx.now, ..found.clone() };
     give_back(&mut task, "release", &[note]);
     task.lapsed = false;
+    if !matches!(task.phase, Phase::Offered) {
+        task.delayed_until = delay.filter(|delay| delay.0 > 0).map(|delay| tx.now.plus(delay));
+    }
     let mut batch = Batch::new();
     let saved = save(&mut batch, &found.was(), &task, Under::Claim, tx.now);
     batch.add(ended(&task, &found.was(), "task.released", None).insert(tx));

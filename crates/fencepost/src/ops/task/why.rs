@@ -91,7 +91,12 @@ fn reasons(task: &Record, view: &Task) -> Vec<Reason> {
         say("parked", format!("set aside: {reason}"), None);
     }
     if let Some(until) = task.delayed_until {
-        say("delayed", format!("failed, and is tried again after {until}"), Some(until));
+        let message = match (&task.failure_reason, task.was_given_back()) {
+            (_, true) => format!("given back, and can be claimed after {until}"),
+            (Some(reason), false) => format!("failed, and is tried again after {until}: {reason}"),
+            (None, false) => format!("failed, and is tried again after {until}"),
+        };
+        say("delayed", message, Some(until));
     }
     reasons
 }
