@@ -15,6 +15,7 @@
 //! - `location`: where the fleet is, and who can read its files
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `keeper`: the process that renews a run while its owner lives
+//! - `worktree`: a git work tree for each attempt at a task, and merging its branch
 //! - `supervise`: a command that runs under a claim
 //! - `commands`: one command, one file
 //! - `command_line`: the definition of all commands, their help, and wrong command lines
@@ -35,6 +36,8 @@ mod private_files;
 mod settings;
 mod supervise;
 mod trust;
+#[cfg_attr(not(test), expect(dead_code, reason = "`fence work` will call it"))]
+mod worktree;
 
 use std::process::ExitCode;
 
