@@ -16,6 +16,7 @@
 //! - `context`: shared by all commands: the fleet, the run, the agent, a way to print
 //! - `run_files`: the log and the processes of a run that a worker of this machine started
 //! - `keeper`: the process that renews a run while its owner lives
+//! - `worktree`: a git work tree for each attempt at a task, and merging its branch
 //! - `supervise`: a command that runs under a claim
 //! - `view`: live views on the terminal
 //! - `commands`: one command, one file
@@ -39,6 +40,7 @@ mod settings;
 mod supervise;
 mod trust;
 mod view;
+mod worktree;
 
 use std::process::ExitCode;
 

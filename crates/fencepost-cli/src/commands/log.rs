@@ -1,4 +1,4 @@
-mod run;
+mod child;
 
 use crate::{
     context::Context,
@@ -101,13 +101,13 @@ impl Log {
     pub async fn run(self, context: &Context) -> Result<ExitCode> {
         let name = self.id.strip_prefix("run/").unwrap_or(&self.id);
         if let Some(files) = RunFiles::find(name) {
-            return run::print(&files, name, self.follow, context).await;
+            return child::print(&files, name, self.follow, context).await;
         }
         let Ok(id) = super::task_of(&self.id);
         let shown = context.call(task::Show { task: id.clone() }).await;
         let shown = match shown {
             Err(error) if matches!(error.code(), Code::NotFound | Code::Invalid) => {
-                let elsewhere = run::elsewhere(name, context).await?;
+                let elsewhere = child::elsewhere(name, context).await?;
                 Err(elsewhere.unwrap_or(error))
             }
             shown => shown,

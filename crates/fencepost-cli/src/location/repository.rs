@@ -27,7 +27,7 @@ pub fn unused_database(here: &Path) -> Option<PathBuf> {
 
 /// The directory that is the same for all work trees of the repository around `here`: the main work tree, or else the git
 /// directory.
-pub(super) fn main_work_tree(here: &Path) -> Option<PathBuf> {
+pub fn main_work_tree(here: &Path) -> Option<PathBuf> {
     let top = here.ancestors().find(|dir| dir.join(".git").exists() || is_git_directory(dir))?;
     if top.join(".git").is_dir() || is_git_directory(top) {
         return Some(top.to_owned());

@@ -1,0 +1,330 @@
+//! A complete tree: its state, its commits, and its end.
+
+use super::{
+    Listed, Repository,
+    busy::Busy,
+    git::{Git, prepare},
+};
+use fencepost::{Code, Error, Result};
+use std::{path::PathBuf, process::Command};
+
+/// The commit that a tree started from. It stays the same when a second attempt takes the tree over.
+pub const START: &str = "refs/worktree/fence-start";
+
+/// How many files a message names.
+const NAMED: usize = 5;
+
+/// A directory to work in.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    pub(super) repository: Repository,
+    pub(super) git: Git,
+    pub path: PathBuf,
+    /// A tree for no task has none.
+    pub branch: Option<String>,
+    /// The commit that it started from.
+    pub start: String,
+    /// It holds the work of an earlier attempt.
+    pub was_taken_over: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// There are no uncommitted changes and no untracked files. Ignored files do not count.
+    pub clean: bool,
+    /// There are commits beyond the one that it started from.
+    pub commits: bool,
+}
+
+/// What became of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finished {
+    Removed,
+    /// It holds work that is nowhere else, or could not be removed.
+    Kept {
+        path: PathBuf,
+        why: String,
+    },
+}
+
+impl Tree {
+    pub(super) fn new(repository: &Repository, path: PathBuf, start: String) -> Self {
+        Self {
+            repository: repository.clone(),
+            git: Git::at(&path),
+            path,
+            branch: None,
+            start,
+            was_taken_over: false,
+        }
+    }
+
+    /// `None` if it was not made by [`Repository::create`].
+    pub(super) async fn open(repository: &Repository, listed: Listed) -> Result<Option<Self>> {
+        let start = Git::at(&listed.path).ask(["rev-parse", "--quiet", "--verify", START]).await?;
+        let tree = |start| Self { branch: listed.branch, ..Self::new(repository, listed.path, start) };
+        Ok(start.map(tree))
+    }
+
+    /// Puts the tree on a new branch at its commit. Files, index and a merge under way stay as they are: `git switch` would refuse
+    /// some of it, and this also runs no hook.
+    pub(super) async fn start_branch(&mut self, branch: &str) -> Result<()> {
+        let head = self.head().await?;
+        self.repository.free_branch(branch, &head).await?;
+        let name = format!("refs/heads/{branch}");
+        // The empty old value: the branch must not exist.
+        self.git.text(["update-ref", &name, &head, ""]).await?;
+        self.git.text(["symbolic-ref", "-m", "fence work", "HEAD", &name]).await?;
+        self.branch = Some(branch.to_owned());
+        Ok(())
+    }
+
+    /// Takes over the work of an earlier attempt.
+    pub(super) async fn continue_on(mut self, branch: &str) -> Result<Self> {
+        if self.branch.as_deref() != Some(branch) {
+            self.start_branch(branch).await?;
+        }
+        self.was_taken_over = true;
+        Ok(self)
+    }
+
+    /// Makes a command run in this tree.
+    pub fn enter(&self, command: &mut Command) {
+        command.current_dir(&self.path);
+        prepare(command);
+    }
+
+    /// The command that prepares a tree, a command line for the shell: `npm install`.
+    pub fn setup_command(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        self.enter(&mut command);
+        command
+    }
+
+    pub async fn status(&self) -> Result<Status> {
+        let commits = !self.commits_beyond_start("HEAD").await?.is_empty();
+        Ok(Status { clean: self.changes().await?.is_empty(), commits })
+    }
+
+    /// Commits everything that is not ignored, and returns the commit; `None` if there is nothing to commit. Hooks run as usual.
+    pub async fn commit_all(&self, message: &str, agent: &str) -> Result<Option<String>> {
+        let git = self.git.clone().with_identity(&format!("{agent} (fence work)"), agent).await?;
+        let unmerged = git.text(["diff", "--name-only", "-z", "--no-relative", "--diff-filter=U"]).await?;
+        if !unmerged.is_empty() {
+            let files = unmerged.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>();
+            let message = format!("files with conflicts are not committed: {}", some(&files));
+            return Err(Error::new(Code::Invalid, message));
+        }
+        git.text(["add", "--all"]).await?;
+        if git.ask(["diff", "--cached", "--quiet"]).await?.is_some() {
+            return Ok(None);
+        }
+        git.text(["commit", "--quiet", "--no-gpg-sign", "--cleanup=whitespace", "-m", message]).await?;
+        self.head().await.map(Some)
+    }
+
+    /// Removes the tree, unless it holds work that is nowhere else. Its branch stays if it has commits of its own, or if
+    /// `keep_branch` says so. Nothing may run in the tree any more.
+    pub async fn finish(self, keep_branch: bool) -> Result<Finished> {
+        let kept = |why: String| Ok(Finished::Kept { path: self.path.clone(), why });
+        if self.path.exists()
+            && let Some(why) = self.reason_to_keep().await?
+        {
+            return kept(why);
+        }
+        // From here on it holds no work. If this process dies, `sweep` goes on.
+        let Some(mark) = Busy::mark(&self.path)? else {
+            return kept("another process is removing it".into());
+        };
+        if let Err(error) = self.repository.discard(&self.path).await {
+            return kept(error.message().into());
+        }
+        if let Some(branch) = &self.branch
+            && !keep_branch
+            && let Some(tip) = self.repository.tip(branch).await?
+            && self.repository.contains(&self.start, &tip).await?
+            && self.repository.checked_out(branch).await?.is_none()
+        {
+            self.repository.delete_branch(branch, &tip).await?;
+        }
+        mark.unmark();
+        Ok(Finished::Removed)
+    }
+
+    async fn reason_to_keep(&self) -> Result<Option<String>> {
+        let changes = self.changes().await?;
+        if !changes.is_empty() {
+            return Ok(Some(format!("it has uncommitted changes: {}", some(&changes))));
+        }
+        // An agent may have left its branch, or be in the middle of a rebase.
+        let head = self.head().await?;
+        let refs = ["--count=1", "--contains", &head, "refs/heads", "refs/remotes", "refs/tags"];
+        let on_a_branch = self.git.text(["for-each-ref"].into_iter().chain(refs)).await?;
+        if on_a_branch.is_empty() && !self.commits_beyond_start("HEAD").await?.is_empty() {
+            return Ok(Some("it has commits that are on no branch".into()));
+        }
+        let listed = self.repository.listed().await?;
+        if listed.iter().any(|tree| tree.path == self.path && tree.locked) {
+            return Ok(Some("it is locked: git worktree unlock".into()));
+        }
+        // The repositories of submodules are removed with the tree.
+        let check = "test -z \"$(git status --porcelain --untracked-files=normal; \
+                     git rev-list --max-count=1 HEAD --all --not --remotes)\"";
+        let submodules = self.git.output(["submodule", "--quiet", "foreach", "--recursive", check]).await?;
+        if !submodules.is_success() {
+            return Ok(Some("a submodule has changes, or commits that are on no remote".into()));
+        }
+        Ok(None)
+    }
+
+    async fn head(&self) -> Result<String> {
+        self.git.text(["rev-parse", "--verify", "HEAD"]).await
+    }
+
+    /// One commit, or nothing.
+    async fn commits_beyond_start(&self, name: &str) -> Result<String> {
+        self.git.text(["rev-list", "--max-count=1", name, "--not", &self.start]).await
+    }
+
+    /// The paths of uncommitted changes and untracked files, whatever the configuration hides.
+    async fn changes(&self) -> Result<Vec<String>> {
+        let options =
+            ["--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=none", "--no-renames"];
+        // The agent's own git may hold the lock that a refresh of the index needs.
+        let words = ["--no-optional-locks", "status"].into_iter().chain(options);
+        let status = self.git.text(words).await?;
+        Ok(status.split_terminator('\0').map(|line| line.get(3..).unwrap_or(line).to_owned()).collect())
+    }
+}
+
+/// The first few, and how many more there are.
+fn some(files: &[String]) -> String {
+    let named = files.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match files.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worktree::testing::{Sample, git, read, ready, task, write};
+    use std::fs;
+
+    #[tokio::test]
+    async fn a_clean_tree_is_removed_and_one_with_work_is_kept() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        // A user who hides untracked files.
+        git(&sample.main, "config status.showUntrackedFiles no");
+        let create = async |token: &str| ready(repository.create(&task(token, &[])).await.unwrap());
+        let kept = |path: &PathBuf, why: &str| Finished::Kept { path: path.clone(), why: why.into() };
+
+        let clean = create("auth-1@1").await;
+        write(&clean.path, ".env", "ignored files do not count");
+        assert_eq!(clean.commit_all("nothing", "codex-1").await.unwrap(), None);
+        assert_eq!(clean.finish(true).await.unwrap(), Finished::Removed);
+        assert!(repository.branch_exists("fence/auth-1@1").await.unwrap(), "it was to be kept");
+
+        let dirty = create("auth-2@1").await;
+        (0..7).for_each(|n| write(&dirty.path, &format!("{n}.txt"), ""));
+        assert_eq!(dirty.status().await.unwrap(), Status { clean: false, commits: false });
+        let why = "it has uncommitted changes: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more";
+        assert_eq!(dirty.clone().finish(false).await.unwrap(), kept(&dirty.path, why));
+        assert!(dirty.path.join("6.txt").exists());
+
+        // An agent that left its branch.
+        let detached = create("auth-3@1").await;
+        git(&detached.path, "switch -q --detach");
+        write(&detached.path, "b.txt", "");
+        detached.commit_all("on no branch", "codex-1").await.unwrap().expect("a commit");
+        assert_eq!(detached.status().await.unwrap(), Status { clean: true, commits: true });
+        let why = "it has commits that are on no branch";
+        assert_eq!(detached.clone().finish(false).await.unwrap(), kept(&detached.path, why));
+
+        // After a restart.
+        let opened = repository.open(&dirty.path).await.unwrap().expect("a tree");
+        assert_eq!((&opened.branch, &opened.start), (&dirty.branch, &dirty.start));
+        assert!(repository.open(&sample.main).await.unwrap().is_none());
+        git(&opened.path, "worktree lock .");
+        (0..7).for_each(|n| fs::remove_file(dirty.path.join(format!("{n}.txt"))).unwrap());
+        let why = "it is locked: git worktree unlock";
+        assert_eq!(opened.clone().finish(false).await.unwrap(), kept(&dirty.path, why));
+        git(&opened.path, "worktree unlock .");
+        assert_eq!(opened.finish(false).await.unwrap(), Finished::Removed);
+        assert!(!repository.branch_exists("fence/auth-2@1").await.unwrap());
+        assert_eq!(sample.state().1, ["auth-3@1"]);
+        // The directory is gone already.
+        fs::remove_dir_all(&detached.path).unwrap();
+        assert_eq!(detached.finish(false).await.unwrap(), Finished::Removed);
+        assert_eq!(sample.state(), (vec!["fence/auth-1@1".into(), "main".into()], vec![]));
+    }
+
+    #[tokio::test]
+    async fn the_work_in_submodules_is_kept() {
+        let sample = Sample::new();
+        git(&sample.main, "init -q -b main ../sub");
+        let sub = sample.beside("sub");
+        git(&sub, "-c user.name=x -c user.email=x@x commit -q --allow-empty -m one");
+        git(&sample.main, "-c protocol.file.allow=always submodule --quiet add ../sub");
+        git(&sample.main, "commit -q -m sub");
+        let repository = sample.repository().await;
+        let tree = ready(repository.create(&task("auth-1@1", &[])).await.unwrap());
+        git(&tree.path, "-c protocol.file.allow=always submodule --quiet update --init");
+        let inside = tree.path.join("sub");
+        git(&inside, "-c user.name=x -c user.email=x@x commit -q --allow-empty -m two");
+        tree.commit_all("the submodule moved", "codex-1").await.unwrap().expect("a commit");
+        let why = "a submodule has changes, or commits that are on no remote".to_owned();
+        assert_eq!(
+            tree.clone().finish(false).await.unwrap(),
+            Finished::Kept { path: tree.path.clone(), why }
+        );
+        git(&inside, "push -q origin HEAD:refs/heads/two");
+        git(&inside, "fetch -q");
+        assert_eq!(tree.finish(false).await.unwrap(), Finished::Removed);
+        assert_eq!(sample.state().1, Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn commits_carry_the_user_or_else_the_agent_and_obey_hooks() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        let tree = ready(repository.create(&task("auth-1@1", &[])).await.unwrap());
+        git(&sample.main, "config commit.gpgsign true");
+        git(&sample.main, "config commit.cleanup strip");
+        write(&tree.path, "one.txt", "");
+        let id = tree.commit_all("one\n\n# no comment\n\nFence: auth-1@1", "codex-1").await.unwrap();
+        assert_eq!(id, Some(git(&tree.path, "rev-parse HEAD")));
+        assert_eq!(
+            git(&tree.path, "log -1 --format=%an/%ae/%cn%n%B"),
+            "Kim/kim@example.com/Kim\none\n\n# no comment\n\nFence: auth-1@1"
+        );
+        git(&sample.main, "config --unset user.name");
+        git(&sample.main, "config --unset user.email");
+        write(&tree.path, "two.txt", "");
+        tree.commit_all("two", "codex-1").await.unwrap().expect("a commit");
+        assert_eq!(
+            git(&tree.path, "log -1 --format=%an/%ae/%cn"),
+            "codex-1 (fence work)/codex-1@fence.invalid/codex-1 (fence work)"
+        );
+        sample.hook("pre-commit", "echo no tests >&2; exit 1");
+        write(&tree.path, "three.txt", "");
+        let error = tree.commit_all("three", "codex-1").await.unwrap_err();
+        assert_eq!(error.message(), "git failed: no tests");
+    }
+
+    #[tokio::test]
+    async fn a_command_in_the_tree_sees_the_tree_alone() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        let tree = ready(repository.create(&task("auth-1@1", &[])).await.unwrap());
+        let mut setup = tree.setup_command("git rev-parse --show-toplevel >top; pwd >>top");
+        assert!(setup.status().unwrap().success());
+        let path = tree.path.display();
+        assert_eq!(read(&tree.path, "top"), format!("{path}\n{path}\n"));
+        let removed = |name: &str| setup.get_envs().any(|(n, value)| n == name && value.is_none());
+        assert!(removed("GIT_DIR") && removed("GIT_INDEX_FILE"));
+    }
+}
