@@ -56,6 +56,8 @@ pub struct State {
     pub fleet: String,
     /// The boot and the container in which the process ids are valid.
     pub realm: String,
+    /// When it began: milliseconds since 1970, to order the runs of this machine.
+    pub began: u64,
     /// The process of `fence work`.
     pub worker: Identified,
     /// The first process of the child, which leads its group. `None` until the child is started.
@@ -84,6 +86,7 @@ impl State {
             agent: agent.into(),
             fleet: fleet.into(),
             realm: process::realm(),
+            began: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
             worker: us.ok_or_else(|| io::Error::other("/proc does not know this process"))?,
             child: None,
             tree: None,

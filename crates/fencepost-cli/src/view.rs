@@ -7,4 +7,4 @@ mod screen;
 mod text;
 pub mod work;
 
-pub use screen::{Input, Key, Screen};
+pub use screen::{Input, Screen};

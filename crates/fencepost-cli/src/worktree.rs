@@ -42,7 +42,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-pub use tree::{Finished, Status, Tree};
+pub use tree::{Finished, Tree};
 
 /// The directory of trees, in the repository's main work tree.
 const TREES: &str = ".fence/trees";

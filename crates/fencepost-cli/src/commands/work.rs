@@ -2,6 +2,7 @@ mod capture;
 mod child;
 mod left_behind;
 mod live;
+mod place;
 mod profile;
 mod prompt;
 mod reading;
@@ -12,7 +13,7 @@ mod worker;
 use super::{duration, one_of, poll::wanted::Wanted};
 use crate::{
     context::Context, location::DatabaseFile, output::streams, run_files::RunFiles, supervise::Service,
-    view::Screen,
+    view::Screen, worktree::Repository,
 };
 use clap::{Args, ValueEnum, ValueHint};
 use fencepost::{Code, Error, Millis, Result, agent, agent::Type};
@@ -67,6 +68,49 @@ pub struct Work {
     /// A directory with your own prompts, such as task_assigned.md  [default: fence/prompts in your settings]
     #[arg(long, value_name = "DIR", env = "FENCE_PROMPTS", hide_env_values = true, value_hint = ValueHint::AnyPath)]
     prompts: Option<PathBuf>,
+    /// Give each child a git work tree of its own, on a branch named after task and fence: fence/auth-3@2. It starts from the finished
+    /// branches of the tasks that its task waits for, merged
+    #[arg(long)]
+    worktree: bool,
+    /// Where a work tree starts if its task waits for none  [default: HEAD]
+    #[arg(
+        long,
+        value_name = "BRANCH",
+        env = "FENCE_BASE",
+        hide_env_values = true,
+        default_value = "HEAD",
+        hide_default_value = true,
+        requires = "worktree"
+    )]
+    base: String,
+    /// Merge the branch of a task that is done into this one, under the lock git/BRANCH
+    #[arg(
+        long,
+        value_name = "BRANCH",
+        env = "FENCE_MERGE_INTO",
+        hide_env_values = true,
+        requires = "worktree"
+    )]
+    merge_into: Option<String>,
+    /// A command line that prepares a new work tree, such as 'npm install'
+    #[arg(long, value_name = "COMMAND", env = "FENCE_SETUP", hide_env_values = true, requires = "worktree")]
+    setup: Option<String>,
+    /// Ignored files to copy into a new work tree, such as .env
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FENCE_COPY",
+        hide_env_values = true,
+        value_delimiter = ',',
+        requires = "worktree"
+    )]
+    copy: Vec<String>,
+    /// A second attempt takes over the work tree that the first one left, with its changes
+    #[arg(long, requires = "worktree")]
+    reuse_tree: bool,
+    /// The directory for work trees  [default: .fence/trees in the repository]
+    #[arg(long, value_name = "DIR", env = "FENCE_TREES", hide_env_values = true, value_hint = ValueHint::AnyPath, requires = "worktree")]
+    trees: Option<PathBuf>,
     /// Lease: how long the work stays claimed if this machine dies. A number without a unit is milliseconds
     #[arg(long, value_name = "DURATION", value_parser = milliseconds, env = "TRIGGERING_LEASE_TIMEOUT_MS", hide_env_values = true, default_value = "45s")]
     ttl: Millis,
@@ -121,6 +165,8 @@ struct Crew<'c> {
     poll: agent::Poll,
     service: Service<'c>,
     database_file: Option<DatabaseFile>,
+    /// Children get work trees of this repository.
+    repository: Option<Repository>,
     /// The fleet's address, without a password.
     fleet: String,
     report: Rc<Report>,
@@ -158,6 +204,7 @@ impl Work {
         }
         let location = context.location()?;
         let database_file = location.database_file();
+        let repository = self.repository().await?;
         let service = Service::new(context).await?;
         let mut signals = Service::signals()?;
         let mut screen = if self.plain || context.json() { None } else { Screen::open()? };
@@ -178,6 +225,7 @@ impl Work {
             prompts,
             service,
             database_file,
+            repository,
         };
         RunFiles::prune();
         let workers = agents.iter().map(|agent| Worker::new(&crew, agent));
@@ -212,6 +260,17 @@ impl Work {
         }
         profile.no_verdict = self.no_verdict.unwrap_or(profile.no_verdict);
         Ok((name, profile))
+    }
+
+    /// The repository of the work trees. What dead workers left in the middle of is removed.
+    async fn repository(&self) -> Result<Option<Repository>> {
+        if !self.worktree {
+            return Ok(None);
+        }
+        let here = std::env::current_dir().map_err(|e| Error::unavailable(e.to_string()))?;
+        let repository = Repository::find(&here, self.trees.clone()).await?;
+        repository.sweep().await?;
+        Ok(Some(repository))
     }
 
     /// A misspelt program is noticed before anything is claimed.

@@ -132,6 +132,36 @@ impl LeaseRenewer {
         all_finished.then_some(Event::Finished)
     }
 
+    /// Does something that is no command, and renews the claims meanwhile. If they are lost, it is dropped.
+    pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let lease = match self.renew(CHECK_TIMEOUT).await {
+            Event::Renewed(lease) => lease,
+            Event::Lost(error) | Event::NoAnswer(error) => return Err(error),
+            _ => return Ok(work.await),
+        };
+        let (sender, mut changes) = mpsc::channel(1);
+        let renewing = tokio::spawn(self.clone().run(lease, sender));
+        tokio::pin!(work);
+        let mut last = None;
+        let done = loop {
+            tokio::select! {
+                done = &mut work => break Ok(done),
+                change = changes.recv() => match change {
+                    Some(Event::Lost(error)) => break Err(error),
+                    Some(Event::NoAnswer(error)) => last = Some(error),
+                    Some(_) => last = None,
+                    // The lease ended without an answer.
+                    None => match last.take() {
+                        Some(error) => break Err(Error::new(Code::LeaseExpired, error.message())),
+                        None => break Ok(work.await),
+                    },
+                },
+            }
+        };
+        renewing.abort();
+        done
+    }
+
     /// Renews and checks until the claim is lost or the receiver is gone. It goes on after the claim is finished: somebody can
     /// retry a task that failed.
     pub async fn run(self, first: ConfirmedLease, changes: mpsc::Sender<Event>) {

@@ -44,11 +44,34 @@ impl Activity {
     }
 }
 
+/// The last bytes of a stream.
+#[derive(Debug, Default)]
+struct Tail(VecDeque<u8>);
+
+impl Tail {
+    fn take(&mut self, bytes: &[u8]) {
+        self.0.extend(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        self.0.drain(..self.0.len().saturating_sub(TAIL));
+    }
+
+    fn text(self) -> String {
+        let bytes = Vec::from(self.0);
+        // A character that was cut in two is no character.
+        let begins =
+            if bytes.len() < TAIL { 0 } else { bytes.iter().take_while(|&&b| b & 0xc0 == 0x80).count() };
+        let text = String::from_utf8_lossy(&bytes[begins..]);
+        // A text in PostgreSQL cannot contain a zero.
+        text.trim_end().replace('\0', "\u{fffd}")
+    }
+}
+
 #[derive(Debug)]
 pub struct Capture {
     log: LogWriter,
     lines: Lines,
-    tail: VecDeque<u8>,
+    /// The end of both streams, and of standard output alone.
+    tail: Tail,
+    output: Tail,
     /// The line that is being printed, of both streams.
     line: Vec<u8>,
     activity: Arc<Activity>,
@@ -56,19 +79,14 @@ pub struct Capture {
 
 impl Capture {
     pub fn new(log: LogWriter, profile: &Profile, activity: &Arc<Activity>) -> Self {
-        let (tail, line) = (VecDeque::new(), Vec::new());
-        Self { log, lines: Lines::new(profile), tail, line, activity: activity.clone() }
+        let (tail, output, line) = (Tail::default(), Tail::default(), Vec::new());
+        Self { log, lines: Lines::new(profile), tail, output, line, activity: activity.clone() }
     }
 
-    /// What the output told, and its end.
-    pub fn finish(mut self) -> (Reading, String) {
+    /// What the output told, the end of both streams, and the end of standard output.
+    pub fn finish(mut self) -> (Reading, String, String) {
         self.lines.end_line();
-        let tail = Vec::from(self.tail);
-        let text = String::from_utf8_lossy(&tail);
-        // A character that was cut in two is no character.
-        let text = text.trim_start_matches('\u{fffd}').trim_end();
-        // A text in PostgreSQL cannot contain it.
-        (self.lines.reading, text.replace('\0', "\u{fffd}"))
+        (self.lines.reading, self.tail.text(), self.output.text())
     }
 
     fn show_last_line(&mut self, bytes: &[u8]) {
@@ -98,9 +116,9 @@ impl Sink for Capture {
         let _ = self.log.write(bytes);
         if from == Stream::Output {
             self.lines.take(bytes);
+            self.output.take(bytes);
         }
-        self.tail.extend(&bytes[bytes.len().saturating_sub(TAIL)..]);
-        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+        self.tail.take(bytes);
         self.show_last_line(bytes);
     }
 }
@@ -125,7 +143,8 @@ mod tests {
         assert_eq!(activity.last_line(), "two");
         output.take(Stream::Output, b"\xff\xfe\0binary\nno newline");
         assert_eq!(activity.last_line(), "\u{fffd}\u{fffd}\0binary");
-        let (reading, tail) = output.finish();
+        let (reading, tail, output) = output.finish();
+        assert_eq!(output, "one\ntw\u{fffd}\u{fffd}\u{fffd}binary\nno newline");
         assert_eq!(tail, "one\ntwo\n\u{fffd}\u{fffd}\u{fffd}binary\nno newline");
         assert_eq!(reading, Reading::default());
     }
@@ -141,7 +160,7 @@ mod tests {
         output.take(Stream::Output, b"\n{\"type\":\"e");
         output.take(Stream::Error, b"between\n");
         output.take(Stream::Output, b"nd\", \"text\": \"well\"}");
-        let (reading, tail) = output.finish();
+        let (reading, tail, _) = output.finish();
         assert!(tail.len() <= TAIL && tail.starts_with('é') && tail.ends_with("\"well\"}"), "{}", tail.len());
         assert_eq!(reading.result.as_deref(), Some("well"));
     }

@@ -2,6 +2,7 @@
 
 use super::{
     capture::{Activity, Capture},
+    place::{self, Place},
     profile::{PromptBy, Words},
     prompt::Facts,
     reading::Reading,
@@ -16,9 +17,10 @@ use crate::{
     supervise::{
         self, Captured, Ended, Job, LeaseRenewer, Observer, Pipes, Service, Signals, TerminalAccess,
     },
+    worktree::Tree,
 };
 use fencepost::{
-    Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome,
+    Clock, Code, Error, Millis, Result, agent::Trigger, claim::Claim, lock, run, run::settle::Outcome, task,
 };
 use fencepost_client::{
     claims,
@@ -40,21 +42,23 @@ const QUICK_FAILURES: u32 = 5;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A child and what it was started for.
-struct Child<'w> {
-    worker: &'w Worker<'w>,
-    trigger: &'w Trigger,
+pub struct Child<'w> {
+    pub worker: &'w Worker<'w>,
+    pub trigger: &'w Trigger,
     files: RunFiles,
     state: RefCell<State>,
-    renewer: LeaseRenewer,
+    pub renewer: LeaseRenewer,
     activity: Arc<Activity>,
     began: Ticks,
 }
 
-/// How a child ended, and what its output told.
-struct Finished {
-    end: End,
+/// How a command ended, and what its output told.
+pub struct Finished {
+    pub end: End,
     reading: Reading,
-    tail: String,
+    /// The end of both streams, and of standard output alone.
+    pub tail: String,
+    pub output: String,
 }
 
 impl Worker<'_> {
@@ -70,20 +74,27 @@ impl Worker<'_> {
             Err(error) => Err(error),
         };
         match begun {
-            Err(error) if Service::may_pass(&error) => {
-                // The child was not started, or nobody knows what became of it. Its work goes back.
-                self.give_back(&trigger).await;
-                self.service.back_off(&error, &mut Service::BACKOFF.clone()).await;
-                Ok(())
-            }
-            Err(error) => {
-                self.give_back(&trigger).await;
-                Err(error)
-            }
             Ok(()) => {
                 if is_notice(&trigger) {
                     self.after_notice().await;
                 }
+                Ok(())
+            }
+            // A claim was lost while the child was prepared. What is left of it goes back.
+            Err(error) if place::lost(&error) => {
+                self.give_back(&trigger).await;
+                self.crew.report.forget(&trigger.run);
+                self.service.warn(&error);
+                Ok(())
+            }
+            // The child was not started, or nobody knows what became of it. Its work goes back.
+            Err(error) => {
+                self.give_back(&trigger).await;
+                self.crew.report.forget(&trigger.run);
+                if !Service::may_pass(&error) {
+                    return Err(error);
+                }
+                self.service.back_off(&error, &mut Service::BACKOFF.clone()).await;
                 Ok(())
             }
         }
@@ -163,31 +174,33 @@ impl Observer for Child<'_> {
 
 impl Child<'_> {
     async fn run(&self) -> Result<()> {
-        let (command, input) = self.command()?;
-        let Some(finished) = self.supervise(command, input, self).await? else { return Ok(()) };
-        self.settle(finished).await
+        let place = match self.place().await? {
+            Place::None(decision, tree) => return self.settle_unstarted(&decision, tree).await,
+            place => place,
+        };
+        let (command, input) = self.command(place.tree())?;
+        match self.supervise(command, input, self).await? {
+            Some(finished) => self.settle(finished, place).await,
+            None => {
+                self.leave_tree(place, &Decision::released("its command was not started")).await;
+                Ok(())
+            }
+        }
     }
 
     /// The command of the child, and its standard input.
-    fn command(&self) -> Result<(Command, Vec<u8>)> {
+    fn command(&self, tree: Option<&Tree>) -> Result<(Command, Vec<u8>)> {
         let crew = self.worker.crew;
-        let facts = Facts { agent: &self.worker.agent, run: &self.trigger.run, ..Facts::default() };
+        let path = tree.map(|tree| tree.path.display().to_string());
+        let facts = Facts {
+            agent: &self.worker.agent,
+            run: &self.trigger.run,
+            tree: path.as_deref(),
+            branch: tree.and_then(|tree| tree.branch.as_deref()),
+        };
         let prompt = crew.prompts.of(self.trigger, &facts)?;
         self.files.write(PROMPT, &prompt)?;
-        let words = Words::new(vec![
-            ("agent", self.worker.agent.clone()),
-            ("run", self.trigger.run.clone()),
-            ("fleet_directories", self.fleet_directories()),
-            ("fleet_is_remote", self.fleet_directories().eq("[]").to_string()),
-            ("given_directory", self.files.path(GIVEN).display().to_string()),
-        ]);
-        let mut line: Vec<OsString> = match crew.args.command.is_empty() {
-            false => crew.args.command.clone(),
-            true => words.fill(&crew.profile.command)?.into_iter().map(OsString::from).collect(),
-        };
-        if crew.args.command.is_empty() {
-            line.extend(crew.profile.last.iter().map(OsString::from));
-        }
+        let mut line = self.words()?;
         let input = match crew.profile.prompt {
             PromptBy::Stdin => prompt.into_bytes(),
             PromptBy::Argument => {
@@ -195,13 +208,36 @@ impl Child<'_> {
                 Vec::new()
             }
         };
-        let mut command = supervise::command(&line, self.first_claim(), self.worker.service.context)?;
+        let mut command = supervise::command(&line, self.renewer.first(), self.worker.service.context)?;
+        if let Some(tree) = tree {
+            tree.enter(&mut command);
+        }
         command.envs(&crew.profile.env);
         self.set_environment(&mut command);
         Ok((command, input))
     }
 
-    fn set_environment(&self, command: &mut Command) {
+    /// The command line, without a prompt.
+    fn words(&self) -> Result<Vec<OsString>> {
+        let crew = self.worker.crew;
+        if !crew.args.command.is_empty() {
+            return Ok(crew.args.command.clone());
+        }
+        let session = self.session();
+        let words = Words::new(vec![
+            ("agent", self.worker.agent.clone()),
+            ("run", self.trigger.run.clone()),
+            ("session", session.clone().unwrap_or_default()),
+            ("fleet_directories", self.fleet_directories()),
+            ("fleet_is_remote", self.fleet_directories().eq("[]").to_string()),
+            ("given_directory", self.files.path(GIVEN).display().to_string()),
+        ]);
+        let resume = session.map_or(&[][..], |_| &crew.profile.resume);
+        let line = [&crew.profile.command[..], resume, &crew.profile.last].concat();
+        Ok(words.fill(&line)?.into_iter().map(OsString::from).collect())
+    }
+
+    pub fn set_environment(&self, command: &mut Command) {
         let single = match self.trigger.claims.as_slice() {
             [only] => Some(&only.token),
             _ => None,
@@ -218,10 +254,6 @@ impl Child<'_> {
             .env("FENCE_TRIGGER_FILE", self.files.path(TRIGGER));
     }
 
-    fn first_claim(&self) -> &Claim {
-        self.renewer.first()
-    }
-
     /// The directory of an embedded fleet's database, as a list in TOML; empty if the fleet is elsewhere.
     fn fleet_directories(&self) -> String {
         let file = self.worker.crew.database_file.as_ref();
@@ -230,8 +262,18 @@ impl Child<'_> {
     }
 
     /// Runs a command for this child until it ends. `None`: it could not be started, and the worker stops.
-    async fn supervise(
+    pub async fn supervise(
         &self,
+        command: Command,
+        input: Vec<u8>,
+        observer: &dyn Observer,
+    ) -> Result<Option<Finished>> {
+        self.supervise_under(self.renewer.clone(), command, input, observer).await
+    }
+
+    pub async fn supervise_under(
+        &self,
+        renewer: LeaseRenewer,
         mut command: Command,
         input: Vec<u8>,
         observer: &dyn Observer,
@@ -256,15 +298,15 @@ impl Child<'_> {
             grace: crew.args.grace,
             run: Some(self.trigger.run.clone()),
         };
-        let ended =
-            supervise::run(self.renewer.clone(), job, Signals::of_children()?, recall, observer).await?;
+        let ended = supervise::run(renewer, job, Signals::of_children()?, recall, observer).await?;
         let capture = pipes.finish().await.map_err(|e| Error::internal(e.to_string()))?;
-        let (reading, tail) = capture.finish();
+        let (reading, tail, output) = capture.finish();
         let end = match (ended, interrupted.take()) {
             (Ended::NotStarted(code, why), _) => {
                 crew.break_off(code, why);
                 self.worker.give_back(self.trigger).await;
-                self.set_ended("its command was not started");
+                crew.report.forget(&self.trigger.run);
+                self.set_ended(&Decision::released("its command was not started"), None);
                 return Ok(None);
             }
             (Ended::Exited(code), _) if stop.is_draining() && Service::is_stop_signal(code) => End::Stopped,
@@ -272,7 +314,7 @@ impl Child<'_> {
             (Ended::Lost(_), Some(end)) => end,
             (Ended::Lost(error), None) => End::Lost(error.message().to_owned()),
         };
-        Ok(Some(Finished { end, reading, tail }))
+        Ok(Some(Finished { end, reading, tail, output }))
     }
 
     /// Returns when the child has run for too long, or has given no sign of life for too long.
@@ -302,16 +344,37 @@ impl Child<'_> {
         self.activity.at().max(touched).max(self.began)
     }
 
-    async fn settle(&self, finished: Finished) -> Result<()> {
-        let Finished { end, reading, tail } = finished;
+    /// Settles the work of a child that has no place to work.
+    async fn settle_unstarted(&self, decision: &Decision, tree: Option<Tree>) -> Result<()> {
+        let (end, reading) = (End::Interrupted("not started".into()), Reading::default());
+        let lost = self.settle_run(&end, decision, &reading, "").await?;
+        let kept = match tree {
+            Some(tree) => self.leave(tree, decision).await,
+            None => None,
+        };
+        self.report(decision, &reading, lost, kept);
+        self.set_ended(decision, None);
+        Ok(())
+    }
+
+    async fn settle(&self, finished: Finished, place: Place) -> Result<()> {
+        let Finished { end, reading, tail, .. } = finished;
         let settled = self.has_settled(&end).await?;
-        let decision = settling::decide(&end, settled, &reading, self.worker.crew.profile.no_verdict);
+        let mut decision = settling::decide(&end, settled, &reading, self.worker.crew.profile.no_verdict);
+        if let (Place::Tree(tree), true) = (&place, self.is_done(&decision, settled).await?) {
+            match self.integrate(tree, settled).await {
+                Ok(other) => decision = other.unwrap_or(decision),
+                Err(error) if place::lost(&error) => decision = Decision::released(error.message()),
+                Err(error) => return Err(error),
+            }
+        }
         let lost = match is_notice(self.trigger) {
             true => self.end_notice().await?,
             false => self.settle_run(&end, &decision, &reading, &tail).await?,
         };
-        self.report(&decision, &reading, lost && !settled);
-        self.set_ended(decision.outcome.as_str());
+        let kept = self.leave_tree(place, &decision).await;
+        self.report(&decision, &reading, lost && !settled, kept);
+        self.set_ended(&decision, reading.session.as_ref());
         let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
         if let Some(stopped) = stopped {
             // No worker may burn attempts, or even start, until the client works again.
@@ -320,6 +383,27 @@ impl Child<'_> {
         }
         self.count_failures(&end, settled || stopped.is_some(), &tail).await;
         Ok(())
+    }
+
+    /// Is the task done, by the child's own word or by its exit?
+    async fn is_done(&self, decision: &Decision, settled: bool) -> Result<bool> {
+        let Some(task) = self.trigger.task.as_ref().filter(|_| settled) else {
+            return Ok(decision.outcome == Outcome::Done);
+        };
+        let shown = self.worker.service.call_until_answered(task::Show { task: task.id.clone() }).await?;
+        Ok(shown.task.status == task::Status::Completed)
+    }
+
+    async fn leave_tree(&self, place: Place, decision: &Decision) -> Option<String> {
+        match place {
+            Place::Tree(tree) => self.leave(tree, decision).await,
+            Place::Here | Place::None(..) => None,
+        }
+    }
+
+    pub fn set_tree(&self, tree: &Tree) {
+        self.state.borrow_mut().tree = Some(tree.path.clone());
+        let _ = self.files.set_state(&self.state.borrow());
     }
 
     /// Has the child ended all its claims itself?
@@ -339,6 +423,13 @@ impl Child<'_> {
         reading: &Reading,
         tail: &str,
     ) -> Result<bool> {
+        if decision.for_good
+            && let [claim] = self.trigger.claims.as_slice()
+        {
+            // A settlement is tried again while attempts are left. If the claim is over, the settlement says so.
+            let reason = decision.reason.clone().unwrap_or_default();
+            let _ = self.worker.service.call_until_answered(task::Fail::new(&claim.token, reason)).await;
+        }
         let output = match decision.outcome {
             // A client's last message says more than its output.
             Outcome::Done => reading.result.clone().unwrap_or_else(|| tail.to_owned()),
@@ -380,7 +471,7 @@ impl Child<'_> {
         }
     }
 
-    fn report(&self, decision: &Decision, reading: &Reading, lost: bool) {
+    fn report(&self, decision: &Decision, reading: &Reading, lost: bool, kept: Option<String>) {
         let ended = Report {
             what: &what(self.trigger),
             outcome: decision.outcome,
@@ -389,15 +480,18 @@ impl Child<'_> {
             took: Millis(renewal::now() - self.began),
             usd: reading.usd,
             tokens: [reading.tokens_in, reading.tokens_out].into_iter().flatten().reduce(|a, b| a + b),
-            kept: None,
+            kept,
         };
         self.worker.crew.report.ended(&self.worker.agent, &self.trigger.run, &ended);
     }
 
-    fn set_ended(&self, how: &str) {
-        self.state.borrow_mut().ended = Some(how.into());
+    /// The session is kept for the next attempt if the work was interrupted. After a failure a new session is better.
+    fn set_ended(&self, decision: &Decision, session: Option<&String>) {
+        let mut state = self.state.borrow_mut();
+        state.ended = Some(decision.outcome.as_str().into());
+        state.session = session.filter(|_| decision.outcome == Outcome::Released).cloned();
         // If this fails, the next worker finds nothing to clean up.
-        let _ = self.files.set_state(&self.state.borrow());
+        let _ = self.files.set_state(&state);
     }
 
     /// Stops the worker after several failures at once in a row.

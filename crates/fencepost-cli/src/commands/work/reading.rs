@@ -145,7 +145,9 @@ fn matches(line: &Value, wanted: &Where) -> bool {
     wanted.iter().all(|(pointer, value)| {
         let found = line.pointer(pointer);
         match value {
-            toml::Value::Array(values) => values.iter().any(|value| found.is_some_and(|found| is(found, value))),
+            toml::Value::Array(values) => {
+                values.iter().any(|value| found.is_some_and(|found| is(found, value)))
+            }
             value => found.is_some_and(|found| is(found, value)),
         }
     })

@@ -66,6 +66,16 @@ impl Report {
         };
     }
 
+    /// A line about something that no other event tells.
+    pub fn notice_line(&self, text: &str) {
+        self.say(&line(text), json!({ "event": "notice", "message": text }));
+    }
+
+    /// A child that was not started.
+    pub fn forget(&self, run: &str) {
+        self.model.borrow_mut().children.remove(run);
+    }
+
     /// A line for the view.
     pub fn notice(&self, text: &str) {
         let mut model = self.model.borrow_mut();

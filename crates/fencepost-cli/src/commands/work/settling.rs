@@ -29,17 +29,19 @@ pub struct Decision {
     pub outcome: Outcome,
     pub reason: Option<String>,
     pub delay: Option<Millis>,
+    /// A failure that another attempt cannot change.
+    pub for_good: bool,
 }
 
 impl Decision {
     fn done() -> Self {
-        Self { outcome: Outcome::Done, reason: None, delay: None }
+        Self { outcome: Outcome::Done, reason: None, delay: None, for_good: false }
     }
-    fn failed(reason: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Failed, reason: Some(reason.into()), delay: None }
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Failed, reason: Some(reason.into()), delay: None, for_good: false }
     }
     pub fn released(reason: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Released, reason: Some(reason.into()), delay: None }
+        Self { outcome: Outcome::Released, reason: Some(reason.into()), delay: None, for_good: false }
     }
 }
 
