@@ -3,11 +3,10 @@
 //! A view is a model, a pure function that draws it and a pure function that answers keys. The caller fills the model and does what
 //! the keys ask for. Text is laid out by `output`, so that untrusted text is safe in a view for the same reason as in a page.
 
-#[expect(dead_code, reason = "`fence top` and `fence work` will use it")]
+pub mod fleet;
 mod screen;
 mod text;
 #[cfg_attr(not(test), expect(dead_code, reason = "`fence work` will use it"))]
 pub mod work;
 
-#[expect(unused_imports, reason = "`fence top` and `fence work` will use it")]
-pub use screen::{Input, Key, Screen};
+pub use screen::{Input, Screen};

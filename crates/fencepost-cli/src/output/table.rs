@@ -42,7 +42,11 @@ impl<T: Into<String>> From<T> for Cell {
 impl Cell {
     /// A cell with the name of a state, in the colour of that state.
     pub fn state(name: &str) -> Self {
-        Cell { style: state(name), ..Cell::from(name) }
+        Cell::styled(name, state(name))
+    }
+
+    pub fn styled(text: &str, style: Style) -> Self {
+        Cell { style, ..Cell::from(text) }
     }
 }
 

@@ -131,7 +131,9 @@ pub fn state(name: &str) -> Style {
         "completed" | "processed" | "alive" | "online" | "ok" | "read" | "responded" | "delegated" => {
             colour(AnsiColor::Green)
         }
-        "in_progress" | "processing" | "reviewing" | "held" | "warning" => colour(AnsiColor::Yellow),
+        "in_progress" | "processing" | "reviewing" | "held" | "paused" | "stranded" | "warning" => {
+            colour(AnsiColor::Yellow)
+        }
         "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),
         "blocked" | "parked" | "delayed" | "cancelled" | "ended" | "offline" | "left" => {
             Style::new().dimmed()
