@@ -71,7 +71,7 @@ commands! {
         unpark::Unpark, cancel::Cancel, retry::Retry, reopen::Reopen,
     }
     "Look after the fleet" {
-        status::Status, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
+        status::Status, top::Top, whoami::Whoami, claims::Claims, unclaim::Unclaim, runs::Runs, end::End, events::Events,
         serve::Serve, key::Key, route::Route, doctor::Doctor, config::Config, trust::Trust, prune::Prune, backup::Backup, export::Export, call::Call, completions::Completions,
         man::Man, keep::Keep,
     }

@@ -97,6 +97,16 @@ impl Connection {
         })
     }
 
+    /// The same fleet, where a call that gets no answer is an error at once, also one that waits: for a caller that shows the
+    /// outage, and tries again itself.
+    #[must_use]
+    pub fn without_retries(&self) -> Self {
+        Self(match &self.0 {
+            Backend::Local(fleet) => Backend::Local(fleet.clone()),
+            Backend::Remote(remote) => Backend::Remote(Box::new(remote.without_retries())),
+        })
+    }
+
     /// The fleet itself, if this process opened its database: for transactions with your own tables.
     pub fn fleet(&self) -> Option<&Fleet> {
         match &self.0 {

@@ -49,6 +49,8 @@ pub struct Remote {
     headers: HeaderMap,
     /// An agent's name that no header can carry.
     invalid_agent: Option<String>,
+    /// A call without an answer is an error at once.
+    fails_at_once: bool,
     known: Arc<Known>,
 }
 
@@ -79,6 +81,7 @@ impl Remote {
             authority: None,
             headers: HeaderMap::new(),
             invalid_agent: None,
+            fails_at_once: false,
             known: Arc::default(),
         })
     }
@@ -118,6 +121,10 @@ impl Remote {
             Err(_) => same.invalid_agent = Some(agent),
         }
         same
+    }
+
+    pub fn without_retries(&self) -> Self {
+        Self { fails_at_once: true, ..self.clone() }
     }
 
     pub async fn call(&self, op: Arc<dyn AnyOp>) -> Result<AnyReply> {
@@ -179,7 +186,7 @@ impl Remote {
                     Ordering::Relaxed,
                 );
             }
-            let may_repeat = failure.may_repeat(request.on_retry);
+            let may_repeat = !self.fails_at_once && failure.may_repeat(request.on_retry);
             match may_repeat.then(|| attempts.next(Instant::now(), known)).flatten() {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return Err(request.give_up(failure, lost)),

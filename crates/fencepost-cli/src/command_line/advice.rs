@@ -116,8 +116,8 @@ const ADVICE: &[(&[&str], &[&str])] = &[
     ),
     (&["version"], &["`fence --version` prints it"]),
     (
-        &["top", "dashboard"],
-        &["`fence` alone shows your run and what is ready", "`fence runs` and `fence agent` show who works"],
+        &["dashboard", "watch", "monitor"],
+        &["`fence top` shows the whole fleet", "`fence` alone shows your run and what is ready"],
     ),
     (
         &["run", "exec"],

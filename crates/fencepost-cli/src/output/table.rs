@@ -42,11 +42,16 @@ impl<T: Into<String>> From<T> for Cell {
 impl Cell {
     /// A cell with the name of a state, in the colour of that state.
     pub fn state(name: &str) -> Self {
-        Self::state_as(name, name.to_owned())
+        Cell::styled(name, state(name))
     }
+
     /// The same, with another text than the state's name.
     pub fn state_as(name: &str, text: String) -> Self {
-        Cell { style: state(name), ..Cell::from(text) }
+        Cell::styled(&text, state(name))
+    }
+
+    pub fn styled(text: &str, style: Style) -> Self {
+        Cell { style, ..Cell::from(text) }
     }
 }
 

@@ -136,7 +136,7 @@ pub fn state(name: &str) -> Style {
         "completed" | "processed" | "alive" | "online" | "ok" | "read" | "responded" | "delegated" => {
             colour(AnsiColor::Green)
         }
-        "in_progress" | "processing" | "reviewing" | "held" | "paused" | "warning" => {
+        "in_progress" | "processing" | "reviewing" | "held" | "paused" | "stranded" | "warning" => {
             colour(AnsiColor::Yellow)
         }
         "failed" | "lapsed" | "problem" => colour(AnsiColor::Red),

@@ -38,8 +38,6 @@ pub enum State {
     Paused(String),
     /// The running commands are the last.
     Draining,
-    /// Nothing can be done now, such as at a usage limit; why, or until when.
-    Sleeping(String),
 }
 
 /// A command that runs.
@@ -107,7 +105,7 @@ pub enum Action {
 pub fn key(view: &mut WorkView, key: Key) -> Option<Action> {
     match (key, &view.state) {
         (Key::Char('p'), State::Paused(_)) => return Some(Action::Resume),
-        (Key::Char('p'), State::Working | State::Sleeping(_)) => return Some(Action::Pause),
+        (Key::Char('p'), State::Working) => return Some(Action::Pause),
         (Key::Char('d'), State::Draining) => return None,
         (Key::Char('d' | 'q'), _) => return Some(Action::Drain),
         (Key::Char('?'), _) => view.help = !view.help,
@@ -183,7 +181,6 @@ fn title(view: &WorkView, terminal: &Terminal) -> String {
         State::Working => ("working", ""),
         State::Paused(why) => ("paused", why.as_str()),
         State::Draining => ("draining", "no new work is taken"),
-        State::Sleeping(why) => ("sleeping", why.as_str()),
     };
     let style = state(if view.state == State::Working { "ok" } else { "warning" });
     let mut line = CellLine::new(terminal);
@@ -420,7 +417,7 @@ mod tests {
     #[test]
     fn the_view_fits_every_terminal() {
         let with_help =
-            WorkView { state: State::Sleeping("usage limit until 14:00".into()), help: true, ..busy() };
+            WorkView { state: State::Paused("usage limit until 14:00".into()), help: true, ..busy() };
         let log = LogPane {
             run: "bob-7f3a".into(),
             lines: (1..50).map(|n| format!("\x1b[31mline {n}\x1b[0m of the output\x1b[2J")).collect(),

@@ -123,12 +123,18 @@ impl Drop for Served {
 
 /// The number of waiters in the metrics of the server at this address.
 pub fn waiting(address: &str) -> u64 {
+    let text = metrics(address);
+    let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
+    line.parse().expect("a number")
+}
+
+/// The metrics of the server at this address.
+pub fn metrics(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("connected");
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
-    let line = text.lines().find_map(|line| line.strip_prefix("fence_waiters ")).expect("the gauge");
-    line.parse().expect("a number")
+    text
 }
 
 /// The status and the body of one answer.

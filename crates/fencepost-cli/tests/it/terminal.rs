@@ -176,6 +176,10 @@ fn nothing_overruns_a_narrow_terminal() {
         ("config", &[]),
         ("trust --list", &[]),
         ("doctor", &[]),
+        (
+            "top --once",
+            &["a-run-with-a-name-that-is-long", "a-board-with-quite-a-long-name", "other/mailbox"],
+        ),
         ("whoami", &[]),
         ("why authentication-2", &["authentication-2"]),
         ("show authentication-1", &["authentication-1"]),

@@ -476,6 +476,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
             "show {!}",
         ],
     ),
+    ("top", &["top --once"]),
     ("trust", &["trust project", "trust --list", "trust project --revoke", "trust {!}"]),
     ("unclaim", &["unclaim {task/edit} --reason {!}", "unclaim {!}"]),
     ("unpark", &["unpark {task/park}"]),
