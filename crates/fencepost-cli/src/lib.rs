@@ -36,7 +36,7 @@ mod private_files;
 mod settings;
 mod supervise;
 mod trust;
-#[cfg_attr(not(test), expect(dead_code, reason = "`fence work` will call it"))]
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "`fence work` will call it"))]
 mod worktree;
 
 use std::process::ExitCode;
