@@ -14,7 +14,7 @@ use std::{
 /// The agents: the first one is the lead.
 pub const AGENTS: [&str; 4] = ["lead", "ann", "bob", "cy"];
 /// Short, so that the work of a dead worker comes back while you watch.
-pub const LEASE: Duration = Duration::from_secs(3);
+pub const LEASE: Duration = Duration::from_secs(5);
 /// How long workers have for a drain.
 const DRAIN: Duration = Duration::from_secs(20);
 

@@ -2,7 +2,7 @@
 
 use super::cast::{AGENTS, Cast, LEASE, send};
 use crate::{identity::process, output::streams};
-use fencepost::{Code, Error, Op, Result, WAIT_MAX, agent, channel, event, inbox, task};
+use fencepost::{Code, Error, Op, Result, WAIT_MAX, agent, channel, claim, event, inbox, task};
 use fencepost_client::Connection;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -54,17 +54,16 @@ impl<'d> Director<'d> {
         self.tell("a lead and three workers start; each trigger gets a process of its own").await?;
         let mut problems = Vec::new();
         let killed = self.scene("killed").await?;
-        let frozen = self.scene("frozen").await?;
-
         self.tell(&format!(
             "{}: its worker dies by kill -9 while it works on {}",
             killed.agent, killed.token
         ))
         .await?;
+        self.write("killed.done")?;
         self.cast.kill(killed.worker);
+        let (frozen, stopped) = self.freeze().await?;
         self.tell(&format!("{}: its machine freezes while it works on {}", frozen.agent, frozen.token))
             .await?;
-        let stopped = freeze(&frozen);
 
         let again = self.claimed_again(&killed).await?;
         self.tell(&format!("{again} gets the work of {}, whose lease is over", killed.agent)).await?;
@@ -76,6 +75,7 @@ impl<'d> Director<'d> {
 
         self.tell(&format!("{} wakes up, and hands in its result as if nothing had happened", frozen.agent))
             .await?;
+        self.write("thaw")?;
         send(frozen.child, Signal::CONT);
         let late = self.file("late").await?;
         stopped.into_iter().for_each(|pid| send(pid, Signal::CONT));
@@ -100,6 +100,8 @@ impl<'d> Director<'d> {
             title: title.into(),
             priority: Some(priority),
             after: after.iter().map(|name| (*name).to_owned()).collect(),
+            // On a very busy machine more than two runs may lose their leases.
+            max_attempts: Some(20),
             ..Default::default()
         };
         let mut tasks = vec![
@@ -179,6 +181,28 @@ impl<'d> Director<'d> {
         serde_json::from_str(&self.file(name).await?).map_err(Error::internal)
     }
 
+    /// A sign to the processes of the demo.
+    fn write(&self, name: &str) -> Result<()> {
+        let path = self.cast.directory().join(name);
+        std::fs::write(&path, "")
+            .map_err(|e| Error::unavailable(format!("`{}` cannot be written: {e}", path.display())))
+    }
+
+    /// Freezes a worker and its child in the middle of their work. Returns the frozen processes without the child. On a busy machine
+    /// the work may have been lost before that; then its next attempt is frozen.
+    async fn freeze(&mut self) -> Result<(Scene, Vec<i32>)> {
+        loop {
+            let scene = self.scene("frozen").await?;
+            let stopped = freeze(&scene);
+            if self.call(claim::Guard::new(&scene.token)).await?.ok && is_alive(&scene) {
+                self.write("frozen.done")?;
+                return Ok((scene, stopped));
+            }
+            let _ = std::fs::remove_file(self.cast.directory().join("frozen"));
+            stopped.iter().chain([&scene.child]).for_each(|pid| send(*pid, Signal::CONT));
+        }
+    }
+
     /// The agent that claims the work of a dead run. Nobody asks for it: a waiting poll gets it when the lease ends.
     async fn claimed_again(&mut self, scene: &Scene) -> Result<String> {
         let (resource, fence) = scene.token.split_once('@').unwrap_or_default();
@@ -203,8 +227,8 @@ impl<'d> Director<'d> {
                 since = Some(page.position);
             }
         };
-        // Ten times the lease: on a busy machine an agent may have to finish something else first.
-        match tokio::time::timeout(LEASE * 10, waiting).await {
+        // On a busy machine an agent may have to finish something else first.
+        match tokio::time::timeout(LEASE * 12, waiting).await {
             Ok(agent) => agent,
             Err(_) => Err(Error::new(
                 Code::LeaseExpired,

@@ -4,14 +4,16 @@ use super::director::{BOARD, REFUSED, Seen};
 use fencepost::{Millis, Result, admin, event};
 use fencepost_client::Connection;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// Tasks, messages and channels with mentions that agents had to deal with.
+    /// What agents had to deal with.
     pub items: usize,
     pub tasks: usize,
+    /// Messages of the inbox, and notices to the lead about finished tasks.
     pub messages: usize,
+    /// Agents that were mentioned in a channel.
     pub mentions: usize,
     /// Offers that were accepted or rejected.
     pub offers: usize,
@@ -34,6 +36,7 @@ pub async fn read(fleet: &Connection, seen: &Seen) -> Result<Summary> {
     let mut summary = Summary { problems: seen.problems.clone(), ..Summary::default() };
     let mut finished: BTreeMap<String, usize> = BTreeMap::new();
     let mut completed_under: BTreeMap<String, i64> = BTreeMap::new();
+    let mut died: BTreeSet<String> = BTreeSet::new();
     let mut since = None;
     loop {
         let page = fleet.call(event::List { since, limit: Some(1000), ..Default::default() }).await?;
@@ -41,16 +44,15 @@ pub async fn read(fleet: &Connection, seen: &Seen) -> Result<Summary> {
             let resource = event.resource.clone();
             let mut count = |by: usize| *finished.entry(resource.clone()).or_default() += by;
             match event.kind.as_str() {
-                "task.added" | "message.pushed" => count(0),
-                "mentions.claimed" => {}
+                "task.added" | "message.pushed" | "mentions.posted" => count(0),
                 "task.completed" => {
                     count(1);
                     completed_under.insert(resource.clone(), event.fence.unwrap_or_default());
                 }
-                "message.completed" | "mentions.settled" => count(1),
+                "message.completed" | "mentions.read" => count(1),
                 "task.accepted" | "task.rejected" => summary.offers += 1,
                 "run.triggered" => summary.runs += 1,
-                "run.lapsed" => summary.crashes += 1,
+                kind if kind.ends_with(".lapsed") => died.extend(event.run.clone()),
                 "channel.posted" if resource == format!("channel/{REFUSED}") => {
                     summary.stale_writes_refused += 1
                 }
@@ -65,25 +67,27 @@ pub async fn read(fleet: &Connection, seen: &Seen) -> Result<Summary> {
     let of = |noun: &str| finished.keys().filter(|resource| resource.starts_with(noun)).count();
     (summary.tasks, summary.messages, summary.mentions) =
         (of(&format!("task/{BOARD}-")), of("message/"), of("mentions/"));
-    summary.items = finished.len();
+    (summary.items, summary.crashes) = (finished.len(), died.len());
     summary.not_once =
         finished.iter().filter(|(_, n)| **n != 1).map(|(item, n)| format!("{item} ({n} times)")).collect();
     let report = fleet.call(admin::Check {}).await?;
     summary.promises = report.checked;
-    summary.judge(seen, &completed_under);
+    summary.judge(seen, &died, &completed_under);
     summary.problems.extend(report.violations.iter().map(|violation| format!("{violation:?}")));
     Ok(summary)
 }
 
 impl Summary {
     /// What must be true of the demo.
-    fn judge(&mut self, seen: &Seen, completed_under: &BTreeMap<String, i64>) {
+    fn judge(&mut self, seen: &Seen, died: &BTreeSet<String>, completed_under: &BTreeMap<String, i64>) {
         let mut problem = |text: String| self.problems.push(text);
         if !self.not_once.is_empty() {
             problem(format!("not finished exactly once: {}", self.not_once.join(", ")));
         }
-        if self.crashes != 2 {
-            problem(format!("{} runs died, where two should have", self.crashes));
+        for scene in [&seen.killed, &seen.frozen] {
+            if !died.contains(&scene.run) {
+                problem(format!("the work of run `{}` did not come back by its lease", scene.run));
+            }
         }
         if self.stale_writes_refused != 1 || seen.late != "lease_expired" {
             problem(format!("the late write was not refused: {}", seen.late));
@@ -103,7 +107,7 @@ impl Summary {
             problems => format!("the demo FAILED after {took:.1} s: {}\n\n", problems.join("; ")),
         };
         let items = format!(
-            "{} ({} tasks, {} messages, {} mentions), {} offer",
+            "{} ({} tasks, {} messages and notices, {} mentions), {} offer",
             self.items, self.tasks, self.messages, self.mentions, self.offers
         );
         let crashes = format!("{} (one worker killed with -9, one frozen past its lease)", self.crashes);
