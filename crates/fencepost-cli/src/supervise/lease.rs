@@ -32,7 +32,7 @@ pub struct LeaseRenewer {
     given_back: GivenBack,
 }
 
-/// What it means for a command that it gave a claim back itself, by `release`, `fail --retry`, `accept` or `reject`.
+/// What it means for a command that it gave a claim back itself, by `fail --retry`, `accept` or `reject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GivenBack {
     /// The claim is lost: others may claim the item at once.
@@ -258,7 +258,8 @@ pub fn is_finished(error: &Error) -> bool {
 
 /// The holder gave the claim back itself, and nobody has claimed the item since.
 fn was_given_back(error: &Error) -> bool {
-    let by_holder = matches!(ended_by(error), "done" | "fail" | "release" | "accept" | "reject");
+    // Not `release`: an operator who pauses the agent with --now releases its work, too.
+    let by_holder = matches!(ended_by(error), "done" | "fail" | "accept" | "reject");
     error.ends_claim() && by_holder && error.field("holder").is_none()
 }
 

@@ -272,7 +272,7 @@ fn agents(view: &FleetView, terminal: &Terminal) -> Option<String> {
         [
             agent.name.as_str().into(),
             agent.role.as_str().into(),
-            Cell::state(&agent.state),
+            Cell::state_as(agent.state.split(' ').next().unwrap_or_default(), agent.state.clone()),
             busy.into(),
             if agent.waiting > 0 { agent.waiting.to_string() } else { String::new() }.into(),
         ]

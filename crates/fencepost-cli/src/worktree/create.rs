@@ -219,8 +219,8 @@ impl Repository {
 mod tests {
     use super::*;
     use crate::worktree::{
-        Status,
         testing::{Sample, entries, finished, git, read, ready, task, write},
+        tree::Status,
     };
 
     #[tokio::test]

@@ -11,26 +11,26 @@ use serde_json::Value;
 use std::{collections::HashMap, fs};
 
 /// A child that writes its process id and its run when it has begun, and waits for a file.
-const WAITS: &str = r#"echo $$ > "begun.$FENCE_RUN.new"; mv "begun.$FENCE_RUN.new" "begun.$FENCE_RUN"
+pub const WAITS: &str = r#"echo $$ > "begun.$FENCE_RUN.new"; mv "begun.$FENCE_RUN.new" "begun.$FENCE_RUN"
 until [ -e go ]; do sleep 0.02; done"#;
 
 /// Adds this many tasks to board b.
-fn add(sealed: &Sealed, count: usize) {
+pub fn add(sealed: &Sealed, count: usize) {
     let lines: String = (1..=count).map(|n| format!("{{\"title\": \"task {n}\"}}\n")).collect();
     fs::write(sealed.path().join("plan.jsonl"), lines).expect("written");
     sealed.ok(&["add", "-f", "plan.jsonl", "--board", "b"]);
 }
 
-fn work(sealed: &Sealed, words: &[&str]) -> Running {
+pub fn work(sealed: &Sealed, words: &[&str]) -> Running {
     Running::fence(sealed, &[&["work"], words].concat())
 }
 
-fn json(sealed: &Sealed, words: &[&str]) -> Value {
+pub fn json(sealed: &Sealed, words: &[&str]) -> Value {
     serde_json::from_str(&sealed.ok(&[&["--json"], words].concat())).expect("JSON")
 }
 
 /// The state of a task, its attempts, and its last failure.
-fn task(sealed: &Sealed, id: &str) -> (String, i64, String) {
+pub fn task(sealed: &Sealed, id: &str) -> (String, i64, String) {
     let shown = json(sealed, &["show", id]);
     let task = &shown["task"];
     let text = |field: &str| task[field].as_str().unwrap_or_default().to_owned();
@@ -38,7 +38,7 @@ fn task(sealed: &Sealed, id: &str) -> (String, i64, String) {
 }
 
 /// The children that have begun: run and process.
-fn begun(sealed: &Sealed) -> Vec<(String, i32)> {
+pub fn begun(sealed: &Sealed) -> Vec<(String, i32)> {
     let entries = fs::read_dir(sealed.path()).expect("a directory").flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let runs = names.filter_map(|name| Some(name.strip_prefix("begun.")?.to_owned()));
@@ -50,17 +50,17 @@ fn begun(sealed: &Sealed) -> Vec<(String, i32)> {
     runs.map(child).collect()
 }
 
-fn begun_one(sealed: &Sealed) -> (String, i32) {
+pub fn begun_one(sealed: &Sealed) -> (String, i32) {
     until("a child has begun", || begun(sealed).len() == 1);
     begun(sealed).remove(0)
 }
 
-fn go(sealed: &Sealed) {
+pub fn go(sealed: &Sealed) {
     fs::write(sealed.path().join("go"), "").expect("written");
 }
 
 /// How often each kind of event happened to each resource.
-fn log(sealed: &Sealed) -> HashMap<(String, String), usize> {
+pub fn log(sealed: &Sealed) -> HashMap<(String, String), usize> {
     sealed.readable();
     ask(sealed, async |fleet| {
         let mut counts = HashMap::new();
@@ -81,14 +81,14 @@ fn log(sealed: &Sealed) -> HashMap<(String, String), usize> {
 }
 
 /// The runs that a poll gave a trigger.
-fn runs(sealed: &Sealed) -> Vec<run::Run> {
+pub fn runs(sealed: &Sealed) -> Vec<run::Run> {
     let list = run::List { run: None, all: true, limit: Some(1000) };
     let runs = ask(sealed, async |fleet| fleet.call(list).await).expect("the runs").runs;
     runs.into_iter().filter(|run| run.trigger.is_some()).collect()
 }
 
 #[track_caller]
-fn succeeded(said: &Finished) {
+pub fn succeeded(said: &Finished) {
     assert_eq!(said.code, 0, "{said:?}");
 }
 
@@ -302,7 +302,7 @@ on_both! {
     }
 }
 
-fn is_alive(process: i32) -> bool {
+pub fn is_alive(process: i32) -> bool {
     let stat = read(std::path::Path::new(&format!("/proc/{process}/stat")));
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }

@@ -147,14 +147,24 @@ fn in_state(board: &board::list::Board, state: State) -> i64 {
 
 fn agent(agent: agent::list::Agent) -> Agent {
     Agent {
-        // A paused agent will have its state here.
-        state: if agent.online { "online" } else { "offline" }.into(),
+        state: match (&agent.paused, agent.online) {
+            (Some(paused), _) => paused_state(paused),
+            (None, true) => "online".into(),
+            (None, false) => "offline".into(),
+        },
         role: agent.role.as_str().into(),
         busy: agent.runs.iter().filter(|run| run.trigger.is_some()).count(),
         max_concurrent: agent.max_concurrent,
         waiting: agent.waiting,
         name: agent.name,
     }
+}
+
+/// `paused until …: usage limit`
+fn paused_state(paused: &agent::pause::PauseState) -> String {
+    let until = paused.until.map_or(String::new(), |until| format!(" until {until}"));
+    let reason = paused.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+    format!("paused{until}{reason}")
 }
 
 fn work(run: run::Run, titles: &HashMap<&str, &str>) -> Work {

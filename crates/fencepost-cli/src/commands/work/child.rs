@@ -368,6 +368,12 @@ impl Child<'_> {
                 Err(error) => return Err(error),
             }
         }
+        let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
+        if let Some(stopped) = stopped {
+            // Before the work goes back: no worker of this agent may start it again until the client works.
+            let now = Clock::System.read();
+            self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
+        }
         let lost = match is_notice(self.trigger) {
             true => self.end_notice().await?,
             false => self.settle_run(&end, &decision, &reading, &tail).await?,
@@ -375,12 +381,6 @@ impl Child<'_> {
         let kept = self.leave_tree(place, &decision).await;
         self.report(&decision, &reading, lost && !settled, kept);
         self.set_ended(&decision, reading.session.as_ref());
-        let stopped = reading.stopped.as_ref().filter(|_| matches!(end, End::Exited(1..)));
-        if let Some(stopped) = stopped {
-            // No worker may burn attempts, or even start, until the client works again.
-            let now = Clock::System.read();
-            self.worker.pause(&stopped.reason(), stopped.pause(now)).await;
-        }
         self.count_failures(&end, settled || stopped.is_some(), &tail).await;
         Ok(())
     }

@@ -36,7 +36,9 @@ impl Stopped {
     pub fn pause(&self, now: Time) -> Option<Millis> {
         // A reset in the past, or one second from now, is a clock that is wrong: it must not become a tight loop.
         const LEAST: Millis = Millis::seconds(10);
-        self.until.map(|until| until.since(now).max(LEAST)).or(self.pause)
+        // The longest pause that a fleet accepts.
+        const MOST: Millis = Millis::days(30);
+        self.until.map(|until| until.since(now).clamp(LEAST, MOST)).or(self.pause)
     }
 
     pub fn reason(&self) -> String {

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// The pause after a child that was only told that the pool has tasks: the next poll would tell the same at once.
 const AFTER_NOTICE: Duration = Duration::from_secs(10);
 
+/// How long a worker waits if it cannot pause its agent.
+const UNPAUSED: Duration = Duration::from_secs(60);
+
 pub struct Worker<'w> {
     pub crew: &'w Crew<'w>,
     pub agent: String,
@@ -147,6 +150,11 @@ impl<'w> Worker<'w> {
         };
         if let Err(error) = self.service.call_until_answered(pause).await {
             self.service.warn(&error);
+            // The next child would fail in the same way.
+            tokio::select! {
+                () = tokio::time::sleep(span.map_or(UNPAUSED, Duration::from).min(UNPAUSED)) => {}
+                () = self.service.stop.draining() => {}
+            }
         }
     }
 }

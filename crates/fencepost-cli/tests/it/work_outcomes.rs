@@ -1,0 +1,264 @@
+//! What `fence work` makes of a child's end: work trees, verdicts, limits, pauses, output.
+
+use crate::{
+    on_both,
+    running::{members, read, until},
+    sealed::Sealed,
+    work::{WAITS, add, begun, begun_one, go, json, runs, succeeded, task, work},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+
+/// A git repository with one commit, in the directory of the fleet.
+fn repository(sealed: &Sealed) {
+    let made = sealed.sh(
+        "git config user.name test; git config user.email test@example.com; git checkout -q -b main
+         printf '.env\\nplan.jsonl\\nbegun.*\\ngo\\ncmd\\n' > .gitignore; echo one > file; git add .gitignore file; git commit -qm first",
+    );
+    succeeded(&made);
+}
+
+on_both! {
+    /// A task starts from the branches of the tasks that it waited for, and its own branch is merged when it is done.
+    fn a_work_tree_for_each_child(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        repository(&sealed);
+        fs::write(sealed.path().join(".env"), "SECRET").expect("written");
+        sealed.script("cmd", r#"
+            case "$FENCE_CLAIM" in
+                task/b-1@*) echo a > a; git add a; git commit -qm a;;
+                task/b-2@*) cat a > b || exit 1; git add b; git commit -qm b; fence done --output mine;;
+                task/b-3@*) echo two > file; git commit -qam two; echo left > dirty;;
+                mentions/*) git symbolic-ref -q HEAD && exit 1; echo "$PWD" > detached; exit 0;;
+            esac
+            [ -e .env ] && [ -e set-up ] && git symbolic-ref --short HEAD"#);
+        let cmd = sealed.path().join("cmd").display().to_string();
+        add(&sealed, 1);
+        sealed.ok(&["add", "second", "--board", "b", "--after", "b-1"]);
+        sealed.ok(&["add", "third", "--board", "b"]);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["channel", "create", "general"]);
+        sealed.ok(&["channel", "post", "general", "@bob hello", "--agent", "lead"]);
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--worktree", "--merge-into", "main", "--copy", ".env", "--setup", "touch set-up; echo set-up >> .git/info/exclude 2>/dev/null || echo set-up >> $(git rev-parse --git-common-dir)/info/exclude", "--", &cmd]).end();
+        succeeded(&said);
+        assert_eq!(["b-1", "b-2", "b-3"].map(|id| task(&sealed, id).0), ["completed"; 3], "{said:?}");
+        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "fence/b-1@1");
+        // Both branches are in main, and a person's files follow.
+        assert_eq!(["a", "b", "file"].map(|file| read(&sealed.path().join(file))), ["a\n", "a\n", "two\n"]);
+        // A clean tree is gone. One with uncommitted files is kept, and the task says where.
+        let trees = sealed.sh("ls .fence/trees | grep -v busy").out;
+        let kept: Vec<&str> = trees.lines().collect();
+        assert!(kept.len() == 2 && kept[0] == "b-3@1" && kept[1].starts_with("detached-"), "{trees}");
+        let shown = sealed.ok(&["show", "b-3"]);
+        assert!(shown.contains("is kept") && shown.contains("b-3@1") && shown.contains("dirty"), "{shown}");
+    }
+
+    at once:
+
+    /// Branches that do not fit together are a state of the task, which a person mends.
+    fn a_merge_conflict_is_a_failure_with_a_reason(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        repository(&sealed);
+        sealed.script("cmd", r#"
+            n=${FENCE_CLAIM#task/b-}; n=${n%@*}
+            [ "$n" = 3 ] && { cat file; exit 0; }
+            echo "$n" > file; git commit -qam "$n""#);
+        let cmd = sealed.path().join("cmd").display().to_string();
+        add(&sealed, 2);
+        sealed.ok(&["add", "third", "--board", "b", "--after", "b-1", "--after", "b-2"]);
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--worktree", "--", &cmd]).end();
+        succeeded(&said);
+        let (status, attempts, reason) = task(&sealed, "b-3");
+        assert_eq!((status.as_str(), attempts), ("failed", 1));
+        assert!(reason.starts_with("merge_conflict: fence/b-1@1 and fence/b-2@1 conflict in file"), "{reason}");
+        // As the reason says: a person merges one branch into the other, and the task is tried again.
+        let mended = sealed.sh("git checkout -q fence/b-1@1; git merge -q fence/b-2@1 || { echo both > file; git commit -qam both; }; git checkout -q main");
+        succeeded(&mended);
+        sealed.ok(&["retry", "b-3"]);
+        succeeded(&work(&sealed, &["--agent", "bob", "--drain", "--worktree", "--", &cmd]).end());
+        assert_eq!((task(&sealed, "b-3").0.as_str(), json(&sealed, &["show", "b-3"])["task"]["output"].as_str()), ("completed", Some("both")));
+        // A branch that does not fit into the one it is merged into.
+        sealed.ok(&["add", "fourth", "--board", "c"]);
+        let clash = "echo theirs > file; git commit -qam theirs; cd $(git rev-parse --git-common-dir)/..; echo ours > file; git commit -qam ours";
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--worktree", "--merge-into", "main", "--", "bash", "-c", clash]).end();
+        succeeded(&said);
+        let (status, _, reason) = task(&sealed, "c-1");
+        assert!(status == "failed" && reason.starts_with("merge_conflict: main and fence/c-1@1 conflict in file"), "{reason}");
+        assert_eq!(read(&sealed.path().join("file")), "ours\n", "nothing was changed");
+    }
+
+    /// What a client says about its limits pauses the agent; its work goes back without an attempt, and a session is resumed.
+    fn a_usage_limit_pauses_the_agent(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        sealed.script("client", r#"
+            echo "$@" >> calls; cat > /dev/null
+            if [ ! -e limit-is-over ]; then
+                echo '{"type":"system","subtype":"init","session_id":"s-1"}'
+                echo '{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":4102444800}}'
+                echo '{"type":"result","is_error":true,"api_error_status":429,"result":"You have hit your limit","total_cost_usd":0.25,"usage":{"input_tokens":3,"output_tokens":4}}'
+                exit 1
+            fi
+            fence done --output "by the client" > /dev/null
+            echo '{"type":"result","is_error":false,"result":"fine"}'"#);
+        let profile = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/work/profiles/claude.toml")).expect("the profile");
+        fs::write(sealed.path().join("mine.toml"), profile.replace("\"claude\", \"-p\"", "\"./client\", \"-p\"")).expect("written");
+        let worker = work(&sealed, &["--agent", "bob", "--profile", "mine.toml", "--count", "2"]);
+        until("the agent is paused", || sealed.ok(&["agent"]).contains("usage limit: You have hit your limit"));
+        until("the work is back", || task(&sealed, "b-1").0 == "unassigned");
+        assert_eq!(task(&sealed, "b-1").1, 0, "no attempt");
+        let said = sealed.fence(&["poll", "--agent", "bob"]);
+        assert!(said.code == 6 && said.err.contains("is paused: usage limit: You have hit your limit"), "{said:?}");
+        assert!(sealed.ok(&["top", "--once"]).contains("usage limit"), "{}", sealed.ok(&["top", "--once"]));
+        let cost = runs(&sealed)[0].cost.clone().expect("its cost");
+        assert_eq!((&cost["usd"], &cost["tokens_in"], &cost["session"]), (&Value::from(0.25), &Value::from(3), &Value::from("s-1")));
+        fs::write(sealed.path().join("limit-is-over"), "").expect("written");
+        sealed.ok(&["agent", "resume", "bob"]);
+        succeeded(&worker.end());
+        assert_eq!(json(&sealed, &["show", "b-1"])["task"]["output"], "by the client");
+        let calls = read(&sealed.path().join("calls"));
+        let calls: Vec<&str> = calls.lines().collect();
+        assert!(calls.len() == 2 && !calls[0].contains("--resume") && calls[1].ends_with("--resume s-1"), "{calls:?}");
+    }
+
+    /// No new work while it is paused, also for a worker that waits; running children go on, or are ended with --now.
+    fn a_pause(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["agent", "pause", "bob"]);
+        let waiting = work(&sealed, &["--agent", "bob", "--max-concurrent", "2", "--", "bash", "-c", WAITS]);
+        add(&sealed, 3);
+        sealed.ok(&["agent", "resume", "bob"]);
+        until("two children have begun", || begun(&sealed).len() == 2);
+        sealed.ok(&["agent", "pause", "bob", "--reason", "lunch"]);
+        assert_eq!(sealed.fence(&["poll", "--agent", "bob"]).code, 6);
+        go(&sealed);
+        until("the children have ended", || ["b-1", "b-2"].iter().all(|id| task(&sealed, id).0 == "completed"));
+        assert_eq!(task(&sealed, "b-3"), ("unassigned".into(), 0, String::new()), "it waits for its pause to end");
+        fs::remove_file(sealed.path().join("go")).expect("removed");
+        sealed.ok(&["agent", "resume", "bob"]);
+        until("the third child has begun", || begun(&sealed).len() == 3);
+        let running = |run: &str| runs(&sealed).iter().any(|one| one.name == run && one.alive);
+        let (run, child) = begun(&sealed).into_iter().find(|(run, _)| running(run)).expect("the third");
+        let said = sealed.ok(&["agent", "pause", "bob", "--now"]);
+        assert!(!running(&run), "{said}");
+        until("its child is ended", || members(child).is_empty());
+        assert_eq!(task(&sealed, "b-3"), ("unassigned".into(), 0, String::new()));
+        waiting.send(Signal::TERM);
+        succeeded(&waiting.end());
+    }
+
+    /// Two workers of one agent: the agent's own limit counts for both.
+    fn two_workers_for_one_agent(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        sealed.ok(&["agent", "join", "bob", "--max-concurrent", "2"]);
+        add(&sealed, 8);
+        sealed.script("cmd", r#"
+            touch "in.$FENCE_RUN"; [ "$(ls in.* | wc -l)" -le 2 ] || touch too-many
+            echo "$FENCE_CLAIM" >> done; sleep 0.1; rm "in.$FENCE_RUN""#);
+        let words = ["--agent", "bob", "--max-concurrent", "4", "--drain", "--", "./cmd"];
+        let workers = [work(&sealed, &words), work(&sealed, &words)];
+        workers.into_iter().for_each(|worker| succeeded(&worker.end()));
+        // A worker that was at the limit found nothing to do and ended. The rest is done by one more.
+        succeeded(&work(&sealed, &words).end());
+        assert!(!sealed.path().join("too-many").exists(), "the limit counts for both");
+        let mut done: Vec<String> = read(&sealed.path().join("done")).lines().map(str::to_owned).collect();
+        done.sort();
+        assert_eq!(done, (1..=8).map(|n| format!("task/b-{n}@1")).collect::<Vec<_>>());
+        assert_eq!(json(&sealed, &["agent"])["agents"][0]["max_concurrent"], 2, "starting a worker changes nothing");
+    }
+
+    /// Verdicts: what exit 0 means, a verdict before a crash, an offer without a decision, and failures.
+    fn verdicts(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 6);
+        sealed.ok(&["agent", "join", "bob"]);
+        sealed.ok(&["offer", "b-6", "bob"]);
+        sealed.script("cmd", r#"
+            case "$FENCE_CLAIM" in
+                task/b-1@*) echo "no verdict";;
+                task/b-2@*) fence done --output "its own word" > /dev/null; kill -SEGV $$;;
+                task/b-3@*) echo "last words"; exit 3;;
+                task/b-4@*) exit 75;;
+                task/b-5@*) fence settle "$FENCE_RUN" --output settled > /dev/null; exit 1;;
+                task/b-6@*) exit 0;;
+            esac"#);
+        let said = work(&sealed, &["--agent", "bob", "--count", "1", "--accept", "task_offered", "--", "./cmd"]).end();
+        assert_eq!((said.code, task(&sealed, "b-6").0.as_str()), (0, "offered"), "{said:?}");
+        let said = work(&sealed, &["--agent", "bob", "--count", "5", "--accept", "pool_task", "--no-verdict", "fail", "--", "./cmd"]).end();
+        assert_eq!(said.code, 0, "{said:?}");
+        let state = |id: &str| { let (status, attempts, reason) = task(&sealed, id); format!("{status} {attempts} {reason}") };
+        assert_eq!(state("b-1"), "unassigned 1 no_verdict: its command ended without saying whether the work is done");
+        assert_eq!(state("b-2"), "completed 1 ");
+        assert_eq!(state("b-3"), "unassigned 1 its command exited with 3");
+        assert_eq!(state("b-4"), "unassigned 0 ");
+        assert_eq!(state("b-5"), "completed 1 ");
+        let log = sealed.ok(&["log", "b-3"]);
+        assert!(log.contains("exit 3") && log.contains("last words"), "{log}");
+    }
+
+    /// Output of any kind is kept up to a limit, and the log of a run can be followed.
+    fn output_of_any_kind(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 2);
+        sealed.script("cmd", r#"
+            case "$FENCE_CLAIM" in
+                task/b-1@*) echo begun; echo $$ > "begun.$FENCE_RUN"; until [ -e go ]; do sleep 0.02; done; printf '\377\000 no newline';;
+                task/b-2@*) head -c 100000000 /dev/zero | tr '\0' x; echo; echo the end;;
+            esac"#);
+        let worker = work(&sealed, &["--agent", "bob", "--count", "2", "--", "./cmd"]);
+        let (run, _) = begun_one(&sealed);
+        let mut follower = sealed.spawn(&["log", &run, "-f"]);
+        go(&sealed);
+        succeeded(&worker.end());
+        let followed = follower.wait().expect("it ends with the run");
+        assert!(followed.success());
+        let mut out = String::new();
+        std::io::Read::read_to_string(&mut follower.stdout.take().expect("its output"), &mut out).expect("text");
+        assert_eq!(out, "begun\n\u{fffd}\\u{0} no newline\n");
+        let output = |id: &str| json(&sealed, &["show", id])["task"]["output"].as_str().expect("a text").to_owned();
+        assert_eq!(output("b-1"), "begun\n\u{fffd}\u{fffd} no newline");
+        let long = output("b-2");
+        assert!(long.len() <= 16 * 1024 && long.ends_with("x\nthe end"), "{}", long.len());
+        let kept = sealed.sh("du -s --apparent-size -B1 .local/state/fence/runs | cut -f1").out;
+        assert!(kept.parse::<u64>().is_ok_and(|bytes| bytes < 20_000_000), "{kept}");
+    }
+
+    /// A command that does not exist, or that always fails at once, stops the worker instead of using up attempts.
+    fn a_command_that_does_not_work_stops_the_worker(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 8);
+        let said = work(&sealed, &["--agent", "bob", "--", "no-such-program"]).end();
+        assert_eq!((said.code, said.err.as_str()), (127, "error: `no-such-program`: not found"));
+        assert!(runs(&sealed).is_empty(), "nothing was claimed");
+        let said = work(&sealed, &["--agent", "bob", "--", "./no-such-file"]).end();
+        assert_eq!((said.code, said.err.as_str(), task(&sealed, "b-1").1), (127, "error: `./no-such-file`: not found", 0));
+        let said = work(&sealed, &["--agent", "bob", "--", "sh", "-c", "echo broken; exit 1"]).end();
+        assert!(said.code == 1 && said.err.contains("bob: its command failed at once 5 times in a row: broken"), "{said:?}");
+        assert_eq!((1..=8).filter(|n| task(&sealed, &format!("b-{n}")).1 > 0).count(), 5);
+        assert!(sealed.ok(&["agent"]).contains("its command failed at once 5 times in a row: broken"));
+        // Until a person resumes the agent, a worker that is started again burns nothing.
+        let said = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]).end();
+        assert_eq!(said.code, 6, "{said:?}");
+    }
+}
+
+/// The server goes away while a child runs, and comes back: the child goes on, and its work counts.
+#[test]
+fn a_child_survives_the_restart_of_its_server() {
+    let fleet = Sealed::sqlite();
+    fleet.ok(&["init"]);
+    let address = crate::sealed::lasting_address();
+    let mut server = crate::sealed::Serving::start(&fleet, &["--listen", &address]);
+    let sealed = fleet.over(&server.url);
+    add(&fleet, 1);
+    let worker = work(&sealed, &["--agent", "bob", "--count", "1", "--ttl", "5m", "--", "bash", "-c", WAITS]);
+    begun_one(&sealed);
+    server.kill();
+    go(&sealed);
+    until("it wants to settle", || worker.err().contains("trying again"));
+    let _server = crate::sealed::Serving::start(&fleet, &["--listen", &address]);
+    succeeded(&worker.end());
+    assert_eq!(task(&fleet, "b-1"), ("completed".into(), 1, String::new()));
+}
