@@ -102,7 +102,7 @@ pub async fn run(
         }
     };
     let mut rule = Rule::new(renewer.token(), lease, job.grace);
-    watchdog.instruct(&group, rule.watchdog_kills_at());
+    watchdog.instruct(group.id(), group.run(), rule.watchdog_kills_at());
     observer.started(group.id());
     observer.leased_until(lease.ends());
 
@@ -131,7 +131,7 @@ pub async fn run(
                 match act {
                     Act::Send(signal) => group.send(signal),
                     Act::GiveTerminal => group.give_terminal(),
-                    Act::KillAt(at) => watchdog.instruct(&group, at),
+                    Act::KillAt(at) => watchdog.instruct(group.id(), group.run(), at),
                 }
             }
         }

@@ -9,9 +9,9 @@
 //! - Nothing with uncommitted changes, or with commits that are on no branch, is ever removed.
 //!
 //! Hooks: `git commit` runs all of them, because the commit is the agent's work and the repository's rules apply to it. A new tree gets
-//! `post-checkout` and `post-merge`, with which tools prepare a tree; a failure of `post-checkout` is ignored, because git ignores it as
-//! well, after the fact. A merge runs neither `pre-merge-commit` nor `commit-msg`: it happens before the tree is set up, so a
-//! hook that runs tests or a linter could only fail. No hook runs in the tree of [`Repository::merge_command`].
+//! `post-checkout` and `post-merge`, with which tools prepare a tree. A failure of `post-checkout` is ignored: the tree is complete by
+//! then. A merge runs neither `pre-merge-commit` nor `commit-msg`: it happens before the tree is set up, so a hook that runs tests or
+//! a linter could only fail. No hook runs in the tree of [`Repository::merge_command`].
 //!
 //! Commits are not signed, whatever the configuration says: nobody is there to type the passphrase, and the signature would say that the
 //! user made the commit.
@@ -48,6 +48,9 @@ pub use tree::{Finished, Tree};
 const TREES: &str = ".fence/trees";
 /// All branches of tasks are below it.
 const BRANCHES: &str = "fence";
+
+/// The names of the trees in which branches are merged begin with it. The name of a task's tree has an `@`, and theirs have none.
+const MERGES: &str = "merge-";
 
 /// The script of [`Repository::merge_command`]: its arguments and exit codes are at its top.
 const MERGE: &str = include_str!("worktree/merge.sh");
@@ -176,7 +179,7 @@ impl Repository {
     /// A command that merges a branch into another one. It may be killed at any moment. See `merge.sh` for its exit codes, and for
     /// the variable `FENCE_MERGE_GUARD`: a command line that is run right before the branch moves, and stops the merge if it fails.
     pub fn merge_command(&self, branch: &str, into: &str, message: &str) -> Command {
-        let tree = self.trees.join(format!("merge-{}", digest(into)));
+        let tree = self.trees.join(format!("{MERGES}{}", digest(into)));
         let mut command = Command::new("sh");
         command.args(["-c", MERGE, "merge"]).arg(&self.directory).arg(tree).args([branch, into, message]);
         command.current_dir(&self.directory);
@@ -191,7 +194,10 @@ impl Repository {
         for tree in busy::marked(&self.trees) {
             if let Some(busy) = Busy::mark(&tree)? {
                 self.discard(&tree).await?;
-                busy.unmark();
+                // A merge may have opened the file, and wait for our lock on it.
+                if !tree.file_name().is_some_and(|name| name.as_bytes().starts_with(MERGES.as_bytes())) {
+                    busy.unmark();
+                }
             }
         }
         for listed in self.listed().await? {
@@ -253,7 +259,7 @@ mod tests {
         testing::{Sample, entries, finished, git, lines, program, read, ready, task, write},
         *,
     };
-    use std::{os::unix::process::CommandExt, process::Stdio};
+    use std::{io::Read, os::unix::process::CommandExt, process::Stdio};
 
     #[tokio::test]
     async fn a_repository_is_found_and_its_trees_stay_out_of_git() {
@@ -280,7 +286,7 @@ mod tests {
         let tree = ready(repository.create(&plan).await.unwrap());
         assert_eq!(tree.start, git(&linked, "rev-parse HEAD"));
         assert_eq!(tree.branch.as_deref(), Some("fence/a.%2eb.%2e.c-1@1"));
-        assert_eq!(repository.kept("a..b...c-1"), [tree.path.clone()]);
+        assert_eq!(repository.kept("a..b...c-1"), std::slice::from_ref(&tree.path));
         assert_eq!(read(&sample.main, ".fence/.gitignore"), "*\n");
         assert_eq!(git(&sample.main, "status --porcelain"), "");
 
@@ -407,6 +413,27 @@ mod tests {
         assert_eq!(sample.state().1, ["auth-4@1"]);
     }
 
+    #[tokio::test]
+    async fn a_merge_that_runs_is_not_swept() {
+        let sample = Sample::new();
+        let repository = sample.repository().await;
+        let branch = finished(&repository, &task("auth-1@1", &[]), "new.txt", "new").await;
+        let mut command = repository.merge_command(&branch, "main", "merge");
+        command.env("FENCE_MERGE_GUARD", "echo ready; read -r go");
+        command.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut merge = command.spawn().unwrap();
+        let mut said = [0; 6];
+        merge.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"ready\n");
+        repository.sweep().await.unwrap();
+        let tree = repository.trees.join(format!("{MERGES}{}", digest("main")));
+        assert_eq!(read(&tree, "new.txt"), "new", "it is still there");
+        merge.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        assert!(merge.wait().unwrap().success());
+        assert_eq!(read(&sample.main, "new.txt"), "new");
+        assert_eq!(sample.state().1, Vec::<String>::new());
+    }
+
     /// Every call of git, and every file that git checks out, is a step. A step kills the whole group of the script, before it and
     /// after it.
     #[tokio::test]
@@ -421,20 +448,22 @@ mod tests {
             .find(|path| path.is_file())
             .expect("git");
         let bin = sample.beside("bin");
-        // $1 is "before" or "after"; the step is the number of lines of the log.
+        // The step is the number of lines of the log. Builtins only: there are many steps.
         program(
             &bin.join("step"),
-            "cd \"$STEPS\"; echo \"$1\" >>log; test $(wc -l <log) -ne $(cat kill-at) || kill -s KILL -- -$(cat group)",
+            "echo >>\"$STEPS/log\"; n=0; while read -r _; do n=$((n + 1)); done <\"$STEPS/log\"\n\
+             read -r at <\"$STEPS/kill-at\"; read -r group <\"$STEPS/group\"\n\
+             test $n -ne $at || kill -s KILL -- -$group",
         );
         program(
             &bin.join("git"),
             &format!(
                 "test -e \"$STEPS/group\" || cut -d' ' -f5 /proc/$PPID/stat >\"$STEPS/group\"\n\
-                 step before; '{}' \"$@\"; code=$?; step after; exit $code",
+                 . \"${{0%/*}}/step\"; '{}' \"$@\"; code=$?; . \"${{0%/*}}/step\"; exit $code",
                 real.display()
             ),
         );
-        program(&bin.join("smudge"), "test -z \"$STEPS\" || step smudge; exec cat");
+        program(&bin.join("smudge"), "test -z \"$STEPS\" || . \"${0%/*}/step\"; exec cat");
         git(&sample.main, &format!("config filter.step.smudge {}", bin.join("smudge").display()));
         fs::create_dir_all(sample.main.join(".git/info")).unwrap();
         write(&sample.main, ".git/info/attributes", "*.txt filter=step\n");
@@ -456,47 +485,41 @@ mod tests {
             let (code, out, why) = run(command);
             (code, format!("{out}{why}"), lines(&read(&steps, "log")).len())
         };
-        for into in ["release", "main"] {
+        let tip = |name: &str| git(&sample.main, &format!("rev-parse {name}"));
+        for into in ["main", "release"] {
+            let reset = || match into {
+                "main" => git(&sample.main, &format!("reset -q --hard {old}")),
+                _ => git(&sample.main, &format!("update-ref refs/heads/{into} {old}")),
+            };
+            let (code, said, last) = merge(into, 0);
+            assert_eq!(code, 0, "{said}");
+            reset();
+            // The two differ only in the last steps.
+            let first = if into == "main" { 1 } else { last - 7 };
             let mut moved = 0;
-            for kill_at in 1.. {
-                let (code, said, steps) = merge(into, kill_at);
-                let now = git(&sample.main, &format!("rev-parse {into}"));
-                let is_new = now != old;
+            for step in first..=last {
+                let (code, said, _) = merge(into, step);
+                assert_eq!(code, -1, "{into}, step {step} of {last}: {said}");
+                let is_new = tip(into) != old;
                 if is_new {
                     moved += 1;
-                    assert_eq!(
-                        git(&sample.main, &format!("rev-parse {into}^1 {into}^2")),
-                        format!("{old}\n{}", git(&sample.main, &format!("rev-parse {branch}")))
-                    );
+                    assert_eq!(tip(&format!("{into}^1 {into}^2")), format!("{old}\n{}", tip(&branch)));
                 }
-                if kill_at > steps {
-                    assert_eq!((code, is_new), (0, true), "{into}, not killed: {said}");
-                    break;
-                }
-                assert_eq!(code, -1, "{into}, step {kill_at} of {steps}: {said}");
                 if into == "main" {
-                    assert_eq!(
-                        git(&sample.main, "status --porcelain"),
-                        "",
-                        "step {kill_at}: the files are {now}'s"
-                    );
-                    assert_eq!(sample.main.join("new.txt").exists(), is_new, "step {kill_at}");
+                    assert_eq!(git(&sample.main, "status --porcelain"), "", "step {step}");
+                    assert_eq!(sample.main.join("new.txt").exists(), is_new, "step {step}");
                 }
-                if kill_at % 2 == 0 {
+                if step % 2 == 0 {
                     repository.sweep().await.unwrap();
-                    assert_eq!(sample.state().1, Vec::<String>::new(), "step {kill_at}");
+                    assert_eq!(sample.state().1, Vec::<String>::new(), "step {step}");
                 }
-                let (code, said, _) = merge(into, 0);
-                assert_eq!(code, 0, "{into}, after step {kill_at}: {said}");
+                let (code, _, said) = run(repository.merge_command(&branch, into, "merge"));
+                assert_eq!(code, 0, "{into}, after step {step}: {said}");
                 assert_eq!(git(&sample.main, &format!("show {into}:new.txt")), "new");
-                assert_eq!(sample.state().1, Vec::<String>::new(), "step {kill_at}");
-                // Back to where it was.
-                match into {
-                    "main" => git(&sample.main, &format!("reset -q --hard {old}")),
-                    _ => git(&sample.main, &format!("update-ref refs/heads/{into} {old}")),
-                };
+                assert_eq!(sample.state().1, Vec::<String>::new(), "step {step}");
+                reset();
             }
-            assert!(moved > 1, "{into}: killed before and after it moved");
+            assert!(moved > 0 && moved <= last - first, "{into}: killed before and after it moved");
         }
         assert_eq!(entries(&sample.main.join(TREES)), Vec::<String>::new());
     }

@@ -7,7 +7,6 @@
 //! Between the start of the command and the first line in the pipe is a moment (a write) in which a KILL would leave the command
 //! without a watchdog. Then the lease expires, and everything that checks the fence refuses the command.
 
-use super::group::Group;
 use crate::identity::process;
 use fencepost::{Error, Millis, Result};
 use fencepost_client::renewal::{self, Ticks};
@@ -58,8 +57,8 @@ impl Watchdog {
     }
 
     /// Tells the watchdog which group to kill, and when. A failure is ignored: the supervisor goes on without a watchdog.
-    pub fn instruct(&mut self, group: &Group, kill_at: Option<Ticks>) {
-        let instructions = Instructions { group: group.id(), run: group.run().map(str::to_owned), kill_at };
+    pub fn instruct(&mut self, group: i32, run: Option<&str>, kill_at: Option<Ticks>) {
+        let instructions = Instructions { group, run: run.map(str::to_owned), kill_at };
         let line = serde_json::to_string(&instructions).unwrap_or_default();
         if let Some(pipe) = &mut self.process.stdin {
             let _ = writeln!(pipe, "{line}");

@@ -31,11 +31,13 @@ static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// renews leases must not stop.
 #[derive(Debug)]
 pub struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    terminal: Drawing,
     signals: Signals,
     typed: mpsc::UnboundedReceiver<Event>,
     reader: JoinHandle<()>,
 }
+
+type Drawing = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
 
 /// Something happened at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,8 +73,7 @@ impl Screen {
         let signals =
             Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::CONT])?;
         enter().map_err(broken)?;
-        let screen = Terminal::new(CrosstermBackend::new(streams::for_views()));
-        let terminal = screen.inspect_err(|_| leave()).map_err(broken)?;
+        let terminal = blank().inspect_err(|_| leave()).map_err(broken)?;
         let (sender, typed) = mpsc::unbounded_channel();
         // A task of its own: the stream wakes only the task that polled it first.
         let reader = tokio::spawn(async move {
@@ -88,9 +89,11 @@ impl Screen {
 
     /// Draws a frame. Only cells that differ from the last frame are written.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame)) -> Result<()> {
-        // A panic of another thread has restored the terminal.
+        // A panic of another thread, or a stop, has given the terminal back.
         if !IS_OPEN.load(Ordering::SeqCst) {
-            enter().and_then(|()| self.terminal.clear()).map_err(broken)?;
+            enter().map_err(broken)?;
+            // Not `clear`: that asks the terminal for the cursor's position, and the reader of keys takes the answer.
+            self.terminal = blank().map_err(broken)?;
         }
         let safely = |frame: &mut Frame| {
             draw(frame);
@@ -170,6 +173,11 @@ fn key_of(key: &KeyEvent) -> Option<Key> {
         }
         _ => return None,
     })
+}
+
+/// A screen that has nothing on it yet.
+fn blank() -> io::Result<Drawing> {
+    Terminal::new(CrosstermBackend::new(streams::for_views()))
 }
 
 fn enter() -> io::Result<()> {

@@ -40,7 +40,7 @@ pub struct Attempt {
 /// A tree, or the reason why there cannot be one.
 #[derive(Debug)]
 pub enum Created {
-    Ready(Tree),
+    Ready(Box<Tree>),
     /// The branches cannot be merged with each other: the last one conflicts with those before it.
     Conflict {
         branches: Vec<String>,
@@ -61,7 +61,7 @@ impl Repository {
         }
         let branch = branch_of(&attempt.id, attempt.fence);
         if let Some(tree) = self.take_over(plan, attempt, &branch).await? {
-            return Ok(Created::Ready(tree));
+            return Ok(Created::Ready(tree.into()));
         }
         let mut after: Vec<String> = Vec::new();
         for dependency in &plan.after {
@@ -85,10 +85,11 @@ impl Repository {
     async fn make(&self, name: &str, branch: Option<&str>, after: &[String], base: &str) -> Result<Created> {
         let path = self.trees.join(name);
         if let Some(tree) = self.left_behind(&path).await? {
-            return Ok(Created::Ready(match branch {
+            let tree = match branch {
                 Some(branch) => tree.continue_on(branch).await?,
                 None => tree,
-            }));
+            };
+            return Ok(Created::Ready(tree.into()));
         }
         let Some(mark) = Busy::mark(&path)? else {
             let message = format!("another process is making or removing the tree `{}`", path.display());
@@ -173,7 +174,7 @@ impl Repository {
         if let Some(branch) = branch {
             tree.start_branch(branch).await?;
         }
-        Ok(Created::Ready(tree))
+        Ok(Created::Ready(tree.into()))
     }
 
     async fn commit(&self, name: &str) -> Result<String> {
@@ -314,7 +315,7 @@ mod tests {
         let finished = first.clone().finish(false).await.unwrap();
         let why = "it has uncommitted changes: done.txt, new.txt".to_owned();
         assert_eq!(finished, Finished::Kept { path: first.path.clone(), why });
-        assert_eq!(repository.kept("auth-3"), [first.path.clone()]);
+        assert_eq!(repository.kept("auth-3"), std::slice::from_ref(&first.path));
 
         // Only a tree of the same task.
         let other = Plan { reuse: Some(first.path.clone()), ..task("auth-4@1", &[]) };

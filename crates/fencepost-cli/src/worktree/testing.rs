@@ -116,7 +116,7 @@ pub fn task(token: &str, after: &[&str]) -> Plan {
 #[track_caller]
 pub fn ready(created: Created) -> Tree {
     match created {
-        Created::Ready(tree) => tree,
+        Created::Ready(tree) => *tree,
         conflict => panic!("{conflict:?}"),
     }
 }

@@ -76,6 +76,11 @@ on_both! {
         for text in ["bob-1", "task/ops-3@1", "pool_task", "waits for auth-1, which failed", "fence agent recall cy", "░░░"] {
             assert!(screen.contains(text), "{text}:\n{screen}");
         }
+        // After a stop the shell has used the terminal, so all is drawn again.
+        terminal.signal(Signal::STOP);
+        terminal.signal(Signal::CONT);
+        eventually("it is drawn again", || (terminal.raw().matches("\x1b[?1049h").count() == 2).then_some(()));
+        terminal.shows("waits for auth-1, which failed");
         sealed.ok(&["settle", "bob-1"]);
         let screen = terminal.until("the run is over", |screen| {
             screen.contains("completed  task/ops-3@1") && screen.contains("0 running")

@@ -345,7 +345,7 @@ impl Child<'_> {
     }
 
     /// Settles the work of a child that has no place to work.
-    async fn settle_unstarted(&self, decision: &Decision, tree: Option<Tree>) -> Result<()> {
+    async fn settle_unstarted(&self, decision: &Decision, tree: Option<Box<Tree>>) -> Result<()> {
         let (end, reading) = (End::Interrupted("not started".into()), Reading::default());
         let lost = self.settle_run(&end, decision, &reading, "").await?;
         let kept = match tree {

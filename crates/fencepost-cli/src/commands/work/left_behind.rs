@@ -5,6 +5,7 @@ use super::worker::Worker;
 use crate::{
     run_files::{RunFiles, State},
     supervise::watchdog,
+    worktree::Finished,
 };
 use fencepost::{Code, Result, run};
 
@@ -28,7 +29,24 @@ impl Worker<'_> {
                 Err(error) if error.code() == Code::NotFound => {}
                 Err(error) => return Err(error),
             }
+            self.leave_tree_of(&state).await?;
             files.set_state(&State { ended: Some("its worker died".into()), ..state })?;
+        }
+        Ok(())
+    }
+
+    /// Removes the work tree of a run that was left behind, if it holds no work.
+    async fn leave_tree_of(&self, state: &State) -> Result<()> {
+        let (Some(repository), Some(path)) = (&self.crew.repository, &state.tree) else { return Ok(()) };
+        let Some(tree) = repository.open(path).await? else { return Ok(()) };
+        if let Finished::Kept { path, why } = tree.finish(false).await? {
+            let text = format!(
+                "{}: the work tree of run {} is kept: {}; {why}",
+                self.agent,
+                state.run,
+                path.display()
+            );
+            self.crew.report.notice_line(&text);
         }
         Ok(())
     }

@@ -23,9 +23,9 @@ use fencepost::{
 pub enum Place {
     /// Where the worker was started.
     Here,
-    Tree(Tree),
+    Tree(Box<Tree>),
     /// There is none, or it cannot be prepared, and this is what becomes of the work.
-    None(Decision, Option<Tree>),
+    None(Decision, Option<Box<Tree>>),
 }
 
 impl Place {
@@ -231,7 +231,7 @@ impl Child<'_> {
     }
 
     /// Removes the tree, or keeps it and says so in the task's notes. Returns the directory of a tree that was kept.
-    pub async fn leave(&self, tree: Tree, decision: &Decision) -> Option<String> {
+    pub async fn leave(&self, tree: Box<Tree>, decision: &Decision) -> Option<String> {
         let done = decision.outcome == run::settle::Outcome::Done;
         let returns = decision.outcome == run::settle::Outcome::Released && self.worker.crew.args.reuse_tree;
         let branch = tree.branch.clone();
