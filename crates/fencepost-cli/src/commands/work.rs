@@ -33,7 +33,7 @@ use worker::Worker;
 /// The child gets its prompt on standard input (or as an argument: see its profile), and in its environment FENCE_RUN, FENCE_AGENT,
 /// FENCE_TRIGGER (the type), FENCE_TRIGGER_FILE (the trigger as JSON), FENCE_CLAIM (if there is one claim) and the fleet in FENCE_DB
 /// or FENCE_URL. So `fence done`, `fence fail`, `fence settle` and the others work in it. What it prints is kept: fence log RUN -f.
-///   exit 0       the work is done, if the child said so itself; with the profile exec it need not say so
+///   exit 0       done, if the child said so itself (fence done); with the profile exec it need not
 ///   exit 75      the work goes back for a minute; the attempt does not count
 ///   other codes  the attempt failed; the work is tried again after a while, if attempts are left
 ///
@@ -50,7 +50,7 @@ pub struct Work {
     /// Run this many agents in one process, named after the profile: claude-1, claude-2, …
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     agents: Option<u16>,
-    /// The agent's role, if it changes  [default: worker]
+    /// The agent's role  [default: as it is; a new agent is a worker]
     #[arg(long, value_enum)]
     role: Option<Role>,
     #[command(flatten)]

@@ -194,6 +194,15 @@ impl Sealed {
         assert!(written.success(), "{name}: {written}");
     }
 
+    /// Gives the git repository a user, and its branch main a commit.
+    pub fn first_commit(&self) {
+        let said = self.sh(
+            "git symbolic-ref HEAD refs/heads/main && git config user.name Kim && git config user.email kim@example.com && \
+             git commit -q --allow-empty -m 'begin'",
+        );
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+
     pub fn sh(&self, script: &str) -> Finished {
         finished(self.command("bash").args(["-c", script]).output().expect("bash"))
     }

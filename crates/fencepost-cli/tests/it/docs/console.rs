@@ -23,6 +23,7 @@ pages! {
     mailboxes: "docs/mailboxes.md",
     operations: "docs/operations.md",
     tasks: "docs/tasks.md",
+    workers: "docs/workers.md",
 }
 
 fn run(page: &Page, sealed: &Sealed) {
@@ -59,7 +60,7 @@ fn prepare(path: &str, sealed: &Sealed) {
             // It stands in for the real client.
             sealed.script(
                 "bin/claude",
-                r#"[[ $1 == -p && $2 == "Do this task: auth-"* ]] && echo "did ${2:14:6}""#,
+                r#"[[ $1 == -p && $(cat) == *"claim: $FENCE_CLAIM"* ]] && fence done --output "did it""#,
             );
         }
         "docs/coming-from.md" => {
@@ -70,6 +71,7 @@ fn prepare(path: &str, sealed: &Sealed) {
             sealed.write("stories.jsonl", "{\"title\": \"log in\", \"key\": \"story-1\"}\n");
             sealed.script("feed-the-model", "cat");
         }
+        "docs/workers.md" => sealed.first_commit(),
         _ => {}
     }
 }

@@ -13,6 +13,7 @@ const SCENARIOS: &[(&str, &str, usize)] = &[
     ("share", "docs/server.md", 3),
     ("certificate", "docs/server.md", 1),
     ("slack", "docs/webhooks.md", 3),
+    ("crew", "docs/workers.md", 4),
 ];
 
 /// Its examples are doctests of `fencepost-client`.

@@ -2,6 +2,7 @@
 
 use super::page::scenario;
 use crate::sealed::{Finished, Sealed, eventually, finished, lasting_address};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     net::TcpStream,
     process::{Child, Command, Stdio},
@@ -74,6 +75,52 @@ fn a_fleet_is_shared_between_machines_as_the_guide_says() {
     assert_eq!(served.code, 0, "{served:?}");
     let shown = here.ok(&["--json", "show", "auth-1"]);
     assert!(shown.contains("\"status\":\"completed\"") && shown.contains("codex-2"), "{shown}");
+}
+
+/// The clients are stand-ins: a lead that makes tasks of a message, and a worker that cannot commit, as in the sandbox of Codex.
+#[test]
+fn a_lead_and_its_workers_are_started_as_the_guide_says() {
+    let here = Sealed::sqlite();
+    here.first_commit();
+    here.script(
+        "claude",
+        r#"cat > /dev/null
+        case $FENCE_TRIGGER in
+            inbox_message) for file in README LICENCE; do fence add "write $file" --tag "$file"; done ;;
+        esac
+        fence settle "$FENCE_RUN""#,
+    );
+    here.script(
+        "codex",
+        r#"file=$(grep -o '"write [A-Z]*' "$FENCE_TRIGGER_FILE" | cut -d' ' -f2)
+        echo "$file of $(git branch --show-current)" > "$file"
+        fence done --output "$file is there""#,
+    );
+    let scripts = scenario("crew");
+    let [init, lead, workers, tell] = &scripts[..] else { panic!("{scripts:#?}") };
+    let path = "PATH=\"$PWD:$PATH\"";
+    let said = ended(bash(&here, init).spawn().expect("bash"));
+    assert_eq!(said.code, 0, "{said:?}");
+    let running =
+        [lead, workers].map(|script| bash(&here, &format!("{path}; exec {script}")).spawn().expect("bash"));
+    let told = ended(bash(&here, tell).spawn().expect("bash"));
+    assert_eq!(told.code, 0, "{told:?}");
+    // A task is merged after it is completed.
+    let merged =
+        |file: &str| here.sh(&format!("git show main:{file}")).out.starts_with(&format!("{file} of fence/"));
+    eventually("both are merged", || ["README", "LICENCE"].into_iter().all(merged).then_some(()));
+    eventually("the lead has seen both", || {
+        let runs = here.ok(&["runs", "--all"]);
+        (!runs.contains("alive") && runs.contains("tasks_finished")).then_some(())
+    });
+    for process in running {
+        let id = Pid::from_raw(i32::try_from(process.id()).expect("an id")).expect("an id");
+        kill_process(id, Signal::TERM).expect("it runs");
+        let said = ended(process);
+        assert!(said.code == 0 && said.out.contains(": joined as "), "{said:?}");
+    }
+    assert_eq!(here.ok(&["list", "--status", "completed"]).lines().count(), 2);
+    here.ok(&["doctor"]);
 }
 
 /// The same port, the same server, and who is Slack is the reader.
