@@ -55,19 +55,19 @@ const ADVICE: &[(&[&str], &[&str])] = &[
         &["`fence agent join NAME` registers an agent", "`fence channel join CHANNEL` joins a channel"],
     ),
     (
-        &["pause", "hold", "block"],
+        &["hold", "block"],
         &[
             "`fence park TASK --reason TEXT` sets a task aside",
             "`fence dep add TASK OTHER` makes a task wait for another",
-            "`fence mail pause MAILBOX` pauses a queue",
+            "`fence pause AGENT` gives an agent no new work; `fence mail pause MAILBOX` pauses a queue",
         ],
     ),
     (
-        &["resume", "unblock", "unhold"],
+        &["unblock", "unhold"],
         &[
             "`fence unpark TASK` lets a parked task be claimed again",
             "`fence dep rm TASK OTHER` stops a task from waiting for another",
-            "`fence mail resume MAILBOX` resumes a queue",
+            "`fence resume AGENT` resumes an agent; `fence mail resume MAILBOX` resumes a queue",
         ],
     ),
     (

@@ -29,7 +29,7 @@ pub use {pause::Pause, resume::Resume};
 ///   fence agent join bob --capability rust --max-concurrent 3
 ///   fence agent                                   list the agents, and what each one does
 ///   fence agent recall bob                        bob is gone: give its waiting tasks back to the pool
-///   fence agent pause bob --for 30m               no new work for bob; fence agent resume bob ends it earlier
+///   fence agent pause bob --for 30m               no new work for bob in the next half hour
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment, alias = "agents")]
 pub struct Agent {

@@ -281,6 +281,9 @@ fn seed(url: &str) -> BTreeMap<String, String> {
             if entry.name == "agent/leave" {
                 seeds.ok("agent/join", json!({ "agent": "bob" }));
             }
+            if entry.name == "agent/pause" {
+                seeds.ok("agent/resume", json!({ "agent": "bob" }));
+            }
         }
     }
     // An op that refused all fields would test nothing.
@@ -307,6 +310,7 @@ fn seed(url: &str) -> BTreeMap<String, String> {
         "run/end",
         "run/settle",
         "agent/poll",
+        "agent/pause",
         "claim/unclaim",
         "route/add",
         "route/deliver",
@@ -335,7 +339,9 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("agent-join", &["agent join {!}", "agent join bob --capability {!}"]),
     ("agent-leave", &["agent leave {!}"]),
     ("agent-list", &["agent list --all"]),
+    ("agent-pause", &["agent pause lead --reason {!}", "agent", "poll --agent lead", "agent pause {!}"]),
     ("agent-recall", &["agent recall {!}", "agent recall bob --force"]),
+    ("agent-resume", &["agent resume lead", "agent resume {!}"]),
     ("assign", &["assign {task/edit} bob", "assign {!} {!}"]),
     ("backup", &["backup {!}/x"]),
     ("board", &["board"]),
@@ -442,6 +448,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("note", &["note {task/edit} {!}"]),
     ("offer", &["offer {task/note} {!}"]),
     ("park", &["park {task/edit} --reason {!}"]),
+    ("pause", &["pause {!} --reason {!}", "pause --for {!}"]),
     ("poll", &["poll --agent bob", "poll --agent bob", "poll --agent lead", "poll --agent {!}"]),
     ("prime", &["prime", "prime --board {!}", "prime --skill {!}"]),
     ("progress", &["progress {!} {!}"]),
@@ -451,6 +458,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("release", &["release {!} --note {!}"]),
     ("renew", &["renew {!}"]),
     ("reopen", &["reopen {task/done} --reason {!}", "reopen {!}"]),
+    ("resume", &["resume {!}"]),
     ("retry", &["retry {task/fail}", "retry {!}"]),
     ("route", &["route"]),
     ("route-add", &["route add slack --text {!} --to bob", "route add {!} --to {!} --channel {!}"]),

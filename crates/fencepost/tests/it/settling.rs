@@ -177,7 +177,7 @@ on_both! {
             claim auth-1 run=hand                                        -> refused not_ready
         ").await;
         let why = world.fleet.call(task::Why { task: "auth-1".into() }).await.expect("why").reasons;
-        assert!(why[0].message.ends_with(": no_verdict") && why[0].message.starts_with("failed, "), "{why:?}");
+        assert!(why[0].message.starts_with("failed (no_verdict), and is tried again after "), "{why:?}");
         world.story("
             +1s agent/poll bob run=b2                                    -> claims=task/auth-1@2
             run/settle b2 outcome=released delay_ms=60000                -> back=task/auth-1@2

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 /// A poll of a paused agent exits 6; with --wait it waits until the agent is resumed. Running work goes on, unless you use --now:
 /// then its runs end at once, and everything they hold goes back. That costs no attempt. `fence claim` is not refused.
 ///
-/// With --for the pause ends by itself. Of two pauses the one that ends later counts.
+/// With --for the pause ends by itself. Of two pauses the one that ends later counts. (`fence park` sets a task aside, and
+/// `fence mail pause` pauses a mailbox.)
 ///
 /// Examples:
 ///   fence agent pause bob --reason "the disk is full"

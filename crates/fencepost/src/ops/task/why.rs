@@ -93,7 +93,7 @@ fn reasons(task: &Record, view: &Task) -> Vec<Reason> {
     if let Some(until) = task.delayed_until {
         let message = match (&task.failure_reason, task.was_given_back()) {
             (_, true) => format!("given back, and can be claimed after {until}"),
-            (Some(reason), false) => format!("failed, and is tried again after {until}: {reason}"),
+            (Some(reason), false) => format!("failed ({reason}), and is tried again after {until}"),
             (None, false) => format!("failed, and is tried again after {until}"),
         };
         say("delayed", message, Some(until));
