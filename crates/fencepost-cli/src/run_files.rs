@@ -11,13 +11,13 @@ use crate::{
     identity::process::{self, Process},
     private_files::{Directory, Missing, touch},
 };
-use fencepost::{Error, Result};
+use fencepost::{Clock, Error, Millis, Result, Time};
 pub use log::{LogReader, LogWriter};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, Read},
     path::PathBuf,
-    time::{Duration, SystemTime},
+    time::UNIX_EPOCH,
 };
 
 const STATE: &str = "state.json";
@@ -28,7 +28,7 @@ pub const TRIGGER: &str = "given/trigger.json";
 pub const PROMPT: &str = "given/prompt.md";
 
 /// How long the files of a run are kept after its end: as long as its events.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+const KEPT: Millis = Millis::days(30);
 
 /// A process, by its id and its start time: a system uses ids again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,8 +56,8 @@ pub struct State {
     pub fleet: String,
     /// The boot and the container in which the process ids are valid.
     pub realm: String,
-    /// When it began: milliseconds since 1970, to order the runs of this machine.
-    pub began: u64,
+    /// When it began, by the clock of this machine.
+    pub began: Time,
     /// The process of `fence work`.
     pub worker: Identified,
     /// The first process of the child, which leads its group. `None` until the child is started.
@@ -86,7 +86,7 @@ impl State {
             agent: agent.into(),
             fleet: fleet.into(),
             realm: process::realm(),
-            began: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64),
+            began: Clock::System.read(),
             worker: us.ok_or_else(|| io::Error::other("/proc does not know this process"))?,
             child: None,
             tree: None,
@@ -171,14 +171,19 @@ impl RunFiles {
     /// Removes the files of runs that ended long ago.
     pub fn prune() {
         for files in Self::all() {
-            let is_old = std::fs::metadata(files.path(STATE))
-                .and_then(|about| about.modified())
-                .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > KEPT));
+            let is_old = files.changed_at(STATE).is_some_and(|at| Clock::System.read().since(at) > KEPT);
             if is_old && files.state().is_none_or(|state| !state.worker.is_alive()) {
                 // A failure only means that the files stay.
                 let _ = std::fs::remove_dir_all(files.directory.path());
             }
         }
+    }
+
+    /// When a file was last written or touched, by the clock of this machine.
+    pub fn changed_at(&self, name: &str) -> Option<Time> {
+        let modified = std::fs::metadata(self.path(name)).and_then(|about| about.modified()).ok()?;
+        let since = modified.duration_since(UNIX_EPOCH).ok()?;
+        Some(Time(i64::try_from(since.as_millis()).ok()?))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

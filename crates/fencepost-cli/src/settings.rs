@@ -211,7 +211,10 @@ fn parse(command: &Command, words: Vec<OsString>, file: &File) -> Result<ArgMatc
     if more.is_empty() {
         return Ok(matches);
     }
-    command.clone().try_get_matches_from(words.into_iter().chain(more)).map_err(|e| {
+    // Words after `--` are not ours.
+    let ours = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let words = words[..ours].iter().cloned().chain(more).chain(words[ours..].iter().cloned());
+    command.clone().try_get_matches_from(words).map_err(|e| {
         let message = e.to_string();
         wrong(&file.path, message.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })

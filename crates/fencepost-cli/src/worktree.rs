@@ -149,6 +149,12 @@ impl Repository {
         }
     }
 
+    /// Does the name of a branch, a tag or another revision mean a commit?
+    pub async fn has_commit(&self, name: &str) -> Result<bool> {
+        let commit = format!("{name}^{{commit}}");
+        Ok(self.git.ask(["rev-parse", "--quiet", "--verify", "--end-of-options", &commit]).await?.is_some())
+    }
+
     pub async fn branch_exists(&self, branch: &str) -> Result<bool> {
         Ok(self.tip(branch).await?.is_some())
     }

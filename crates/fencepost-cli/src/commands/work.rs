@@ -69,47 +69,26 @@ pub struct Work {
     #[arg(long, value_name = "DIR", env = "FENCE_PROMPTS", hide_env_values = true, value_hint = ValueHint::AnyPath)]
     prompts: Option<PathBuf>,
     /// Give each child a git work tree of its own, on a branch named after task and fence: fence/auth-3@2. It starts from the finished
-    /// branches of the tasks that its task waits for, merged
-    #[arg(long)]
+    /// branches of the tasks that its task waits for, merged. The other options of work trees imply this one
+    #[arg(long, env = "FENCE_WORKTREE", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     worktree: bool,
     /// Where a work tree starts if its task waits for none  [default: HEAD]
-    #[arg(
-        long,
-        value_name = "BRANCH",
-        env = "FENCE_BASE",
-        hide_env_values = true,
-        default_value = "HEAD",
-        hide_default_value = true,
-        requires = "worktree"
-    )]
-    base: String,
+    #[arg(long, value_name = "BRANCH", env = "FENCE_BASE", hide_env_values = true)]
+    base: Option<String>,
     /// Merge the branch of a task that is done into this one, under the lock git/BRANCH
-    #[arg(
-        long,
-        value_name = "BRANCH",
-        env = "FENCE_MERGE_INTO",
-        hide_env_values = true,
-        requires = "worktree"
-    )]
+    #[arg(long, value_name = "BRANCH", env = "FENCE_MERGE_INTO", hide_env_values = true)]
     merge_into: Option<String>,
     /// A command line that prepares a new work tree, such as 'npm install'
-    #[arg(long, value_name = "COMMAND", env = "FENCE_SETUP", hide_env_values = true, requires = "worktree")]
+    #[arg(long, value_name = "COMMAND", env = "FENCE_SETUP", hide_env_values = true)]
     setup: Option<String>,
     /// Ignored files to copy into a new work tree, such as .env
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "FENCE_COPY",
-        hide_env_values = true,
-        value_delimiter = ',',
-        requires = "worktree"
-    )]
+    #[arg(long, value_name = "FILE", env = "FENCE_COPY", hide_env_values = true, value_delimiter = ',')]
     copy: Vec<String>,
     /// A second attempt takes over the work tree that the first one left, with its changes
-    #[arg(long, requires = "worktree")]
+    #[arg(long)]
     reuse_tree: bool,
     /// The directory for work trees  [default: .fence/trees in the repository]
-    #[arg(long, value_name = "DIR", env = "FENCE_TREES", hide_env_values = true, value_hint = ValueHint::AnyPath, requires = "worktree")]
+    #[arg(long, value_name = "DIR", env = "FENCE_TREES", hide_env_values = true, value_hint = ValueHint::AnyPath)]
     trees: Option<PathBuf>,
     /// Lease: how long the work stays claimed if this machine dies. A number without a unit is milliseconds
     #[arg(long, value_name = "DURATION", value_parser = milliseconds, env = "TRIGGERING_LEASE_TIMEOUT_MS", hide_env_values = true, default_value = "45s")]
@@ -264,11 +243,20 @@ impl Work {
 
     /// The repository of the work trees. What dead workers left in the middle of is removed.
     async fn repository(&self) -> Result<Option<Repository>> {
-        if !self.worktree {
+        let given = [&self.base, &self.merge_into, &self.setup].iter().any(|option| option.is_some());
+        if !(self.worktree || given || self.reuse_tree || self.trees.is_some() || !self.copy.is_empty()) {
             return Ok(None);
         }
         let here = std::env::current_dir().map_err(|e| Error::unavailable(e.to_string()))?;
         let repository = Repository::find(&here, self.trees.clone()).await?;
+        for (flag, name) in [("base", &self.base), ("merge-into", &self.merge_into)] {
+            if let Some(name) = name
+                && !repository.has_commit(name).await?
+            {
+                let message = format!("`{name}`, given with --{flag}, is no branch and no commit");
+                return Err(Error::new(Code::Invalid, message));
+            }
+        }
         repository.sweep().await?;
         Ok(Some(repository))
     }

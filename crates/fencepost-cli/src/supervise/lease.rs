@@ -136,7 +136,8 @@ impl LeaseRenewer {
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let lease = match self.renew(CHECK_TIMEOUT).await {
             Event::Renewed(lease) => lease,
-            Event::Lost(error) | Event::NoAnswer(error) => return Err(error),
+            Event::Lost(error) => return Err(over(&error)),
+            Event::NoAnswer(error) => return Err(error),
             _ => return Ok(work.await),
         };
         let (sender, mut changes) = mpsc::channel(1);
@@ -147,12 +148,12 @@ impl LeaseRenewer {
             tokio::select! {
                 done = &mut work => break Ok(done),
                 change = changes.recv() => match change {
-                    Some(Event::Lost(error)) => break Err(error),
+                    Some(Event::Lost(error)) => break Err(over(&error)),
                     Some(Event::NoAnswer(error)) => last = Some(error),
                     Some(_) => last = None,
                     // The lease ended without an answer.
                     None => match last.take() {
-                        Some(error) => break Err(Error::new(Code::LeaseExpired, error.message())),
+                        Some(error) => break Err(over(&error)),
                         None => break Ok(work.await),
                     },
                 },
@@ -244,6 +245,11 @@ impl LeaseRenewer {
         Error::new(Code::NotFound, format!("claim `{token}` is over: its fleet was removed or replaced"))
             .hint("fence doctor checks the fleet that exists now")
     }
+}
+
+/// A claim that is not found is over, too.
+fn over(error: &Error) -> Error {
+    Error::new(Code::LeaseExpired, error.message())
 }
 
 fn next_check() -> Ticks {

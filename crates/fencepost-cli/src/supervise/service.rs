@@ -13,8 +13,10 @@ pub struct Service<'c> {
     pub connection: Connection,
     pub stop: Rc<Stop>,
     /// Lines for the user go here instead of to standard error, if a view has the terminal.
-    notices: Option<Rc<dyn Fn(&str) + 'c>>,
+    notices: Option<Notices<'c>>,
 }
+
+type Notices<'c> = Rc<dyn Fn(&str) + 'c>;
 
 impl<'c> Service<'c> {
     /// The pauses while the database does not answer.

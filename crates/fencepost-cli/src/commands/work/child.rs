@@ -31,7 +31,7 @@ use std::{
     ffi::OsString,
     process::Command,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 /// A command that fails within this time failed at once.
@@ -50,6 +50,8 @@ pub struct Child<'w> {
     pub renewer: LeaseRenewer,
     activity: Arc<Activity>,
     began: Ticks,
+    /// The work only went back, such as an offer without a decision.
+    undecided: Cell<bool>,
 }
 
 /// How a command ended, and what its output told.
@@ -127,6 +129,7 @@ impl Worker<'_> {
             renewer: renewer.and(claims.split_off(1)).until_others_claim(),
             activity,
             began: renewal::now(),
+            undecided: Cell::new(false),
         }))
     }
 
@@ -155,6 +158,12 @@ impl Worker<'_> {
             ..run::Settle::default()
         };
         let _ = self.service.connection.call(settle).await;
+        // Nothing is left behind that a later worker would have to clean up.
+        if let Some(files) = RunFiles::find(&trigger.run)
+            && let Some(state) = files.state()
+        {
+            let _ = files.set_state(&State { ended: Some("not started".into()), ..state });
+        }
     }
 }
 
@@ -200,7 +209,7 @@ impl Child<'_> {
         };
         let prompt = crew.prompts.of(self.trigger, &facts)?;
         self.files.write(PROMPT, &prompt)?;
-        let mut line = self.words()?;
+        let mut line = self.words(tree)?;
         let input = match crew.profile.prompt {
             PromptBy::Stdin => prompt.into_bytes(),
             PromptBy::Argument => {
@@ -218,12 +227,12 @@ impl Child<'_> {
     }
 
     /// The command line, without a prompt.
-    fn words(&self) -> Result<Vec<OsString>> {
+    fn words(&self, tree: Option<&Tree>) -> Result<Vec<OsString>> {
         let crew = self.worker.crew;
         if !crew.args.command.is_empty() {
             return Ok(crew.args.command.clone());
         }
-        let session = self.session();
+        let session = self.session(tree);
         let words = Words::new(vec![
             ("agent", self.worker.agent.clone()),
             ("run", self.trigger.run.clone()),
@@ -338,9 +347,8 @@ impl Child<'_> {
 
     /// The last sign of life: output, or a `fence` command of the child, which touches the file of its trigger.
     fn last_sign(&self, now: Ticks) -> Ticks {
-        let touched = std::fs::metadata(self.files.path(TRIGGER)).and_then(|about| about.modified());
-        let ago = touched.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-        let touched = ago.map_or(i64::MIN, |ago| now - i64::try_from(ago.as_millis()).unwrap_or(i64::MAX));
+        let touched = self.files.changed_at(TRIGGER).map(|at| now - Clock::System.read().since(at).0.max(0));
+        let touched = touched.unwrap_or(i64::MIN);
         self.activity.at().max(touched).max(self.began)
     }
 
@@ -450,7 +458,10 @@ impl Child<'_> {
             delay_ms: decision.delay,
         };
         match self.worker.service.call_until_answered(settle).await {
-            Ok(reply) => Ok(!reply.lost.is_empty()),
+            Ok(reply) => {
+                self.undecided.set(reply.settled.is_empty() && !reply.back.is_empty());
+                Ok(!reply.lost.is_empty())
+            }
             // The child settled the run itself.
             Err(error) if error.code() == Code::AlreadyFinished => Ok(false),
             Err(error) if error.ends_claim() => Ok(true),
@@ -474,7 +485,7 @@ impl Child<'_> {
     fn report(&self, decision: &Decision, reading: &Reading, lost: bool, kept: Option<String>) {
         let ended = Report {
             what: &what(self.trigger),
-            outcome: decision.outcome,
+            outcome: if self.undecided.get() { Outcome::Released } else { decision.outcome },
             lost,
             reason: decision.reason.as_deref(),
             took: Millis(renewal::now() - self.began),

@@ -18,6 +18,7 @@ use fencepost::{
     event, lock, run,
     task::{self, Task},
 };
+use std::time::Duration;
 
 /// Where a child works.
 pub enum Place {
@@ -41,15 +42,19 @@ impl Child<'_> {
     /// Makes the place, and prepares it.
     pub async fn place(&self) -> Result<Place> {
         let Some(repository) = &self.worker.crew.repository else { return Ok(Place::Here) };
-        let plan = self.plan(repository).await?;
+        let plan = self.renewer.while_held(self.plan(repository)).await??;
         match self.renewer.while_held(repository.create(&plan)).await?? {
             Created::Conflict { branches, files } => Ok(Place::None(conflict(&branches, &files), None)),
             Created::Ready(tree) => {
                 self.set_tree(&tree);
-                Ok(match self.prepare(&tree).await? {
-                    Some(decision) => Place::None(decision, Some(tree)),
-                    None => Place::Tree(tree),
-                })
+                match self.prepare(&tree).await {
+                    Ok(Some(decision)) => Ok(Place::None(decision, Some(tree))),
+                    Ok(None) => Ok(Place::Tree(tree)),
+                    Err(error) => {
+                        let _ = tree.finish(false).await;
+                        Err(error)
+                    }
+                }
             }
         }
     }
@@ -76,7 +81,12 @@ impl Child<'_> {
             (true, Some(task)) => repository.kept(&task.id).into_iter().next(),
             _ => None,
         };
-        Ok(Plan { task: self.attempt(), after, base: args.base.clone(), reuse })
+        Ok(Plan {
+            task: self.attempt(),
+            after,
+            base: args.base.clone().unwrap_or_else(|| "HEAD".into()),
+            reuse,
+        })
     }
 
     /// The branch of the attempt that completed a task.
@@ -87,13 +97,28 @@ impl Child<'_> {
             let list = event::List { since, resource, limit: Some(1000), ..event::List::default() };
             let page = self.worker.service.call_until_answered(list).await?;
             let completed = page.events.iter().rfind(|event| event.kind == "task.completed");
-            if let Some(fence) = completed.and_then(|event| event.fence) {
-                return Ok(Some(branch_of(id, fence)));
+            if let Some(event) = completed {
+                self.run_ended(event.run.as_deref()).await?;
+                return Ok(event.fence.map(|fence| branch_of(id, fence)));
             }
             if !page.more {
                 return Ok(None);
             }
             since = Some(page.position);
+        }
+    }
+
+    /// Waits until the run that completed a task has ended: the child said that the task is done, and its worker may still be
+    /// committing its files. If the child lives on, this ends with the lease of its run.
+    async fn run_ended(&self, run: Option<&str>) -> Result<()> {
+        let Some(run) = run else { return Ok(()) };
+        loop {
+            let list = run::List { run: Some(run.into()), all: true, limit: Some(1) };
+            let runs = self.worker.service.call_until_answered(list).await?.runs;
+            if !runs.first().is_some_and(|run| run.alive && run.trigger.is_some()) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
@@ -139,10 +164,9 @@ impl Child<'_> {
         let Some(into) = &crew.args.merge_into else { return Ok(None) };
         let decision = self.merge(branch, into, &format!("Merge {branch}: {message}"), settled).await?;
         match decision {
+            // The task is completed, and stays so. What is missing becomes a task of its own.
             Some(decision) if settled => {
-                let reason = decision.reason.unwrap_or_default();
-                let hint = format!("{reason}; merge `{into}` into your branch and resolve it");
-                self.reopen(task, &hint).await?;
+                self.not_merged(task, branch, into, &decision).await?;
                 Ok(None)
             }
             decision => Ok(decision),
@@ -215,18 +239,32 @@ impl Child<'_> {
         }
     }
 
-    async fn reopen(&self, task: &Task, reason: &str) -> Result<()> {
-        let reopen = task::Reopen {
-            task: task.id.clone(),
-            reason: Some(reason.into()),
-            to: None,
-            request: Some(unique("")),
+    /// The task is done but not merged: it is done once more, from its branch. Once: a person looks at a second failure.
+    async fn not_merged(&self, task: &Task, branch: &str, into: &str, decision: &Decision) -> Result<()> {
+        let reason = decision.reason.clone().unwrap_or_default();
+        let reason = reason.split("; ").next().unwrap_or_default();
+        let told = format!("`{branch}` is not merged into `{into}`: {reason}");
+        let service = &self.worker.service;
+        let what = if task.reopens.is_some() || !decision.for_good {
+            let note = task::Note { task: task.id.clone(), text: told.clone(), request: Some(unique("")) };
+            service.call_until_answered(note).await?;
+            "merge it by hand".to_owned()
+        } else {
+            let reopen = task::Reopen {
+                task: task.id.clone(),
+                reason: Some(format!(
+                    "{told}. Merge `{into}` into your branch, resolve the conflicts, and commit"
+                )),
+                to: None,
+                request: Some(unique("")),
+            };
+            let reopened = service.call_until_answered(reopen).await?;
+            format!("it is done again as {}", reopened.task.id)
         };
-        let reopened = self.worker.service.call_until_answered(reopen).await?;
-        self.worker.crew.report.notice_line(&format!(
-            "{}: {} is done but not merged, so it is done again as {}: {reason}",
-            self.worker.agent, task.id, reopened.task.id
-        ));
+        self.worker
+            .crew
+            .report
+            .notice_line(&format!("{}: {} is done, but {told}; {what}", self.worker.agent, task.id));
         Ok(())
     }
 
@@ -265,9 +303,11 @@ impl Child<'_> {
     }
 
     /// The session of an earlier attempt on this machine whose work was interrupted, if it can be resumed.
-    pub fn session(&self) -> Option<String> {
+    pub fn session(&self, tree: Option<&Tree>) -> Option<String> {
         let task = &self.task()?.id;
-        if self.worker.crew.profile.resume.is_empty() || is_notice(self.trigger) {
+        // A client finds a session only in the directory where it began.
+        let is_elsewhere = tree.is_some_and(|tree| !tree.was_taken_over);
+        if self.worker.crew.profile.resume.is_empty() || is_notice(self.trigger) || is_elsewhere {
             return None;
         }
         let ours = |state: &State| state.task.as_ref() == Some(task) && state.fleet == self.worker.crew.fleet;
@@ -288,7 +328,7 @@ fn conflict(branches: &[String], files: &[String]) -> Decision {
     Decision { for_good: true, ..Decision::failed(reason) }
 }
 
-/// The error of a lost claim, for a caller that handles it as the end of a child.
+/// Is this the error of a lost claim? (`while_held` returns no other that says so; git's errors have other codes.)
 pub fn lost(error: &Error) -> bool {
-    error.ends_claim() || error.code() == Code::Cancelled
+    matches!(error.code(), Code::LeaseExpired | Code::AlreadyFinished | Code::Cancelled)
 }

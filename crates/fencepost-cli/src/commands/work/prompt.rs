@@ -35,6 +35,10 @@ pub struct Facts<'f> {
 impl Prompts {
     /// Reads the templates, and refuses those with an unknown variable: better now than when a trigger arrives.
     pub fn load(directory: Option<PathBuf>) -> Result<Self> {
+        if let Some(missing) = directory.as_ref().filter(|directory| !directory.is_dir()) {
+            let message = format!("there is no directory `{}` for prompts", missing.display());
+            return Err(Error::new(Code::Invalid, message));
+        }
         let mut templates = HashMap::new();
         for (kind, _) in BUILT_IN {
             let (source, template) = find(kind, directory.as_ref())?;

@@ -17,7 +17,7 @@ pub struct Reading {
     pub tokens_in: Option<f64>,
     pub tokens_out: Option<f64>,
     /// When a usage limit ends.
-    reset: Option<Time>,
+    pub reset: Option<Time>,
     pub stopped: Option<Stopped>,
 }
 
@@ -234,12 +234,14 @@ mod tests {
             let result = result.unwrap_or_default();
             let result = result.split('\n').next().unwrap_or_default();
             let _ = write!(page, "{}\n  ", name.trim_end_matches(".jsonl"));
-            let _ = write!(page, "session {}", if session.is_some() { "known" } else { "unknown" });
-            let _ = write!(page, ", ${usd:?}, {tokens_in:?} in, {tokens_out:?} out: {result}");
-            page = page.replace("Some(", "").replace(')', "");
+            let number = |number: Option<f64>| number.map_or("?".to_owned(), |n| format!("{n:.6}"));
+            let [usd, tokens_in, tokens_out] = [usd, tokens_in, tokens_out].map(number);
+            let tokens = format!("{tokens_in} in, {tokens_out} out").replace(".000000", "");
+            let session = if session.is_some() { "known" } else { "unknown" };
+            let _ = write!(page, "session {session}, ${usd}, {tokens}: {result}");
             if let Some(Stopped { kind, text, until, pause }) = stopped {
-                // A time of day depends on the day.
-                let until = match (until, text.contains("try again at 1")) {
+                // It is local time.
+                let until = match (until, text.contains("try again at ")) {
                     (Some(_), true) => "the time that it names".into(),
                     (Some(until), false) => until.to_string(),
                     (None, _) => pause.map_or("a person acts".into(), |pause| format!("for {pause}")),

@@ -5,7 +5,7 @@ use fencepost::{Millis, run::settle::Outcome};
 
 /// sysexits: a temporary failure; the user is invited to try again.
 const TEMPORARY: u8 = 75;
-/// The delay after such an exit. The attempt does not count, so without a delay it would be a loop.
+/// The delay after an exit that gives the work back. The attempt does not count, so without a delay it would be a loop.
 const AGAIN_AFTER: Millis = Millis::seconds(60);
 
 /// The stored reason of work whose child was ended because the worker stops.
@@ -61,7 +61,7 @@ pub fn decide(end: &End, settled: bool, reading: &Reading, no_verdict: NoVerdict
             NoVerdict::Fail => {
                 Decision::failed("no_verdict: its command ended without saying whether the work is done")
             }
-            NoVerdict::Release => Decision::released("no_verdict"),
+            NoVerdict::Release => Decision { delay: Some(AGAIN_AFTER), ..Decision::released("no_verdict") },
         },
         End::Exited(TEMPORARY) => Decision {
             delay: Some(AGAIN_AFTER),
@@ -101,7 +101,7 @@ mod tests {
                 Fail,
                 "failed no_verdict: its command ended without saying whether the work is done",
             ),
-            (End::Exited(0), false, &plain, Release, "released no_verdict"),
+            (End::Exited(0), false, &plain, Release, "released no_verdict 60000"),
             (End::Exited(0), true, &plain, Fail, "done"),
             (End::Exited(1), true, &plain, Fail, "done"),
             (End::Lost("x".into()), true, &plain, Fail, "done"),

@@ -47,7 +47,7 @@ impl<'w> Worker<'w> {
         let mut polling = None;
         let mut idle = false;
         loop {
-            let may_poll = !self.service.stop.is_draining() && !(idle && !children.is_empty());
+            let may_poll = !self.service.stop.is_draining() && (!idle || children.is_empty());
             if polling.is_none() && may_poll && children.len() < most && self.crew.reserve() {
                 polling = Some(Box::pin(self.next()));
             }
