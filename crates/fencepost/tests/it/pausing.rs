@@ -4,7 +4,7 @@ use crate::{
     open_transactions::{run_to_commit, start},
     waiting::{answer, parked, waits},
 };
-use fencepost::{Access, Code, Millis, Result, agent, inbox, key, run, task};
+use fencepost::{Access, Code, Millis, Result, admin, agent, inbox, key, run, task};
 use fencepost_testing::{PATIENCE, World, eventually, on_both, world::code};
 use std::sync::{
     Arc,
@@ -239,6 +239,27 @@ on_both! {
         for name in ["bob", "eve"] {
             assert!(world.fleet.call(poll(name, name)).await.unwrap().trigger.is_some());
         }
+    }
+
+    /// A moved fleet is paused where it was.
+    async fn a_pause_is_exported(world: World) {
+        for name in ["bob", "eve", "sam"] {
+            world.join(name, agent::Role::Worker).await;
+        }
+        let timed = |name: &str, seconds| agent::Pause { for_ms: Some(Millis::seconds(seconds)), ..pause(name) };
+        world.fleet.call(agent::Pause { reason: Some("moving".into()), ..timed("bob", 3600) }).await.unwrap();
+        world.fleet.call(pause("eve")).await.unwrap();
+        world.fleet.call(timed("sam", 1)).await.unwrap();
+        world.pass(1);
+        let before = world.fleet.call(agent::List::default()).await.unwrap().agents;
+        let agents = world.fleet.call(admin::Export::default()).await.unwrap().agents;
+        world.sql("delete from agent").await;
+        let import = admin::Import { source: "fencepost".into(), agents, ..Default::default() };
+        world.fleet.call(import).await.unwrap();
+        let after = world.fleet.call(agent::List::default()).await.unwrap().agents;
+        let pauses = |agents: &[agent::list::Agent]| -> Vec<_> { agents.iter().map(|agent| agent.paused.clone()).collect() };
+        assert_eq!(pauses(&before), pauses(&after));
+        assert_eq!(before.iter().map(|agent| agent.paused.is_some()).collect::<Vec<_>>(), [true, true, false]);
     }
 
     /// Polls and pauses at once: between the reply of a pause and the call of a resume no trigger begins.
