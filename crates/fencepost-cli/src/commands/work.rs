@@ -51,7 +51,7 @@ pub struct Work {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     agents: Option<u16>,
     /// The agent's role  [default: as it is; a new agent is a worker]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "lead|worker")]
     role: Option<Role>,
     #[command(flatten)]
     wanted: Wanted,
@@ -63,7 +63,14 @@ pub struct Work {
     #[arg(long, value_name = "NAME", env = "FENCE_PROFILE", hide_env_values = true)]
     profile: Option<String>,
     /// Exit 0 without a verdict of the child is a failed attempt, is done, or gives the work back  [default: the profile's]
-    #[arg(long, value_enum, env = "FENCE_NO_VERDICT", hide_env_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "fail|done|release",
+        env = "FENCE_NO_VERDICT",
+        hide_env_values = true
+    )]
     no_verdict: Option<NoVerdict>,
     /// A directory with your own prompts, such as task_assigned.md  [default: fence/prompts in your settings]
     #[arg(long, value_name = "DIR", env = "FENCE_PROMPTS", hide_env_values = true, value_hint = ValueHint::AnyPath)]

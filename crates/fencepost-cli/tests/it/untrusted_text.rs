@@ -372,6 +372,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("completions", &["completions {!}"]),
     ("config", &["config"]),
     ("config-show", &["config show --agent {!}"]),
+    ("demo", &["demo {!}"]),
     ("dep", &["dep"]),
     ("dep-add", &["dep add {task/edit} {!}"]),
     ("dep-rm", &["dep rm {task/edit} {!}"]),
@@ -491,6 +492,18 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("wait", &["wait {task/done} --timeout 1ms", "wait {!}"]),
     ("whoami", &["whoami --agent {!}", "whoami --db {!}"]),
     ("why", &["why {task/fail}", "why {task/park}", "why {task/reject}", "why {task/edit}", "why {!}"]),
+    (
+        "work",
+        &[
+            "work --plain --agent bob --drain --count 2 -- cat",
+            "work --plain --drain --agent {!} -- cat",
+            "work --plain --agent bob --drain --count 1 -- {!}",
+            "work --agent bob --profile {!}",
+            "work --plain --agent bob --drain --prompts {!} -- cat",
+            "work --show-profile {!}",
+            "work --show-prompt {!}",
+        ],
+    ),
 ];
 
 /// All commands, from the manual pages.

@@ -204,7 +204,7 @@ on_both! {
         add(&sealed, 2);
         sealed.script("cmd", r#"
             case "$FENCE_CLAIM" in
-                task/b-1@*) echo begun; echo $$ > "begun.$FENCE_RUN"; until [ -e go ]; do sleep 0.02; done; printf '\377\000 no newline';;
+                task/b-1@*) echo begun; echo $$ > new; mv new "begun.$FENCE_RUN"; until [ -e go ]; do sleep 0.02; done; printf '\377\000 no newline';;
                 task/b-2@*) head -c 100000000 /dev/zero | tr '\0' x; echo; echo the end;;
             esac"#);
         let worker = work(&sealed, &["--agent", "bob", "--count", "2", "--", "./cmd"]);
