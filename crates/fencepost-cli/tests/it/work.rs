@@ -149,7 +149,7 @@ on_both! {
         sealed.script("cmd", &format!(r#"
             setsid bash -c 'trap "" TERM HUP; exec sleep 1000' & echo $! > "away.$FENCE_RUN"
             {WAITS}"#));
-        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "2s", "--", "./cmd"]);
+        let first = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--ttl", "10s", "--", "./cmd"]);
         until("three children have begun", || begun(&sealed).len() == 3);
         let children = begun(&sealed);
         let away: Vec<i32> = children.iter().map(|(run, _)| {
@@ -194,7 +194,7 @@ on_both! {
     fn a_frozen_worker_loses_its_child_before_its_lease(sealed: Sealed) {
         sealed.ok(&["init"]);
         add(&sealed, 1);
-        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "2s", "--count", "1", "--", "bash", "-c", WAITS]);
+        let frozen = work(&sealed, &["--agent", "bob", "--ttl", "10s", "--count", "1", "--", "bash", "-c", WAITS]);
         let (first, child) = begun_one(&sealed);
         frozen.send(Signal::STOP);
         until("the child is ended", || members(child).is_empty());
@@ -234,7 +234,7 @@ on_both! {
                 task/b-3@*) until [ -e stalled ]; do printf .; sleep 0.1; done;;
             esac"#);
         // Long enough for a fence command on a busy machine.
-        let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--stall", "10s", "--grace", "1s", "--", "./cmd"]);
+        let worker = work(&sealed, &["--agent", "bob", "--max-concurrent", "3", "--count", "3", "--stall", "20s", "--grace", "1s", "--", "./cmd"]);
         until("it has stalled", || task(&sealed, "b-1").2.starts_with("stalled: no sign of life"));
         fs::write(sealed.path().join("stalled"), "").expect("written");
         succeeded(&worker.end());
@@ -242,6 +242,16 @@ on_both! {
         assert_eq!(["b-2", "b-3"].map(|id| task(&sealed, id).0), ["completed", "completed"]);
         let said = sealed.ok(&["show", "b-1"]);
         assert!(said.contains("stalled"), "{said}");
+    }
+
+    /// A child that runs for too long is ended, and its attempt has failed.
+    fn a_child_has_a_maximum_time(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        add(&sealed, 1);
+        let said = work(&sealed, &["--agent", "bob", "--count", "1", "--max-time", "2s", "--", "bash", "-c", WAITS]).end();
+        succeeded(&said);
+        let (status, attempts, reason) = task(&sealed, "b-1");
+        assert_eq!((status.as_str(), attempts, reason.as_str()), ("unassigned", 1, "max_time: its command ran for more than 2s"));
     }
 
     /// TERM drains: the child has its time, then it is ended, and its work goes back without an attempt.

@@ -14,7 +14,7 @@ use std::fs;
 fn repository(sealed: &Sealed) {
     let made = sealed.sh(
         "git config user.name test; git config user.email test@example.com; git checkout -q -b main
-         printf '.env\\nplan.jsonl\\nbegun.*\\ngo\\ncmd\\n' > .gitignore; echo one > file; git add .gitignore file; git commit -qm first",
+         printf '.env\\nmine.toml\\nplan.jsonl\\nbegun.*\\ngo\\ncmd\\n' > .gitignore; echo one > file; git add .gitignore file; git commit -qm first",
     );
     succeeded(&made);
 }
@@ -86,6 +86,26 @@ on_both! {
         let (status, _, reason) = task(&sealed, "c-1");
         assert!(status == "failed" && reason.starts_with("merge_conflict: main and fence/c-1@1 conflict in file"), "{reason}");
         assert_eq!(read(&sealed.path().join("file")), "ours\n", "nothing was changed");
+    }
+
+    /// Where the client's sandbox keeps .git read-only, the worker commits; a task that waits for it starts after that commit.
+    fn the_worker_commits_for_its_child(sealed: Sealed) {
+        sealed.ok(&["init"]);
+        repository(&sealed);
+        sealed.script("cmd", r#"
+            case "$FENCE_CLAIM" in
+                task/b-1@*) echo a > a; fence done --output own > /dev/null; sleep 1;;
+                task/b-2@*) cat a; fence done --output "$(cat a)" > /dev/null;;
+            esac"#);
+        let cmd = sealed.path().join("cmd").display().to_string();
+        fs::write(sealed.path().join("mine.toml"), format!("command = ['{cmd}']\nworker_commits = true\n")).expect("written");
+        add(&sealed, 1);
+        sealed.ok(&["add", "second", "--board", "b", "--after", "b-1"]);
+        let said = work(&sealed, &["--profile", "mine.toml", "--agents", "2", "--count", "2", "--worktree"]).end();
+        succeeded(&said);
+        assert_eq!(json(&sealed, &["show", "b-2"])["task"]["output"], "a", "{said:?}");
+        let made = sealed.sh("git log -1 --format='%an: %B' fence/b-1@1");
+        assert_eq!(made.out.trim_end(), "test: task 1\n\nFence: task/b-1@1");
     }
 
     /// What a client says about its limits pauses the agent; its work goes back without an attempt, and a session is resumed.
@@ -236,7 +256,8 @@ on_both! {
         assert_eq!((said.code, said.err.as_str(), task(&sealed, "b-1").1), (127, "error: `./no-such-file`: not found", 0));
         let said = work(&sealed, &["--agent", "bob", "--", "sh", "-c", "echo broken; exit 1"]).end();
         assert!(said.code == 1 && said.err.contains("bob: its command failed at once 5 times in a row: broken"), "{said:?}");
-        assert_eq!((1..=8).filter(|n| task(&sealed, &format!("b-{n}")).1 > 0).count(), 5);
+        // On a busy machine one of them may not have failed at once, and then it took more.
+        assert!((1..=8).map(|n| task(&sealed, &format!("b-{n}")).1).sum::<i64>() >= 5);
         assert!(sealed.ok(&["agent"]).contains("its command failed at once 5 times in a row: broken"));
         // Until a person resumes the agent, a worker that is started again burns nothing.
         let said = work(&sealed, &["--agent", "bob", "--drain", "--", "true"]).end();

@@ -50,6 +50,8 @@ pub struct Child<'w> {
     pub renewer: LeaseRenewer,
     activity: Arc<Activity>,
     began: Ticks,
+    /// How long its command ran, in milliseconds.
+    took: Cell<i64>,
     /// The work only went back, such as an offer without a decision.
     undecided: Cell<bool>,
 }
@@ -129,6 +131,7 @@ impl Worker<'_> {
             renewer: renewer.and(claims.split_off(1)).until_others_claim(),
             activity,
             began: renewal::now(),
+            took: Cell::new(0),
             undecided: Cell::new(false),
         }))
     }
@@ -188,7 +191,10 @@ impl Child<'_> {
             place => place,
         };
         let (command, input) = self.command(place.tree())?;
-        match self.supervise(command, input, self).await? {
+        let started = renewal::now();
+        let finished = self.supervise(command, input, self).await?;
+        self.took.set(renewal::now() - started);
+        match finished {
             Some(finished) => self.settle(finished, place).await,
             None => {
                 self.leave_tree(place, &Decision::released("its command was not started")).await;
@@ -508,7 +514,7 @@ impl Child<'_> {
     /// Stops the worker after several failures at once in a row.
     async fn count_failures(&self, end: &End, is_fine: bool, tail: &str) {
         let crew = self.worker.crew;
-        let at_once = renewal::now() - self.began < AT_ONCE.0;
+        let at_once = self.took.get() < AT_ONCE.0;
         let failed = !is_fine && at_once && matches!(end, End::Exited(code) if *code != 0 && *code != 75);
         let failures = if failed { crew.quick_failures.get() + 1 } else { 0 };
         crew.quick_failures.set(failures);
