@@ -47,7 +47,7 @@ impl Identified {
     }
 }
 
-/// What a worker needs to know about a run that another worker, or an earlier one of the same name, left behind.
+/// A run's processes and its work tree. A later worker reads it to clean up after a worker that died.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     pub run: String,

@@ -143,7 +143,7 @@ fn milliseconds(text: &str) -> Result<Millis, String> {
     text.parse().map(Millis).or_else(|_| duration(text))
 }
 
-/// What the workers of this process share.
+/// The state that the workers of this process share.
 struct Crew<'c> {
     args: Work,
     profile: Profile,
@@ -222,7 +222,7 @@ impl Work {
             never = crew.end_after_drain() => match never {},
             never = crew.show_if_live(&mut screen, &agents) => match never {},
         };
-        // What follows is printed.
+        // The terminal is restored before anything else is printed.
         drop(screen);
         results.into_iter().collect::<Result<Vec<()>>>()?;
         crew.end()

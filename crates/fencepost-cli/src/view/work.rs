@@ -21,7 +21,7 @@ pub struct WorkView {
     pub spent_usd: Option<f64>,
     /// Tokens that all commands used; 0 is not shown.
     pub tokens: u64,
-    /// What happened last, newest last. The view shows as many as there is room for.
+    /// The last events, newest last. The view shows as many as there is room for.
     pub notices: Vec<String>,
     /// The selected slot. The last one stands for any higher number.
     pub selected: usize,

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a tree is for, and where it starts.
+/// The purpose of a tree, and where it starts.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Without a task the tree is detached: it has no branch.

@@ -47,8 +47,7 @@ impl Sample {
         Repository::find(&self.main, None).await.unwrap()
     }
 
-    /// What the repository has: its branches, and its work trees besides the main one. Nothing is left in the directory of trees but
-    /// them.
+    /// The branches of the repository, and its work trees besides the main one. Fails if the directory of trees has anything else.
     pub fn state(&self) -> (Vec<String>, Vec<String>) {
         let branches = lines(&git(&self.main, "for-each-ref --format=%(refname:short) refs/heads"));
         let listed = lines(&git(&self.main, "worktree list --porcelain"));

@@ -1,4 +1,4 @@
-//! What `fence work` makes of a child's end: work trees, verdicts, limits, pauses, output.
+//! The outcomes of `fence work`: work trees, verdicts, limits, pauses, output.
 
 use crate::{
     on_both,
@@ -108,7 +108,7 @@ on_both! {
         assert_eq!(made.out.trim_end(), "test: task 1\n\nFence: task/b-1@1");
     }
 
-    /// What a client says about its limits pauses the agent; its work goes back without an attempt, and a session is resumed.
+    /// A client that reports a usage limit pauses its agent; the work goes back without an attempt, and the session is resumed later.
     fn a_usage_limit_pauses_the_agent(sealed: Sealed) {
         sealed.ok(&["init"]);
         add(&sealed, 1);

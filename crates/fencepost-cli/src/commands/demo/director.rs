@@ -26,7 +26,7 @@ pub struct Scene {
     pub child: i32,
 }
 
-/// What the director saw, to be compared with the log.
+/// The director's observations, to be compared with the log.
 #[derive(Debug)]
 pub struct Seen {
     pub killed: Scene,

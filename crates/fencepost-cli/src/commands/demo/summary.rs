@@ -1,4 +1,4 @@
-//! What the event log says about the demo.
+//! The summary of the demo, computed from the event log.
 
 use super::director::{BOARD, REFUSED, Seen};
 use fencepost::{Millis, Result, admin, event};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// What agents had to deal with.
+    /// Tasks, messages and mentions together.
     pub items: usize,
     pub tasks: usize,
     /// Messages of the inbox, and notices to the lead about finished tasks.
@@ -26,7 +26,7 @@ pub struct Summary {
     pub not_once: Vec<String>,
     /// Promises that `fence doctor` checks.
     pub promises: usize,
-    /// What is not as it must be.
+    /// Broken promises; empty if the demo succeeded.
     pub problems: Vec<String>,
     pub took_ms: Millis,
 }
@@ -78,7 +78,7 @@ pub async fn read(fleet: &Connection, seen: &Seen) -> Result<Summary> {
 }
 
 impl Summary {
-    /// What must be true of the demo.
+    /// Checks the promises that the demo shows.
     fn judge(&mut self, seen: &Seen, died: &BTreeSet<String>, completed_under: &BTreeMap<String, i64>) {
         let mut problem = |text: String| self.problems.push(text);
         if !self.not_once.is_empty() {

@@ -1,4 +1,4 @@
-//! What `fence top` asks a fleet.
+//! The calls of `fence top` to a fleet.
 
 use super::stuck::{self, Facts};
 use crate::view::fleet::{Agent, Board, FleetView, Work};

@@ -1,4 +1,4 @@
-//! What is stuck, and why: work that goes on only if somebody does something. Pure.
+//! Stuck work and the reason: work that goes on only if somebody does something. Pure.
 
 use crate::view::fleet::Stuck;
 use fencepost::{

@@ -83,7 +83,7 @@ impl Capture {
         Self { log, lines: Lines::new(profile), tail, output, line, activity: activity.clone() }
     }
 
-    /// What the output told, the end of both streams, and the end of standard output.
+    /// Returns the facts that the output told, the end of both streams, and the end of standard output.
     pub fn finish(mut self) -> (Reading, String, String) {
         self.lines.end_line();
         (self.lines.reading, self.tail.text(), self.output.text())

@@ -51,7 +51,7 @@ pub enum PromptBy {
     Argument,
 }
 
-/// What exit 0 means if the child settled nothing itself.
+/// The meaning of exit 0 if the child settled nothing itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum NoVerdict {
@@ -67,8 +67,8 @@ pub enum NoVerdict {
 /// A line of output, as a JSON object: at each of these JSON pointers is the value, or one of the values.
 pub type Where = BTreeMap<String, toml::Value>;
 
-/// What is read from such a line, by JSON pointers in which `*` stands for every key. A later line replaces what an earlier one
-/// told; numbers are added up with `add`.
+/// Facts that are read from such a line, by JSON pointers in which `*` stands for every key. A later line replaces the facts of an
+/// earlier one; numbers are added up with `add`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Read {

@@ -23,7 +23,7 @@ const BUILT_IN: [(Type, &str); 7] = [
 #[derive(Debug)]
 pub struct Prompts(HashMap<Type, String>);
 
-/// What a prompt knows beside the trigger.
+/// The values of a prompt's variables that are not in the trigger.
 #[derive(Debug, Default)]
 pub struct Facts<'f> {
     pub agent: &'f str,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// A longer line is no message of a client, and is not kept in memory.
 const LINE_MAX: usize = 4 * 1024 * 1024;
 
-/// What the output told so far.
+/// The facts that the output told so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     pub session: Option<String>,
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use std::fmt::Write;
 
-    /// What the real clients printed, as the profiles read it. (The services that they talked to were stand-ins.)
+    /// Output of the real clients, as the profiles read it. (The services that they talked to were stand-ins.)
     #[test]
     fn the_clients_are_understood() {
         let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/work/recorded");

@@ -1,4 +1,4 @@
-//! What happens, for the one who watches: a line per event, JSON, or the model of the live view.
+//! Reports events to the user: a line per event, JSON, or the model of the live view.
 
 use super::capture::Activity;
 use crate::{
@@ -27,7 +27,7 @@ pub struct Report {
     model: RefCell<Model>,
 }
 
-/// What the live view shows.
+/// The content of the live view.
 #[derive(Default)]
 struct Model {
     children: BTreeMap<String, Child>,

@@ -23,7 +23,7 @@ pub enum End {
     Lost(String),
 }
 
-/// What happens to the work that the child did not settle itself.
+/// The fate of the work that the child did not settle itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     pub outcome: Outcome,
