@@ -78,7 +78,7 @@ impl Observer for () {}
 /// ended as if its claim were lost.
 pub async fn run(
     renewer: LeaseRenewer,
-    job: Job,
+    mut job: Job,
     mut signals: Signals,
     recall: impl Future<Output = Error>,
     observer: &dyn Observer,
@@ -92,7 +92,8 @@ pub async fn run(
             return Ok(Ended::Lost(Error::new(Code::AlreadyFinished, message)));
         }
     };
-    let mut watchdog = Watchdog::start()?;
+    let mut watchdog = Watchdog::start(job.run.as_deref())?;
+    watchdog.mark(&mut job.command);
     let program = job.command.get_program().to_string_lossy().into_owned();
     let mut group = match Group::start(job.command, job.terminal, job.run) {
         Ok(group) => group,
@@ -102,7 +103,7 @@ pub async fn run(
         }
     };
     let mut rule = Rule::new(renewer.token(), lease, job.grace);
-    watchdog.instruct(group.id(), group.run(), rule.watchdog_kills_at());
+    watchdog.instruct(group.id(), rule.watchdog_kills_at());
     observer.started(group.id());
     observer.leased_until(lease.ends());
 
@@ -131,7 +132,7 @@ pub async fn run(
                 match act {
                     Act::Send(signal) => group.send(signal),
                     Act::GiveTerminal => group.give_terminal(),
-                    Act::KillAt(at) => watchdog.instruct(group.id(), group.run(), at),
+                    Act::KillAt(at) => watchdog.instruct(group.id(), at),
                 }
             }
         }

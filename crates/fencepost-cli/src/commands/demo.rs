@@ -51,7 +51,7 @@ impl Demo {
         let mut signals = Signals::listen_to(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT])?;
         let began = Instant::now();
         let is_live = !self.plain && !context.json() && context.terminal.width().is_some();
-        let mut cast = Cast::start(&stage.directory, Watchdog::start()?, is_live)?;
+        let mut cast = Cast::start(&stage.directory, Watchdog::start(None)?, is_live)?;
         let connection = Connection::open(&stage.database()).await?;
         let played = {
             let director = Director::new(&connection, &mut cast, is_live || context.json());

@@ -6,7 +6,13 @@ use std::{
     fs,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    time::Duration,
 };
+
+/// The parent of the kernel's threads, which have no environment.
+const KERNEL: i32 = 2;
+/// How long to wait for the environment of a process that has none.
+const EXEC_MS: u32 = 10;
 
 /// One process, as it was when it was read. A system uses ids again, so id and start time together identify a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,7 +47,11 @@ impl Process {
         }
         let number = |at: usize| fields.get(at)?.parse::<i64>().ok();
         let words = |file: &str| fs::read(dir.join(file)).unwrap_or_default();
-        let environment = words("environ");
+        let parent = i32::try_from(number(1)?).ok()?;
+        let environment = match variables {
+            [] => Vec::new(),
+            _ => environment(&dir.join("environ"), pid == KERNEL || parent == KERNEL),
+        };
         let variables = variables.iter().filter_map(|&name| {
             let entry = environment.split(|&b| b == 0).find(|entry| {
                 entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
@@ -50,7 +60,7 @@ impl Process {
         });
         Some(Self {
             pid,
-            parent: i32::try_from(number(1)?).ok()?,
+            parent,
             group: i32::try_from(number(2)?).ok()?,
             session: i32::try_from(number(3)?).ok()?,
             has_terminal: number(4)? != 0,
@@ -73,6 +83,17 @@ impl Process {
     }
 }
 
+/// The variables of a process; none if it belongs to another user. In the middle of an `exec` a process has none for a moment.
+fn environment(file: &Path, is_of_kernel: bool) -> Vec<u8> {
+    for _ in 0..EXEC_MS {
+        match fs::read(file) {
+            Ok(bytes) if bytes.is_empty() && !is_of_kernel => std::thread::sleep(Duration::from_millis(1)),
+            read => return read.unwrap_or_default(),
+        }
+    }
+    Vec::new()
+}
+
 /// The path of this program, to start it once more. If its file was removed, `/proc` still has it.
 pub fn own_program() -> PathBuf {
     let file = std::env::current_exe().ok().filter(|path| path.exists());
@@ -93,18 +114,24 @@ pub fn all(variables: &[&'static str]) -> impl Iterator<Item = Process> {
     pids.filter_map(|pid| Process::read(pid, variables))
 }
 
-/// Processes outside of this group that have this run in their environment: they were started for it and left the group. A process
-/// that cleared its environment, or that belongs to another user, is not found.
-pub fn of_run(run: &str, group: i32) -> impl Iterator<Item = Straggler> {
+/// Processes outside of this group that have this run in their environment: they were started for it and left the group.
+pub fn of_run(run: &str, group: i32) -> Vec<Straggler> {
+    with(super::RUN, run, group)
+}
+
+/// Processes outside of this group that have this variable with this value. A process that cleared its environment, or that
+/// belongs to another user, is not found.
+pub fn with(variable: &'static str, value: &str, group: i32) -> Vec<Straggler> {
     let us = Process::own_id();
-    all(&[super::RUN])
-        .filter(move |process| process.variables.get(super::RUN).is_some_and(|named| named == run))
-        .filter(move |process| process.group != group && Some(process.pid) != us)
+    all(&[variable])
+        .filter(|process| process.variables.get(variable).is_some_and(|found| found == value))
+        .filter(|process| process.group != group && Some(process.pid) != us)
         .filter_map(|process| {
             // The handle is of the process that has the id now. If that is still the process that was read, it stays so.
             let handle = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
             process.is_alive().then_some(Straggler(handle))
         })
+        .collect()
 }
 
 /// A process by a handle, which never means another process.

@@ -4,10 +4,10 @@
 //! in a process group of its own, which signals to the others do not reach, holds the other end of a pipe. When the pipe closes,
 //! or when the deadline passes by which the supervisor should have renewed the claim, it kills the command's group.
 //!
-//! Between the start of the command and the first line in the pipe is a moment (a write) in which a KILL would leave the command
-//! without a watchdog. Then the lease expires, and everything that checks the fence refuses the command.
+//! A supervisor that dies while it starts the command could not say which group that is. So the command has a mark in its
+//! environment, which the watchdog knows before the command starts.
 
-use crate::identity::process;
+use crate::{identity::process, names::unique};
 use fencepost::{Error, Millis, Result};
 use fencepost_client::renewal::{self, Ticks};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -24,10 +24,21 @@ use std::{
 /// do not.
 pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
+/// The variable with the mark of a supervised command.
+const MARK: &str = "FENCE_WATCHED";
+/// How long to look for a command that may just be starting: it has its mark after `exec`, not after `fork`.
+const STARTING: Millis = Millis::seconds(1);
+/// The time between two looks.
+const AGAIN: Duration = Duration::from_millis(2);
+/// How long to try to kill a process that does not end, such as one that waits for a disk.
+const TRYING: Millis = Millis::seconds(60);
+
 /// One line in the pipe; the last one counts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Instructions {
-    group: i32,
+    mark: String,
+    /// `None` until the command runs.
+    group: Option<i32>,
     /// Processes that left the group and have this run in their environment are killed, too.
     run: Option<String>,
     /// In ticks since boot, which are the same in every process.
@@ -38,11 +49,12 @@ struct Instructions {
 #[derive(Debug)]
 pub struct Watchdog {
     process: Child,
+    instructions: Instructions,
 }
 
 impl Watchdog {
     /// Starts the watchdog, before there is a command.
-    pub fn start() -> Result<Self> {
+    pub fn start(run: Option<&str>) -> Result<Self> {
         let failed =
             |e: io::Error| Error::unavailable(format!("the command's watchdog cannot be started: {e}"));
         let process = Command::new(process::own_program())
@@ -53,13 +65,27 @@ impl Watchdog {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        Ok(Self { process })
+        let instructions =
+            Instructions { mark: unique(""), group: None, run: run.map(str::to_owned), kill_at: None };
+        let mut watchdog = Self { process, instructions };
+        watchdog.tell();
+        Ok(watchdog)
     }
 
-    /// Tells the watchdog which group to kill, and when. A failure is ignored: the supervisor goes on without a watchdog.
-    pub fn instruct(&mut self, group: i32, run: Option<&str>, kill_at: Option<Ticks>) {
-        let instructions = Instructions { group, run: run.map(str::to_owned), kill_at };
-        let line = serde_json::to_string(&instructions).unwrap_or_default();
+    /// Marks the command, so that the watchdog finds it even if nobody says which group it is.
+    pub fn mark(&self, command: &mut Command) {
+        command.env(MARK, &self.instructions.mark);
+    }
+
+    /// Tells the watchdog which group to kill, and when.
+    pub fn instruct(&mut self, group: i32, kill_at: Option<Ticks>) {
+        (self.instructions.group, self.instructions.kill_at) = (Some(group), kill_at);
+        self.tell();
+    }
+
+    /// A failure is ignored: the supervisor goes on without a watchdog.
+    fn tell(&mut self) {
+        let line = serde_json::to_string(&self.instructions).unwrap_or_default();
         if let Some(pipe) = &mut self.process.stdin {
             let _ = writeln!(pipe, "{line}");
         }
@@ -79,6 +105,8 @@ pub struct Dismissed(());
 
 /// Runs the watchdog.
 pub fn run() {
+    // `pkill fence` means the supervisor, which needs its watchdog to the end.
+    let _ = nix::sys::signal::SigSet::all().thread_block();
     let (sender, received) = mpsc::channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines().map_while(io::Result::ok) {
@@ -97,8 +125,16 @@ pub fn run() {
             break;
         }
     }
-    if let Some(instructions) = current {
-        kill(Some(instructions.group), instructions.run.as_deref());
+    match current {
+        Some(Instructions { group: Some(group), run, .. }) => kill(Some(group), run.as_deref()),
+        Some(Instructions { group: None, mark, .. }) => {
+            let began = renewal::now();
+            while renewal::now() - began < STARTING.0 {
+                process::with(MARK, &mark, 0).iter().for_each(|process| process.send(Signal::KILL));
+                std::thread::sleep(AGAIN);
+            }
+        }
+        None => {}
     }
 }
 
@@ -108,16 +144,17 @@ fn kill_at(instructions: Option<&Instructions>) -> Option<Ticks> {
 
 /// Kills a group, and the processes that left it and have this run in their environment, until none is left, however fast they fork.
 pub fn kill(group: Option<i32>, run: Option<&str>) {
-    loop {
+    let began = renewal::now();
+    while renewal::now() - began < TRYING.0 {
         let group = group.filter(|group| process::group_is_alive(*group));
         if let Some(group) = group.and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
-        let outside = run.into_iter().flat_map(|run| process::of_run(run, group.unwrap_or(0)));
-        let outside = outside.map(|process| process.send(Signal::KILL)).count();
-        if group.is_none() && outside == 0 {
+        let outside = run.map_or_else(Vec::new, |run| process::of_run(run, group.unwrap_or(0)));
+        outside.iter().for_each(|process| process.send(Signal::KILL));
+        if group.is_none() && outside.is_empty() {
             return;
         }
-        std::thread::yield_now();
+        std::thread::sleep(AGAIN);
     }
 }

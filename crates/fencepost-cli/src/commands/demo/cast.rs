@@ -77,7 +77,7 @@ impl Cast {
             self.workers.push((agent, command.spawn().map_err(failed)?));
             if let (Some(watchdog), true) = (&mut self.watchdog, group == 0) {
                 let group = self.workers[0].1.id() as i32;
-                watchdog.instruct(group, None, None);
+                watchdog.instruct(group, None);
             }
         }
         if self.is_live {

@@ -271,5 +271,5 @@ fn freeze(scene: &Scene) -> Vec<i32> {
 
 /// Does the child, or any process of its run, still live?
 fn is_alive(scene: &Scene) -> bool {
-    process::of_run(&scene.run, 0).next().is_some()
+    !process::of_run(&scene.run, 0).is_empty()
 }
