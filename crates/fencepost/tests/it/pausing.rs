@@ -180,9 +180,15 @@ on_both! {
             add by-hand                                   -> auth-4
             claim run=hand agent=bob                      -> task/auth-4@1
             done task/auth-2@1 output=early               -> completed
-            agent/pause bob now=true                      -> ended=b1,b2,b3,b4,b5
+            add for-a-trigger                             -> auth-5
+            claim auth-5 run=b5 agent=bob                 -> task/auth-5@1
+            add after-a-notice                            -> auth-6
+            lock/claim name=pool-notice/bob run=n1 agent=bob -> claim.token=lock/pool-notice/bob@1
+            claim auth-6 run=n1 agent=bob                 -> task/auth-6@1
+            agent/pause bob now=true                      -> ended=b1,b2,b3,b4,b5,n1
             agent/pause bob now=true                      -> ended=none
             guard task/auth-4@1                           -> ok=true
+            guard lock/pool-notice/bob@1                  -> ok=false
             guard message/3@1                             -> ok=true
             done task/auth-3@1                            -> refused already_finished
             run/settle b3                                 -> refused already_finished
@@ -191,7 +197,8 @@ on_both! {
             agent/poll bob run=b5                         -> refused lease_expired
         ").await;
         for (task, status, attempts) in
-            [("auth-1", task::Status::Offered, 0), ("auth-2", task::Status::Completed, 1), ("auth-3", task::Status::Unassigned, 0)]
+            [("auth-1", task::Status::Offered, 0), ("auth-2", task::Status::Completed, 1), ("auth-3", task::Status::Unassigned, 0),
+             ("auth-5", task::Status::Unassigned, 0), ("auth-6", task::Status::Unassigned, 0)]
         {
             let task = world.show(task).await;
             assert_eq!((task.status, task.attempts), (status, attempts), "{}", task.id);

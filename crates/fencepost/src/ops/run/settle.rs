@@ -19,7 +19,7 @@ use crate::{
         run::{check_name, runs},
     },
     limits::{OUTPUT_MAX, TEXT_MAX, TTL_MAX, check},
-    ops::{agent::given::Given, nouns},
+    ops::{agent::given::Given, nouns, task},
     params,
 };
 use schemars::JsonSchema;
@@ -139,6 +139,11 @@ impl Settle {
             }
         }
         let reason = self.outcome.as_str();
+        // Tasks that the run claimed by hand did not fail either.
+        let by_hand = held.iter().any(|token| !given.claims.contains(token));
+        if self.outcome == Outcome::Released && by_hand {
+            task::release::unclaim_of(tx, row.key, reason).await?;
+        }
         given.said = Some(self.digest());
         let settled = given.settled.as_deref().unwrap_or_default();
         let holds = match held.iter().all(|token| settled.contains(token)) {
@@ -161,8 +166,13 @@ impl Settle {
     }
 }
 
-/// Ends the live triggers of these agents, as if each was settled as `released`. Returns the names of their runs. The caller
-/// has locked the agents, so that no poll begins another trigger.
+/// The lock that a process of this agent holds while it follows a notice about the pool, which claims nothing itself.
+pub fn notice_lock(agent: &str) -> String {
+    format!("pool-notice/{agent}")
+}
+
+/// Ends the live triggers of these agents, as if each was settled as `released`, and the runs that follow a notice about the
+/// pool. Returns the names of the runs. The caller has locked the agents, so that no poll begins another trigger.
 pub(crate) async fn release_triggers<'a>(
     tx: &mut Tx<'_>,
     agents: impl Iterator<Item = &'a str>,
@@ -171,8 +181,9 @@ pub(crate) async fn release_triggers<'a>(
     let rows = tx
         .query(
             runs!(
-                "where agent in (select value ->> 'name' from json_each(?1)) and ended_at is null
-                 and expires_at > ?2 and trigger_type is not null order by key /*pg for update*/"
+                "where agent in (select value ->> 'name' from json_each(?1)) and ended_at is null and expires_at > ?2
+                 and (trigger_type is not null or key in (select lock.run from lock where lock.name = 'pool-notice/' || agent))
+                 order by key /*pg for update*/"
             ),
             params![names, tx.now],
         )
@@ -185,7 +196,16 @@ pub(crate) async fn release_triggers<'a>(
         let given = batch.add(given_by_key(run.key));
         let held = batch.add(nouns().tokens_of_name(&run.name));
         let mut answers = tx.send(batch).await?;
-        let given = settle.given(answers.take(given).rows.first())?;
+        let given = answers.take(given).rows;
+        if given.is_empty() {
+            // A notice is no trigger: its run claimed everything by hand.
+            task::release::unclaim_of(tx, run.key, settle.outcome.as_str()).await?;
+            ending::end(tx, std::slice::from_ref(&run), settle.outcome.as_str()).await?;
+            expiry::give_back(tx, nouns()).await?;
+            ended.push(run.name);
+            continue;
+        }
+        let given = settle.given(given.first())?;
         let held = answers.take(held).rows;
         let held = held.iter().map(|row| row.get("token")).collect::<Result<Vec<String>>>()?;
         settle.end(tx, &run, given, &held).await?;
